@@ -7,9 +7,14 @@ import re
 from typing import Any, Final
 
 from gatewise.errors import InputError
+from gatewise.prices import LARGEST_REQUEST
 from gatewise_edge.errors import WireError
 
 MAX_NAME: Final = 64
+#: Bytes of a message at most.
+MAX_PAYLOAD: Final = LARGEST_REQUEST
+#: Bytes of a request's values at most, before they are compressed.
+MAX_VALUES: Final = 4 << 20
 
 _NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset({"model", "dead"})

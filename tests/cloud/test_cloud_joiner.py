@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewise_cloud.joiner import Joiner
+from gatewise_edge.checks import MAX_PAYLOAD, MAX_VALUES
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
-from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_VALUES, AnnouncedParts, Part
+from gatewise_edge.link.messages import AnnouncedParts, Part
 from tests.support.wire_vectors import altered
 
 KEY = ("pi-1", bytes(16))

@@ -22,11 +22,11 @@ from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.errors import GatewiseError, InputError
 from gatewise.models.jpeg import load_decoder
 from gatewise.prices import request_bytes
+from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.auditor import Audit, Auditor, disagreement_bound, safer_point
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.device.pacer import Pacer
-from gatewise_edge.link.messages import MAX_PAYLOAD
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
     FeatureSource,

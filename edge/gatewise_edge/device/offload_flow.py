@@ -13,11 +13,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.device.answer import Answer, Policy, Route
 from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.messages import MAX_FILE, MAX_PAYLOAD, Response
+from gatewise_edge.link.messages import MAX_FILE, Response
 from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
 

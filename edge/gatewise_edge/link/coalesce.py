@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import request_bytes
-from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_ROWS, RESPONSE_FIELDS
+from gatewise_edge.checks import MAX_PAYLOAD
+from gatewise_edge.link.messages import MAX_ROWS, RESPONSE_FIELDS
 from gatewise_edge.link.offload import InFlight
 
 #: Rows of a request at most: beyond it a request of many rows makes the others wait.

@@ -16,15 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.prices import request_bytes
+from gatewise_edge.checks import MAX_PAYLOAD, MAX_VALUES
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
     FAILED,
-    MAX_PAYLOAD,
-    MAX_VALUES,
     Response,
 )
-from gatewise_edge.link.wire import decode_part, decode_request, encode_response
+from gatewise_edge.link.wire.encoding import decode_part, decode_request, encode_response
 
 Receive = Callable[[bytes], None]
 

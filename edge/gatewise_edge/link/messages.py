@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
-from gatewise.prices import LARGEST_REQUEST
-from gatewise_edge.checks import check_id, check_int, check_model, check_text, check_worker
+from gatewise_edge.checks import (
+    MAX_PAYLOAD,
+    MAX_VALUES,
+    check_id,
+    check_int,
+    check_model,
+    check_text,
+    check_worker,
+)
 from gatewise_edge.errors import WireError
 
-#: Bytes of a request's values at most, before they are compressed.
-MAX_VALUES: Final = 4 << 20
-#: Bytes of a payload at most.
-MAX_PAYLOAD: Final = LARGEST_REQUEST
 #: Bytes of a JPEG file that fits a request with names of any length.
 MAX_FILE: Final = MAX_PAYLOAD - 256
 MAX_ROWS: Final = 4096

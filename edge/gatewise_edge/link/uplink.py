@@ -19,7 +19,7 @@ from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link, PartLink, most_values
 from gatewise_edge.link.messages import AuditMark, Request, Response, new_id
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
-from gatewise_edge.link.wire import cut_parts, decode_response, encode_in_parts
+from gatewise_edge.link.wire.encoding import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.stages.plan import StagePlan
 
 

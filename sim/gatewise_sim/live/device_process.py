@@ -40,11 +40,11 @@ import numpy as np
 
 from gatewise.errors import GatewiseError
 from gatewise_cloud.child_process import send_message
+from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.messages import MAX_VALUES
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import AnswerBox, MeteredLink

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
-from gatewise_edge.link.messages import MAX_VALUES
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.live.metered import AnswerBox, LiveAnswer, MeteredLink
 from gatewise_sim.live.scheduler import Deliveries, DeviceSlot, LogicalDevice, Schedule, Scheduler

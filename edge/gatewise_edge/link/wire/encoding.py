@@ -72,112 +72,39 @@ values are refused; NaN, the mark of a missing value, only passes where the call
 from __future__ import annotations
 
 import hashlib
-import io
-import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final
 
 import cbor2
-import numpy as np
-from numpy.typing import NDArray
 
 from gatewise.models.instances import JPEG
-from gatewise_edge.checks import (
-    MAX_NAME,
-    check_device,
-    check_id,
-    check_int,
-    check_model,
-    check_text,
-)
+from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
-    BAD_REQUEST,
-    BUSY,
-    EXPIRED,
-    FAILED,
     MAX_CLASSES,
     MAX_CODE,
     MAX_COLUMNS,
     MAX_DETAIL,
     MAX_PARTS,
-    MAX_PAYLOAD,
     MAX_ROWS,
     MAX_SKIPPED,
     MAX_TTL_MS,
-    MAX_VALUES,
     MAX_WORKER_US,
-    NO_MODEL,
-    RESPONSE_FIELDS,
-    RETRYABLE,
     AnnouncedParts,
     AuditMark,
     Part,
     Request,
     Response,
-    new_id,
 )
-from gatewise_edge.link.topics import (
-    JSON_REQUESTS,
-    REQUESTS,
-    dead_topic,
-    device_of,
-    json_request_topic,
-    json_response_topic,
-    manifest_topic,
-    metrics_topic,
-    part_topic,
-    parts_of,
-    request_topic,
-    response_topic,
-    shared,
-    status_topic,
+from gatewise_edge.link.wire.cbor_map import (
+    WIRE_VERSION,
+    Entries,
+    read_map,
+    typed_array,
+    write_map,
 )
 
-# Messages and topics have modules of their own; all names of the wire are importable from here.
-__all__ = [
-    "BAD_REQUEST",
-    "BUSY",
-    "EXPIRED",
-    "FAILED",
-    "JSON_REQUESTS",
-    "MAX_PAYLOAD",
-    "NO_MODEL",
-    "REQUESTS",
-    "RESPONSE_FIELDS",
-    "RETRYABLE",
-    "AuditMark",
-    "Part",
-    "Request",
-    "Response",
-    "check_device",
-    "check_model",
-    "dead_topic",
-    "decode_part",
-    "decode_request",
-    "decode_response",
-    "device_of",
-    "encode_in_parts",
-    "encode_part",
-    "encode_request",
-    "encode_response",
-    "json_request_topic",
-    "json_response_topic",
-    "manifest_topic",
-    "metrics_topic",
-    "new_id",
-    "part_topic",
-    "parts_of",
-    "request_topic",
-    "response_topic",
-    "shared",
-    "status_topic",
-]
-
-WIRE_VERSION: Final = 1
-MAX_ENTRIES: Final = 32
 _MILLION: Final = 1_000_000
 #: Types of a request's values.
 _TYPES: Final = ("<f4", "<f2", "u1", "i1", "<i2")
@@ -185,20 +112,6 @@ _TYPES: Final = ("<f4", "<f2", "u1", "i1", "<i2")
 _PART_BYTES: Final = 64 * 1024
 #: Of compression: most of what can be gained, in little time.
 _LEVEL: Final = 1
-#: Keys of a message without a checksum.
-_OLD_KEYS: Final = frozenset(
-    {"v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "s", "e", "d"}
-)
-
-_ARRAYS: Final[dict[int, np.dtype[Any]]] = {
-    64: np.dtype("u1"),
-    69: np.dtype("<u2"),
-    72: np.dtype("i1"),
-    77: np.dtype("<i2"),
-    84: np.dtype("<f2"),
-    85: np.dtype("<f4"),
-}
-_TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.items()}
 
 
 # -- encoding ------------------------------------------------------------------------------
@@ -206,7 +119,7 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 
 def encode_request(request: Request) -> bytes:
     """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
-    return _dumps(_request_entries(request))
+    return write_map(_request_entries(request))
 
 
 def encode_in_parts(request: Request) -> tuple[bytes, bytes]:
@@ -217,13 +130,13 @@ def encode_in_parts(request: Request) -> tuple[bytes, bytes]:
     """
     entries = _request_entries(request)
     try:
-        return _dumps(entries), b""
+        return write_map(entries), b""
     except WireError:
         content: bytes = getattr(entries["x"], "value", entries["x"])
     empty = b"" if entries["x"] is content else cbor2.CBORTag(entries["x"].tag, b"")
     parts = _parts_for(content, hashlib.sha256(content).digest())
     note = {"x": empty, "xb": parts.size, "xp": parts.count, "xh": parts.digest}
-    return _dumps(entries | note), content
+    return write_map(entries | note), content
 
 
 def _parts_for(content: bytes, digest: bytes) -> AnnouncedParts:
@@ -232,7 +145,7 @@ def _parts_for(content: bytes, digest: bytes) -> AnnouncedParts:
 
 def encode_part(part: Part) -> bytes:
     """Encode a part; WireError if it is larger than :data:`MAX_PAYLOAD`."""
-    return _dumps({"v": WIRE_VERSION, "id": part.id, "i": part.index, "x": part.content})
+    return write_map({"v": WIRE_VERSION, "id": part.id, "i": part.index, "x": part.content})
 
 
 def cut_parts(id: bytes, content: bytes) -> Iterator[bytes]:  # noqa: A002
@@ -263,7 +176,7 @@ def _values(request: Request) -> dict[str, Any]:
     if request.jpeg is not None:
         return {"f": JPEG, "x": request.jpeg}
     rows, columns = request.X.shape
-    x, extra = _typed(request.X, request.X.dtype.newbyteorder("<").str), {}
+    x, extra = typed_array(request.X, request.X.dtype.newbyteorder("<").str), {}
     if request.deflate:
         short = zlib.compress(x.value, _LEVEL)
         if len(short) < len(x.value):
@@ -278,36 +191,19 @@ def encode_response(response: Response) -> bytes:
         message |= {"m": response.model, "mv": response.version}
     if response.error is not None:
         wait = {"w": response.wait_ms} if response.wait_ms else {}
-        return _dumps(message | {"e": response.error, "d": response.detail} | wait)
+        return write_map(message | {"e": response.error, "d": response.detail} | wait)
     if response.parts_to:
-        return _dumps(message | {"to": response.parts_to})
+        return write_map(message | {"to": response.parts_to})
     message |= {
         "n": response.rows,
         "c": response.probabilities.shape[1],
-        "y": _typed(response.labels, "<u2"),
-        "p": _typed(response.probabilities, "<f4"),
+        "y": typed_array(response.labels, "<u2"),
+        "p": typed_array(response.probabilities, "<f4"),
         "us": response.worker_us,
     }
     if response.exits is not None:
-        message["s"] = _typed(response.exits, "<u2")
-    return _dumps(message)
-
-
-def _typed(array: NDArray[Any], dtype: str) -> cbor2.CBORTag:
-    data = np.ascontiguousarray(array, np.dtype(dtype))
-    return cbor2.CBORTag(_TAGS[data.dtype], data.tobytes())
-
-
-def _dumps(message: dict[str, Any]) -> bytes:
-    covered = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
-    payload: bytes = covered + _checksum(covered)
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")
-    return payload
-
-
-def _checksum(covered: bytes | memoryview) -> bytes:
-    return zlib.crc32(covered).to_bytes(4, "big")
+        message["s"] = typed_array(response.exits, "<u2")
+    return write_map(message)
 
 
 # -- decoding ------------------------------------------------------------------------------
@@ -322,7 +218,7 @@ def decode_request(
     :attr:`Request.has_missing` once it has the model. Raises WireError, with the message's `id`
     where one could be read.
     """
-    message = _loads(payload)
+    message = read_map(payload)
     try:
         parts = _parts(message) if message.has("xp") and content is None else None
         values: dict[str, Any] = {"parts": parts}
@@ -332,8 +228,9 @@ def decode_request(
         else:
             shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
             deflated = message.has("z")
+            behind = None if parts is None else parts.size
             values["X"] = message.array(
-                "x", shape, *_TYPES, deflated=deflated, parts=parts, content=content
+                "x", shape, *_TYPES, deflated=deflated, in_parts=behind, content=content
             )
         request = Request(
             id=message.id,
@@ -351,14 +248,14 @@ def decode_request(
     return request
 
 
-def _parts(message: _Entries) -> AnnouncedParts:
+def _parts(message: Entries) -> AnnouncedParts:
     size, count = message.integer("xb", 1, MAX_VALUES), message.integer("xp", 1, MAX_PARTS)
     return AnnouncedParts(size, count, message.bytes_of("xh"))
 
 
 def decode_part(payload: bytes) -> Part:
     """Decode a part from an untrusted sender; raises WireError as :func:`decode_request`."""
-    message = _loads(payload)
+    message = read_map(payload)
     try:
         index = message.integer("i", 0, MAX_PARTS - 1)
         return Part(message.id, index, message.bytes_of("x"))
@@ -367,7 +264,7 @@ def decode_part(payload: bytes) -> Part:
         raise
 
 
-def _audit(message: _Entries) -> AuditMark:
+def _audit(message: Entries) -> AuditMark:
     return AuditMark(
         class_index=message.integer("a", 0, MAX_CLASSES),
         probability=message.integer("ap", 1, _MILLION) / _MILLION,
@@ -377,7 +274,7 @@ def _audit(message: _Entries) -> AuditMark:
 
 def decode_response(payload: bytes) -> Response:
     """Decode a response from an untrusted sender; raises WireError as :func:`decode_request`."""
-    message = _loads(payload)
+    message = read_map(payload)
     try:
         if message.has("e"):
             return Response(
@@ -405,139 +302,3 @@ def decode_response(payload: bytes) -> Response:
     except WireError as error:
         error.id = message.id
         raise
-
-
-class _Entries:
-    """A decoded map; each entry is checked as it is read."""
-
-    def __init__(self, entries: dict[Any, Any]) -> None:
-        self._entries = entries
-        self.id: bytes = check_id(entries.get("id"))
-        version = entries.get("v")
-        if type(version) is not int or version != WIRE_VERSION:
-            raise WireError(
-                "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
-            )
-        for key, value in entries.items():
-            inner = value.value if isinstance(value, _Tagged) else value
-            if isinstance(inner, list | tuple | dict | _Tagged):
-                raise WireError("type", f"{str(key)[:20]!r} is nested: nothing may be", id=self.id)
-
-    def has(self, key: str) -> bool:
-        return key in self._entries
-
-    def integer(self, key: str, low: int, high: int) -> int:
-        return check_int(key, self._entries.get(key), low, high)
-
-    def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
-        return check_text(key, self._entries.get(key), shortest, longest)
-
-    def file(self, key: str, form_key: str, form: str) -> bytes:
-        found, value = self.text(form_key), self._entries.get(key)
-        if found != form or type(value) is not bytes:
-            raise WireError("type", f"{form_key!r} is not {form!r}, or {key!r} no byte string")
-        return value
-
-    def bytes_of(self, key: str) -> bytes:
-        value = self._entries.get(key)
-        if type(value) is not bytes:
-            raise WireError("type", f"{key!r} is no byte string")
-        return value
-
-    def array(
-        self,
-        key: str,
-        shape: tuple[int, ...],
-        *dtypes: str,
-        deflated: bool = False,
-        parts: AnnouncedParts | None = None,
-        content: bytes | None = None,
-    ) -> NDArray[Any]:
-        typed = self._entries.get(key)
-        if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
-            raise WireError("type", f"{key!r} is not a typed array")
-        dtype = _ARRAYS.get(typed.tag)
-        if dtype is None or dtype not in [np.dtype(d) for d in dtypes]:
-            raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not of {dtypes}")
-        size = math.prod(shape) * dtype.itemsize
-        content = typed.value if content is None else content
-        if parts is not None:
-            if content or size > MAX_VALUES or not (deflated or size == parts.size):
-                raise WireError("shape", f"{key!r} comes in {parts.size} bytes, not as {shape}")
-            return np.broadcast_to(np.zeros((), dtype), shape)
-        if deflated:
-            self.integer("z", 1, 1)
-            content = _inflated(key, content, size)
-        if len(content) != size:
-            raise WireError("shape", f"{key!r} has {len(content)} bytes, not those of {shape}")
-        values: NDArray[Any] = np.frombuffer(content, dtype).reshape(shape)
-        return values.astype(dtype.newbyteorder("="), copy=False)
-
-
-def _inflated(key: str, content: bytes, size: int) -> bytes:
-    """Decompress so many bytes, and no more."""
-    if size > MAX_VALUES:
-        raise WireError("size", f"{key!r} would have {size} bytes; at most {MAX_VALUES} may be")
-    inflater = zlib.decompressobj()
-    try:
-        values = inflater.decompress(content, size)
-        # what ends exactly at the limit has yet to read its checksum
-        more = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
-    except zlib.error as error:
-        raise WireError("type", f"{key!r} is not compressed by zlib: {error}") from None
-    if more or not inflater.eof or inflater.unused_data:
-        raise WireError("shape", f"{key!r} does not hold {size} bytes, compressed")
-    return values
-
-
-@dataclass(frozen=True, slots=True)
-class _Tagged:
-    tag: int
-    value: Any
-
-
-class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
-    """A table of tag decoders for cbor2 that keeps every tag as data.
-
-    Otherwise a sender could have dates, regular expressions, e-mails and huge decimals built.
-    """
-
-    def __getitem__(self, tag: int) -> Callable[[Any, bool], Any]:
-        return lambda value, immutable: _Tagged(tag, value)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 1
-
-
-_NO_TAG_RUNS: Final = _NoTagRuns()
-
-
-def _loads(payload: bytes) -> _Entries:
-    if len(payload) > MAX_PAYLOAD:
-        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
-    stream = io.BytesIO(payload)
-    try:
-        entries = cbor2.CBORDecoder(
-            stream,
-            semantic_decoders=_NO_TAG_RUNS,
-            max_depth=4,
-            allow_indefinite=False,
-            allow_duplicate_keys=False,
-            strict_hashable_types=True,
-        ).decode()
-    except (cbor2.CBORDecodeError, ValueError, OverflowError, RecursionError) as error:
-        raise WireError("cbor", f"not a message in CBOR: {str(error)[:120]}") from None
-    if stream.tell() != len(payload):
-        raise WireError("cbor", "a message with bytes after its end")
-    if type(entries) is not dict or len(entries) > MAX_ENTRIES:
-        raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
-    if "crc" in entries:
-        whole = entries["crc"] == payload[-4:] == _checksum(memoryview(payload)[:-4])
-    else:
-        whole = entries.keys() <= _OLD_KEYS
-    if not whole:
-        raise WireError("checksum", "a message that was damaged on its way")
-    return _Entries(entries)
