@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import one_line
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_bytes
+from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_zip, zip_bytes
 
 MOST_ARRAYS = 2048
 MOST_BYTES = 64 << 20
@@ -55,7 +55,7 @@ def read_arrays(
     taken = 0
     try:
         check_entry_list(content, most_arrays * MOST_ENTRY_BYTES)
-        with zipfile.ZipFile(io.BytesIO(content)) as members:
+        with open_zip(io.BytesIO(content)) as members:
             entries = members.infolist()
             if len(entries) > most_arrays:
                 raise ValueError(f"more than {most_arrays} arrays")
@@ -63,8 +63,6 @@ def read_arrays(
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} stands twice")
-                if entry.compress_type not in METHODS:
-                    raise ValueError(f"the array {name[:64]!r} is not compressed by deflate")
                 data = _inflate(members, entry, most_bytes - taken)
                 if data is None:
                     raise ValueError(f"arrays larger than {most_bytes} B")
@@ -72,7 +70,7 @@ def read_arrays(
                 arrays[name] = _array(data)
     except (
         ValueError, TypeError, LookupError, SyntaxError, ArithmeticError, OSError, EOFError,
-        RuntimeError, Warning, struct.error, zipfile.BadZipFile, zlib.error,
+        RecursionError, Warning, struct.error, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         raise BundleError(f"{file} cannot be read: {one_line(error)}") from error
     return arrays
@@ -81,7 +79,7 @@ def read_arrays(
 def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> memoryview | None:
     """A member's bytes, held once (reading all at a time holds them twice); None beyond `most`."""
     data = io.BytesIO()
-    with members.open(entry) as member:
+    with open_entry(members, entry) as member:
         while chunk := member.read(CHUNK):
             if data.tell() + len(chunk) > most:
                 return None

@@ -26,7 +26,13 @@ from gatewise_export.bundle.signing import (
     read_signatures,
     write_signatures,
 )
-from gatewise_export.bundle.zip_files import METHODS, TAIL_BYTES, check_entry_list, zip_entry
+from gatewise_export.bundle.zip_files import (
+    TAIL_BYTES,
+    check_entry_list,
+    open_entry,
+    open_zip,
+    zip_entry,
+)
 
 MOST_DIRECTORY_BYTES = 1 << 20
 """A zip file's list of entries is at most this large: it is read whole into memory."""
@@ -144,33 +150,29 @@ class _Archive:
         _check_entries(path)
 
     def has(self, name: str) -> bool:
+        with self._opened() as reader:
+            return name in reader.namelist()
+
+    def _opened(self) -> zipfile.ZipFile:
         try:
-            with zipfile.ZipFile(self.path) as reader:
-                return name in reader.namelist()
+            return open_zip(self.path)
         except (zipfile.BadZipFile, OSError) as error:
             raise BundleError(f"bundle {self.path} cannot be read: {error}") from error
 
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
-        try:
-            with zipfile.ZipFile(self.path) as reader:
-                if (times := reader.namelist().count(name)) != 1:
-                    how = f"stands in it {'twice' if times == 2 else f'{times} times'}"
-                    raise DamagedFileError(
-                        name, f"bundle {self.path}: {name} {how if times else 'is missing'}"
-                    )
-                if reader.getinfo(name).compress_type not in METHODS:
-                    raise DamagedFileError(
-                        name, f"bundle {self.path}: {name} is compressed otherwise than by deflate"
-                    )
-                with reader.open(name) as file:
+        with self._opened() as reader:
+            if (times := reader.namelist().count(name)) != 1:
+                how = f"stands in it {'twice' if times == 2 else f'{times} times'}"
+                raise self._damaged(name, how if times else "is missing")
+            try:
+                with open_entry(reader, reader.getinfo(name)) as file:
                     yield file
-        except (
-            zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError
-        ) as error:  # fmt: skip
-            raise DamagedFileError(
-                name, f"bundle {self.path}: {name} cannot be read: {error}"
-            ) from error
+            except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+                raise self._damaged(name, f"cannot be read: {error}") from error
+
+    def _damaged(self, name: str, why: str) -> DamagedFileError:
+        return DamagedFileError(name, f"bundle {self.path}: {name} {why}")
 
     def write_manifest(self, text: bytes, signature: Signature | None) -> None:
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")

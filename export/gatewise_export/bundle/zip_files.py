@@ -6,10 +6,13 @@ import io
 import struct
 import zipfile
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import IO, Final
 
-METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Compressions that may be read: the other decoders may ask for gigabytes of memory."""
+#: Compressions that are read: the other decoders may ask for gigabytes of memory.
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: Flags of entries that are encrypted or hold differences, APPNOTE.TXT 4.4.4.
+_NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"
@@ -34,6 +37,23 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
     entry.create_system = 3
     entry.external_attr = 0o644 << 16
     return entry
+
+
+def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
+    """Open a zip file to read; BadZipFile if it is none, or of a version not known here."""
+    try:
+        return zipfile.ZipFile(file)
+    except NotImplementedError as error:
+        raise zipfile.BadZipFile(str(error)) from error
+
+
+def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
+    """Open a file of a zip file; BadZipFile if it is neither stored nor deflated as it is."""
+    if entry.compress_type not in _METHODS:
+        raise zipfile.BadZipFile("it is compressed otherwise than by deflate")
+    if entry.flag_bits & _NOT_PLAIN:
+        raise zipfile.BadZipFile("it is encrypted, or not whole")
+    return archive.open(entry)
 
 
 def check_entry_list(tail: bytes, most: int) -> None:

@@ -93,6 +93,14 @@ def with_a_million_entries(content: bytes) -> bytes:
     return content[:at] + filler + struct.pack("<4s4H2LH", *end)
 
 
+def with_field(content: bytes, offset: int, value: int) -> bytes:
+    """With another number in the entries of the zip file's list, at an offset in each."""
+    first, *entries = content.split(b"PK\1\2")
+    number = struct.pack("<H", value)
+    changed = [e[: offset - 4] + number + e[offset - 2 :] for e in entries]
+    return b"PK\1\2".join([first, *changed])
+
+
 def more_bytes_than_a_bundle_may_have(text: str) -> str:
     found = json.loads(text)
     for spec in found["files"].values():
@@ -162,7 +170,15 @@ FILE_CASES: Cases = {
     "zip with a million entries": (bytes_changed(with_a_million_entries), "entries is larger"),
     "zip with another method": (
         lambda path: zipped(path, compress_type=zipfile.ZIP_LZMA),
-        r"manifest\.json is compressed otherwise than by deflate",
+        r"manifest\.json cannot be read: it is compressed otherwise than by deflate",
+    ),
+    "encrypted zip": (
+        bytes_changed(lambda content: with_field(content, 8, 0x01)),
+        r"manifest\.json cannot be read: it is encrypted",
+    ),
+    "zip of a later version": (
+        bytes_changed(lambda content: with_field(content, 6, 99)),
+        "zip file version 9.9",
     ),
     "duplicate zip entries": (
         entry_added("stage_1.onnx", FILES["stage_1.onnx"]),
