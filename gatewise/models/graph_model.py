@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import _onnxruntime
+from gatewise.imports import open_session
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class GraphModel:
 
     @cached_property
     def _session(self) -> Any:
-        return _onnxruntime.session(self.content)
+        return open_session(self.content)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the session, which cannot be pickled."""

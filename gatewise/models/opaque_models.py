@@ -7,11 +7,8 @@ here is ever loaded because a bundle names it: only a user or an operator does, 
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import os
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -30,26 +27,6 @@ BATCH: Final = 256
 TIMEOUT: Final = 30.0
 
 Function = Callable[[NDArray[np.float32]], Any]
-
-
-def load_object(spec: str) -> Any:
-    """Import what ``python:module:attribute`` names; modules of the current folder are found, too.
-
-    >>> load_object("python:math:floor")(2.5)
-    2
-    """
-    module, _, attribute = spec.removeprefix(PYTHON).partition(":")
-    if not spec.startswith(PYTHON) or not module or not attribute:
-        raise InputError(f"{spec!r} is no import path: write python:module:attribute")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.import_module(module)
-        for name in attribute.split("."):
-            found = getattr(found, name)
-    except Exception as error:  # a user's module may raise anything when it is imported
-        raise InputError(f"{spec} cannot be imported: {one_line(error)}") from error
-    return found
 
 
 class PythonModel:

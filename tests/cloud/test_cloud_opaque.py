@@ -190,7 +190,7 @@ def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle,
 @pytest.mark.parametrize(
     ("attribute", "error", "why"),
     [
-        ("missing", InputError, "cannot be imported"),
+        ("missing", InputError, "opaque_flower has no .missing."),
         ("not_callable", InputError, "neither a function"),
         ("broken", ModelError, "iris 1 failed: no memory"),
         ("labels", ModelError, r"must give probabilities of shape \(\d+, 3\)"),

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import _onnxruntime
 from gatewise.errors import one_line
+from gatewise.imports import load_onnxruntime
 from gatewise_cloud.errors import ModelError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OnnxBackend:
     trouble: str | None = None
 
     def __init__(self, graph: bytes, *, kind: str, model: str, threads: int = 1) -> None:
-        onnxruntime = _onnxruntime.load()
+        onnxruntime = load_onnxruntime()
         self._model = model
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
+from gatewise.imports import import_object
 from gatewise.models.opaque_models import (
     PYTHON,
     PythonModel,
     json_answer,
     json_request,
-    load_object,
 )
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import Backend
@@ -100,7 +100,7 @@ def chosen_backend(
     imported, or it is none of these. At once, before any bundle is loaded.
     """
     if url.startswith(PYTHON):
-        given = load_object(url)
+        given = import_object(url, url.removeprefix(PYTHON))
 
         def python(manifest: Manifest) -> Backend:
             return PythonBackend(given, classes=manifest.classes, model=manifest.title, spec=url)

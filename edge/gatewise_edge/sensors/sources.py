@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
+from gatewise.imports import import_object
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.streams import read_piece
 from gatewise_edge.sensors.table import parse_json_line, read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
-from gatewise_signals.blocks.given_functions import load_function
 
 Instance = NDArray[Any] | list[Any] | bytes | InputError | None
 
@@ -106,7 +106,7 @@ def open_source(
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
         read = _RowReader(names, encoder, keep, window)
-        return _from_python(data, load_function(f"--data {data}", data), read, stop)
+        return _from_python(data, import_object(f"--data {data}", data), read, stop)
     raise InputError(
         f"--data {data}: give a .csv, .npy or .npz file, module:function, or - for JSON lines"
     )

@@ -34,7 +34,7 @@ from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import BlockFunctions
-from gatewise_signals.blocks.given_functions import load_block_functions
+from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_edge.service.edge_metrics import EdgeMetrics

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import _onnxruntime
 from gatewise.errors import InputError
+from gatewise.imports import load_onnxruntime, open_session
 from gatewise_edge.stages.graph_runner import GraphRunner
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
@@ -108,7 +108,7 @@ def _import_onnxruntime(runner: Runner) -> Any:
     if runner == "numpy":
         return None
     try:
-        return _onnxruntime.load()
+        return load_onnxruntime()
     except ImportError as error:
         if runner == "auto":
             return None
@@ -120,7 +120,7 @@ def _import_onnxruntime(runner: Runner) -> Any:
 
 def _session(graph: bytes, file: str) -> Any:
     try:
-        return _onnxruntime.session(graph)
+        return open_session(graph)
     except Exception as error:
         # onnxruntime's errors have no common base of their own.
         why = str(error).splitlines()[0][:200]

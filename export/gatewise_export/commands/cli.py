@@ -29,7 +29,7 @@ from gatewise_export.commands.options import (
     chosen_goal,
 )
 from gatewise_export.commands.tables import print_bundle, print_checks, print_frontier
-from gatewise_signals.blocks.given_functions import load_block_functions
+from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import one_line
+from gatewise.imports import load_onnxruntime
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
 from gatewise_export.bundle.errors import BundleError, VerifyReport
@@ -253,7 +253,7 @@ def run_graph(
     content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
 ) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
-    onnxruntime = _onnxruntime.load()
+    onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one order of summation
     options.log_severity_level = 4

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
@@ -17,8 +17,8 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise import _onnxruntime
 from gatewise.errors import InputError, one_line
+from gatewise.imports import import_object, open_session
 from gatewise_signals.blocks.network_part import cut_network
 from gatewise_signals.steps import Signal, Step, Values, per_channel, scaled
 
@@ -300,7 +300,7 @@ class OnnxBlock(_NamedFeatures):
 
 @lru_cache(maxsize=16)
 def _opened(model: bytes) -> Any:
-    return _onnxruntime.session(model)
+    return open_session(model)
 
 
 def _run(model: bytes, row: Values, what: str) -> Values:
@@ -320,3 +320,15 @@ def _path(function: Function) -> str:
     for part in name.split("."):
         found = getattr(found, part, None)
     return f"{module}:{name}" if found is function else ""
+
+
+def load_block_functions(options: Iterable[str]) -> dict[str, Function]:
+    """Import the functions of blocks that ``--block NAME=module:function`` gives, by name."""
+    found = {}
+    for given in options:
+        name, _, path = given.rpartition("=")
+        function = import_object(f"--block {given}", path)
+        if not name or not callable(function):
+            raise InputError(f"--block {given}: give NAME=module:function")
+        found[name] = function
+    return found

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from gatewise.console import emit, note, table
 from gatewise.errors import InputError
+from gatewise.imports import import_object
 from gatewise_export.commands.options import AsJson, BlockFunctions
-from gatewise_signals.blocks.given_functions import load_block_functions, load_function
+from gatewise_signals.blocks.block import load_block_functions
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.pricing import MEASURED_WINDOWS, PriceTable
 from gatewise_sim.report.output import write_text
@@ -161,7 +162,7 @@ def _of_bundle(
 
 
 def _named_blocks(path: str) -> list[Block]:
-    found = load_function(path, path)
+    found = import_object(path, path)
     found = found() if callable(found) else found
     try:
         return list(SignalGraph(list(found)).blocks)

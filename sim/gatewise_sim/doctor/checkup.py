@@ -85,7 +85,7 @@ def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None,
     from gatewise_edge.errors import SelfTestError
     from gatewise_edge.stages.stages import StageRunner, self_test
     from gatewise_export.bundle.bundle import Bundle
-    from gatewise_signals.blocks.given_functions import load_block_functions
+    from gatewise_signals.blocks.block import load_block_functions
 
     try:
         bundle = Bundle.open(path, for_device=True)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_signals.blocks.block import Function
-from gatewise_signals.blocks.given_functions import load_block_functions
+from gatewise_signals.blocks.block import Function, load_block_functions
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
 from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows

@@ -91,7 +91,7 @@ def test_verify_finds_another_model_than_was_packed(home, run):
     [
         ("model.onnx", "give python:module:attribute or the URL of a JSON service"),
         ("http://h/v2/models/iris", "give python:module:attribute or the URL of a JSON service"),
-        ("python:iris_backend:absent", "cannot be imported"),
+        ("python:iris_backend:absent", "iris_backend has no 'absent'"),
         ("http://127.0.0.1:9/predict", "does not answer"),
     ],
 )

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
+from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
 from gatewise_training.graphs.graph_files import GraphTail, read_graph
 
@@ -166,7 +166,7 @@ class FormedGraph:
     def _found_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
         """Find out on some rows what the outputs are; the form without names, and the outputs."""
         try:
-            session = _onnxruntime.session(self.content)
+            session = open_session(self.content)
             values = session.run(None, {"x": x})
             alone = [session.run(None, {"x": x[i : i + 1]}) for i in range(min(ALONE, len(x)))]
         except Exception as error:  # onnxruntime's own errors share no base
@@ -290,7 +290,7 @@ def graph_answer(
 @cache
 def _session(content: bytes) -> Any:
     """Get the session on a graph; made again in each process, since sessions are not pickled."""
-    return _onnxruntime.session(content)
+    return open_session(content)
 
 
 def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
-from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel, load_object
+from gatewise.imports import import_object
+from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import named_rows
 from gatewise_training.graphs.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
@@ -197,7 +198,9 @@ class HighCostModel:
             service = JsonService(model, len(classes))
             return cls(every, len(classes), "http", opaque=service)
         if isinstance(model, str) and model.startswith(PYTHON):
-            opaque = PythonModel(load_object(model), classes.tolist(), model)
+            opaque = PythonModel(
+                import_object(model, model.removeprefix(PYTHON)), classes.tolist(), model
+            )
             return cls(every, len(classes), "python", opaque=opaque)
         if is_graph(model):
             model = FormedGraph(model, shape or (n_features,), "high_cost_model")

@@ -1,0 +1,58 @@
+"""Import what others wrote: onnxruntime, and objects that users name by module and attribute."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from gatewise.errors import InputError, one_line
+
+
+def load_onnxruntime() -> ModuleType:
+    """Import onnxruntime without its telemetry, which the wheels from 1.31 on switch on."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # only counts before the first import
+    import onnxruntime
+
+    return onnxruntime  # type: ignore[no-any-return]
+
+
+def open_session(graph: bytes) -> Any:
+    """Open a session on one thread, with the settings under which devices run a stage's graph."""
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # two threads are slower on models this small
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def import_object(what: str, path: str) -> Any:
+    """Import what ``module:attribute`` names; modules of the current folder come first.
+
+    Raises InputError, `what` being the option, if it is no such name or cannot be imported.
+
+    >>> import_object("--policy", "math:floor")(2.5)
+    2
+    """
+    module, _, attribute = path.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *attribute.split("."))):
+        raise InputError(f"{what}: give module:name, as package.module:function")
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
+            raise InputError(f"{what}: there is no module {error.name!r} here") from None
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise InputError(f"{what}: importing {module} failed: {why}") from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise InputError(f"{what}: {module} has no {attribute!r}")
+        found = getattr(found, name)
+    return found
