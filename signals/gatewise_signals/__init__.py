@@ -27,7 +27,8 @@ from gatewise_signals.blocks.time_domain import (
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.over_time.events import EventFigures, event_figures
 from gatewise_signals.over_time.filters import MajorityFilter, TwoStateFilter
-from gatewise_signals.pricing import PriceTable, measured, priced
+from gatewise_signals.price_table import PriceTable
+from gatewise_signals.pricing import measured, priced
 from gatewise_signals.signal_input import SignalInput
 from gatewise_signals.standard import standard_blocks, standard_image_blocks
 from gatewise_signals.steps import (

@@ -24,7 +24,7 @@ from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, MOST_VALUES, MOST_WINDOW_VALUES
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
-from gatewise_signals.pricing import UNITS, PriceTable
+from gatewise_signals.price_table import PriceTable, PriceUnit
 from gatewise_signals.signal_input import WINDOW, SignalInput
 from gatewise_signals.steps import Step
 
@@ -77,7 +77,7 @@ def _read_prices(field: DocumentField, steps: list[Step], shape: tuple[int, ...]
             field["machine"].text(),
             field["windows"].integer(1, MOST_VALUES),
             None if watts is None else watts.number(0.0, LARGEST),
-            UNITS[field["unit"].choice(tuple(UNITS))],
+            field["unit"].choice(get_args(PriceUnit)),
         )
     except InputError as error:
         field.fail(str(error))

@@ -17,7 +17,8 @@ from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES, value_names
 from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBlock
 from gatewise_signals.graph import SignalGraph
-from gatewise_signals.pricing import MEASURED_WINDOWS, PriceTable, measured
+from gatewise_signals.price_table import PriceTable
+from gatewise_signals.pricing import MEASURED_WINDOWS, measured, table_of_steps
 from gatewise_signals.steps import Channels, Values
 
 WINDOW: Final = "window"
@@ -112,7 +113,7 @@ class SignalInput:
         if any(step.price is None for step in found.graph.steps):
             blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
         graph = SignalGraph(blocks)
-        table = PriceTable.of_graph(graph)
+        table = table_of_steps(graph)
         if table is not None and table.shape != found.shape:
             raise InputError(
                 f"the blocks were measured on windows of shape {table.shape}, these have "

@@ -20,41 +20,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.prices import check_price
+from gatewise_signals.price_table import PriceTable
 
 Values: TypeAlias = NDArray[np.float32]
-PriceUnit: TypeAlias = Literal["us", "uj"]
-"""Microseconds, microjoules."""
 
 LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
 """Of red, green and blue (ITU-R BT.601)."""
-
-
-@dataclass(frozen=True)
-class PriceOrigin:
-    """Where a measured price is from; the attributes are those of :class:`.PriceTable`."""
-
-    microseconds: float
-    shape: tuple[int, ...]
-    machine: str
-    windows: int
-    watts: float | None
-    unit: PriceUnit
-
-    @property
-    def price(self) -> float:
-        """The step's, in the unit."""
-        return self.microseconds * (self.watts or 0.0 if self.unit == "uj" else 1.0)
-
-    def like(self, other: PriceOrigin) -> PriceOrigin:
-        """Get this measurement with the time of another."""
-        return replace(self, microseconds=other.microseconds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -66,14 +44,14 @@ class Step(ABC):
     price : float or None
         Of the computation itself, without the steps that it reads, for one window: microseconds
         after :func:`.measured`, or any other unit. None: not priced yet. No part of equality.
-    measured : PriceOrigin or None
-        Where that price is from, if it was measured.
+    measured : PriceTable or None
+        The table that the price is from, if it was measured.
     """
 
     kind: ClassVar[str]
     """Name of the class in manifests and feature names."""
     price: float | None = field(default=None, compare=False)
-    measured: PriceOrigin | None = field(default=None, compare=False)
+    measured: PriceTable | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.price is not None:
@@ -115,19 +93,20 @@ class Step(ABC):
         ndarray of float32, shape (n, ...), C-contiguous
         """
 
-    def with_prices(
-        self, prices: Mapping[Step, float], measured: Mapping[Step, PriceOrigin] | None = None
-    ) -> Self:
-        """Get the step with these prices, its own and those of all steps that it needs."""
+    def with_prices(self, prices: Mapping[Step, float], table: PriceTable | None = None) -> Self:
+        """Get the step with these prices, its own and those of all steps that it needs.
+
+        `table` is where they are from.
+        """
 
         def priced(value: Any) -> Any:
             if isinstance(value, tuple):
                 return tuple(priced(v) for v in value)
-            return value.with_prices(prices, measured) if isinstance(value, Step) else value
+            return value.with_prices(prices, table) if isinstance(value, Step) else value
 
         changes = {f.name: priced(getattr(self, f.name)) for f in fields(self)}
         if self in prices:
-            changes |= {"price": prices[self], "measured": (measured or {}).get(self)}
+            changes |= {"price": prices[self], "measured": table}
         return replace(self, **changes)
 
 

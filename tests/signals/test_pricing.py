@@ -10,6 +10,7 @@ import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_signals.document import read_signal, write_signal
+from gatewise_signals.pricing import price_table, table_of_steps
 from gatewise_signals.signal_input import SignalInput
 
 
@@ -58,7 +59,7 @@ def two_blocks():
 @pytest.fixture
 def table():
     x = np.random.default_rng(0).normal(size=(5, 64))
-    return sig.PriceTable.measure(two_blocks(), x, watts=0.5, clock=Clock(4))
+    return price_table(two_blocks(), x, watts=0.5, clock=Clock(4))
 
 
 def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
@@ -68,7 +69,7 @@ def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
     for unit, each in (("us", 1e6), ("uj", 0.5e6)):
         graph = sig.SignalGraph(sig.priced(two_blocks(), path, unit=unit))
         np.testing.assert_allclose([s.price for s in graph.steps], each * np.arange(1, 5))
-        assert sig.PriceTable.of_graph(graph) == replace(table, unit=unit)
+        assert table_of_steps(graph) == replace(table, unit=unit)
     with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
         sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
     with pytest.raises(InputError, match="microjoules need the processor's power"):

@@ -17,7 +17,7 @@ from gatewise.imports import import_object
 from gatewise_export.commands.options import AsJson, BlockFunctions
 from gatewise_signals.blocks.block import load_block_functions
 from gatewise_signals.graph import SignalGraph
-from gatewise_signals.pricing import MEASURED_WINDOWS, PriceTable
+from gatewise_signals.pricing import MEASURED_WINDOWS, price_table
 from gatewise_sim.report.output import write_text
 from gatewise_sim.signal_handling import exit_on_termination
 
@@ -109,7 +109,7 @@ def _prices(
             raise InputError("--data: give windows of the kind that these blocks compute")
         windows = _windows(data)
     chosen = np.linspace(0, len(windows) - 1, min(len(windows), MEASURED_WINDOWS)).astype(int)
-    found = PriceTable.measure(blocks, windows[chosen], watts=watts)
+    found = price_table(blocks, windows[chosen], watts=watts)
     document = found.to_document()
     try:
         write_text(out, json.dumps(document, indent=1, allow_nan=False) + "\n")
