@@ -4,6 +4,7 @@
 
     GatewiseError
     └── InputError (also a ValueError)   bad input
+        └── TooLargeError                nothing is as small as a device needs it
     UserWarning
     ├── RecallWarning                    a rare class is answered worse than accuracy shows
     └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
@@ -24,6 +25,17 @@ class InputError(GatewiseError, ValueError):
 
     Also a :class:`ValueError`, so that code with scikit-learn's habits catches it.
     """
+
+
+class TooLargeError(InputError):
+    """Nothing takes as few bytes as a device has: at least `smallest`, more than `max_bytes`."""
+
+    def __init__(self, what: str, max_bytes: int, smallest: int, hint: str) -> None:
+        super().__init__(
+            f"{what} fits max_bytes={max_bytes}: the smallest takes {smallest} bytes; {hint}"
+        )
+        self.max_bytes = max_bytes
+        self.smallest = smallest
 
 
 class RecallWarning(UserWarning):

@@ -19,6 +19,9 @@ from gatewise.errors import InputError
 from gatewise.prices import CloudPrices
 
 Tier = Literal["device", "gateway", "cloud"]
+PackedAs = Literal["c99", "onnx"]
+"""What a device keeps of stages: ``c99``, the const tables of :func:`gatewise_export.to_c`, in
+float form; ``onnx``, their files in a bundle (graphs or, acquired node by node, npz)."""
 TIERS: tuple[Tier, ...] = ("device", "gateway", "cloud")
 
 

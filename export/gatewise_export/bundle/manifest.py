@@ -25,7 +25,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link
 from gatewise.models.instances import InstanceSpec
-from gatewise.tiers import Tier, cascade_costs
+from gatewise.tiers import PackedAs, Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_parts.specs import (
     CLASS_FIGURES,
@@ -109,6 +109,8 @@ class Manifest:
         Validation rows of each class.
     min_recall, min_precision : tuple of float or None, or None
         Bounds by class that the active operating point keeps, and that a pacer may not break.
+    packed_as : {"c99", "onnx"} or None
+        What the operating points' `bytes` count: tables of C99, or files of stages.
     task : {"classify", "regress", "rank"}
         What an answer is: a class, a measured value, or a document's score. Where it is a value,
         there is no cloud, each chain is one stage with one margin and link ``identity``, that
@@ -145,6 +147,7 @@ class Manifest:
     class_rows: tuple[int, ...] | None = None
     min_recall: ByClass | None = None
     min_precision: ByClass | None = None
+    packed_as: PackedAs | None = None
     min_runtime_version: str = "0.1.0"
     task: Task = "classify"
     instance: InstanceSpec | None = None

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from gatewise.columns.document import read_encoder
+from gatewise.tiers import PackedAs
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
 from gatewise_export.bundle.manifest_parts.features import (
@@ -47,6 +48,7 @@ from gatewise_signals.document import read_signal
 
 TASKS: tuple[Task, ...] = get_args(Task)
 MISSING: tuple[Missing, ...] = get_args(Missing)
+PACKED_AS: tuple[PackedAs, ...] = get_args(PackedAs)
 MOST_POINTS = 65536
 MOST_BLOCK_MODELS = 64
 MOST_BYTES_OF_ALL = 2 << 30
@@ -100,7 +102,7 @@ def read_manifest(text: str | bytes) -> Manifest:
         document["files"].fail(f"and what the manifest uses differ in {strange!r}")
     missing = document["missing"]
     missing.keys(("stages", "cloud"))
-    encoder = document.get("encoder")
+    encoder, packed_as = document.get("encoder"), document.get("packed_as")
     return Manifest(
         name=_topic_level(document["name"]),
         version=_topic_level(document["version"]),
@@ -130,6 +132,7 @@ def read_manifest(text: str | bytes) -> Manifest:
         class_rows=read_class_rows(document.get("class_rows"), len(classes)),
         min_recall=read_by_class(document, "min_recall", len(classes)),
         min_precision=read_by_class(document, "min_precision", len(classes)),
+        packed_as=None if packed_as is None else packed_as.choice(PACKED_AS),
     )
 
 

@@ -19,6 +19,7 @@ from gatewise_export.commands.options import (
     BlockFunctions,
     Budget,
     BundlePath,
+    MaxBytes,
     MaxLoss,
     MinPrecision,
     MinRecall,
@@ -26,6 +27,7 @@ from gatewise_export.commands.options import (
     PublicKeyFile,
     Sign,
     Target,
+    bytes_option,
     chosen_goal,
 )
 from gatewise_export.commands.tables import print_bundle, print_checks, print_frontier
@@ -43,6 +45,7 @@ def frontier(
     offload_rate: OffloadRate = None,
     min_recall: MinRecall = None,
     min_precision: MinPrecision = None,
+    max_bytes: MaxBytes = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
     ] = None,
@@ -54,7 +57,8 @@ def frontier(
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
     is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
     and --min-precision go with any of them, by themselves with --max-loss 0.01; those that the
-    bundle was trained with are kept, unless others are given (0 lifts one).
+    bundle was trained with are kept, unless others are given (0 lifts one). --max-bytes likewise:
+    only points whose stages take no more are picked from, or listed and drawn without a goal.
 
     Example:
 
@@ -79,8 +83,9 @@ def frontier(
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # as train
+    most = bytes_option(max_bytes)
     if goal:
-        chosen = chosen_point(opened.manifest, goal, bounds)
+        chosen = chosen_point(opened.manifest, goal, bounds, most)
         shares = bounds.min_recall, bounds.min_precision
         opened = set_operating_point(bundle, chosen, sign=sign, bounds=shares)
     elif sign is not None:
@@ -88,13 +93,13 @@ def frontier(
             "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
         )
     manifest = opened.manifest
-    curve, points = frontier_of(manifest), points_of(manifest)
+    curve, points = frontier_of(manifest, most), points_of(manifest)
     if plot is not None:
         _draw(curve, points[manifest.active], manifest.title, plot)
     if as_json:
         emit(_frontier_document(curve, points, manifest) | {"bundle": str(bundle)})
         return
-    print_frontier(manifest, hull_only=False)
+    print_frontier(manifest, hull_only=False, max_bytes=most)
     if goal:
         note(f"{bundle} is now at operating point {manifest.active}")
 
@@ -204,9 +209,10 @@ def _frontier_document(
     hull, on_curve = set(curve.hull().points), set(curve.points)
     figures = (
         "cost", "accuracy", "offload_rate", "thresholds", "weighted_accuracy", "recall",
-        "precision", "balanced_accuracy", "log_loss", "brier_score",
+        "precision", "balanced_accuracy", "log_loss", "brier_score", "bytes",
     )  # fmt: skip
     return {
+        "packed_as": manifest.packed_as,
         "active": manifest.active,
         "reference_accuracy": manifest.reference_accuracy,
         "reference_weighted_accuracy": manifest.reference_weighted_accuracy,

@@ -7,22 +7,32 @@ from dataclasses import replace
 from typing import Any
 
 from gatewise.errors import InputError
-from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.thresholds import kept_bytes
 
 
 def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
     """Get the operating points, in the manifest's order."""
     found = []
     for spec in manifest.operating_points:
-        figures = dict(vars(spec))
+        figures = dict(vars(spec)) | {"bytes": _bytes(manifest, spec)}
         found.append(OperatingPoint(cost=figures.pop("expected_cost"), **figures))
     return tuple(found)
 
 
-def frontier_of(manifest: Manifest) -> Frontier:
-    """Make a frontier of a manifest's operating points."""
+def _bytes(manifest: Manifest, point: OperatingPointSpec) -> int:
+    """Bytes of the stages that a point uses; of their files, where the bundle does not say."""
+    if point.bytes is not None:
+        return point.bytes
+    stages = [manifest.every_stage[s] for s in manifest.chains[point.chain]]
+    sizes = [stage.bytes if stage.tier == "device" else 0 for stage in stages]
+    return kept_bytes(sizes, [s for s, t in enumerate(point.thresholds) if t is not None])
+
+
+def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
+    """Make a frontier of a manifest's operating points, of those that are small enough."""
     points = points_of(manifest)
     reference = manifest.reference_accuracy
     curve = Frontier.from_points(
@@ -34,7 +44,8 @@ def frontier_of(manifest: Manifest) -> Frontier:
         reference_recall=manifest.reference_recall,
     )
     on_curve = set(curve.points)
-    return replace(curve, others=tuple(p for p in points if p not in on_curve))
+    frontier = replace(curve, others=tuple(p for p in points if p not in on_curve))
+    return frontier if max_bytes is None else frontier.within_bytes(max_bytes)
 
 
 def bounds_of(
@@ -51,13 +62,19 @@ def bounds_of(
     return given
 
 
-def chosen_point(manifest: Manifest, goal: Mapping[str, float], bounds: ClassBounds) -> int:
+def chosen_point(
+    manifest: Manifest,
+    goal: Mapping[str, float],
+    bounds: ClassBounds,
+    max_bytes: int | None = None,
+) -> int:
     """Get the index of the point that a goal picks, as training picks it."""
     if "max_loss" in goal and manifest.reference_accuracy is None:
         raise InputError(
             f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
         )
-    return points_of(manifest).index(frontier_of(manifest).pick(bounds, slack=SLACK, **goal))
+    chosen = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
+    return points_of(manifest).index(chosen)
 
 
 def by_class_option(name: str, texts: Sequence[str]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,12 @@ MinRecall = Annotated[
 MinPrecision = Annotated[
     list[str] | None, typer.Option(help="CLASS=SHARE: least precision of a class; may be repeated.")
 ]
+MaxBytes = Annotated[
+    str | None,
+    typer.Option(
+        help="What a device keeps of the stages at most, in bytes; 64KB is 65536, 1MB 1048576."
+    ),
+]
 Sign = Annotated[
     Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
 ]
@@ -43,6 +50,22 @@ BlockFunctions = Annotated[
 Out = Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")]
 BundleName = Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")]
 BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
+
+
+def bytes_option(text: str | None) -> int | None:
+    """Read an amount of bytes, with KB or MB of 1,024 at each step as memory has them.
+
+    >>> bytes_option("900"), bytes_option("64KB"), bytes_option("1.5 MiB")
+    (900, 65536, 1572864)
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KM])I?)?B?", text.strip().upper())
+    unit = {None: 1, "K": 1 << 10, "M": 1 << 20}
+    size = 0 if found is None else round(float(found[1]) * unit[found[2]])
+    if size < 1:
+        raise InputError(f"--max-bytes {text}: give a number of bytes, as 65536, 64KB or 1MB")
+    return size
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:

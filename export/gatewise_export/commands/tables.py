@@ -158,11 +158,11 @@ def _merit(manifest: Manifest) -> str:
     return MERITS[manifest.task] if measured == "accuracy" else measured
 
 
-def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
-    """Print operating points, the active one and the hull marked."""
+def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
+    """Print operating points, the active one and the hull marked; those that are small enough."""
     from gatewise_export.commands.manifest_frontier import frontier_of, points_of
 
-    curve, points = frontier_of(manifest), points_of(manifest)
+    curve, points = frontier_of(manifest, max_bytes), points_of(manifest)
     hull, on_curve = set(curve.hull().points), set(curve.points)
     shown = _shown_classes(manifest)
     rows = []
@@ -179,6 +179,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
                 *([f"{p.weighted_accuracy:.4f}"] if p.weighted_accuracy is not None else []),
                 *(_recall(p.recall, c) for c in shown),
                 f"{p.offload_rate:.3f}",
+                byte_size(p.bytes),
                 " ".join(marks + ["<- active"] * active),
             )
         )
@@ -186,7 +187,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
     head = ["point", "cost", _merit(manifest)]
     head += ["weighted accuracy"] * curve.weighted
     head += [f"recall {manifest.classes[c]}" for c in shown]
-    table(f"{title} (on validation rows)", (*head, "offload", ""), rows)
+    size = "as C tables" if manifest.packed_as == "c99" else "as files"
+    table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:

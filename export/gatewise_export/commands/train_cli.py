@@ -15,6 +15,7 @@ from gatewise_export.commands.options import (
     Budget,
     BundleName,
     BundleVersion,
+    MaxBytes,
     MaxLoss,
     MinPrecision,
     MinRecall,
@@ -22,6 +23,7 @@ from gatewise_export.commands.options import (
     Out,
     Sign,
     Target,
+    bytes_option,
     chosen_goal,
 )
 from gatewise_export.commands.tables import print_trained
@@ -46,6 +48,14 @@ def train(
     offload_rate: OffloadRate = None,
     min_recall: MinRecall = None,
     min_precision: MinPrecision = None,
+    max_bytes: MaxBytes = None,
+    packed_as: Annotated[
+        str | None,
+        typer.Option(
+            help="What --max-bytes counts: c99 (tables of C, unless said otherwise) or onnx "
+            "(the stages' files)."
+        ),
+    ] = None,
     class_weight: Annotated[
         list[str] | None,
         typer.Option(help="balanced, or CLASS=WEIGHT, repeated: what a row of a class counts."),
@@ -137,6 +147,8 @@ def train(
         "min_recall": by_class_option("--min-recall", min_recall or ()) or None,
         "min_precision": by_class_option("--min-precision", min_precision or ()) or None,
         "class_weight": "balanced" if weights == ["balanced"] else weights,
+        "max_bytes": bytes_option(max_bytes),
+        "packed_as": packed_as,
     }
     goal = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     if sign is not None:

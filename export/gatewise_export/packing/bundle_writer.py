@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ def pack(
     created: datetime | None = None,
     sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
+    lean: bool | None = None,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -80,6 +82,9 @@ def pack(
     encoder : TableEncoder, optional
         The fitted encoder whose features the system was fitted on: devices then take raw columns.
         `sample` may be a table of them, too.
+    lean : bool, optional
+        Take along only the stages of the active operating point, and the points of these stages.
+        By default where the system's `max_bytes` are those of such files (`packed_as="onnx"`).
 
     Returns
     -------
@@ -108,6 +113,10 @@ def pack(
     if rows is not None:
         _check_encoder(system, rows)
         sample = _encoded(rows, sample)
+    if lean is None:
+        lean = getattr(system, "max_bytes_", None) is not None and system.packed_as == "onnx"
+    if lean:
+        system = _active_chain_alone(system)
     signal: SignalInput | None = getattr(system, "signal_input_", None)
     windows = None
     if signal is not None:
@@ -150,6 +159,19 @@ def pack(
 
 
 # -- parts ---------------------------------------------------------------------------------
+
+
+def _active_chain_alone(system: BudgetedClassifier) -> BudgetedClassifier:
+    """Get the system with the stages of the active operating point, and the points of these."""
+    own, frontier = copy.copy(system), system.frontier_
+    active = replace(system.operating_point_, chain=0)
+    points, others = (
+        tuple(replace(p, chain=0) for p in some if p.chain == system.operating_point_.chain)
+        for some in (frontier.points, frontier.others)
+    )
+    own.chains_, own.operating_point_ = (system.stages_,), active
+    own.frontier_ = replace(frontier, points=points or (active,), others=others)
+    return own
 
 
 def _content(stage: Stage) -> bytes:

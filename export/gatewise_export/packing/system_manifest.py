@@ -114,6 +114,7 @@ def manifest_of_system(
                 interval=p.interval,
                 measured=p.measured,
                 validation_groups=p.validation_groups,
+                bytes=p.bytes or None,
             )
             for p in points
         ),
@@ -128,6 +129,7 @@ def manifest_of_system(
         reference_weighted_accuracy=system.frontier_.reference_weighted_accuracy,
         reference_recall=_rounded(system.frontier_.reference_recall),
         class_rows=system.frontier_.class_rows or None,
+        packed_as=system.packed_as if points[0].bytes else None,
         **_bounds(system),
     )
 

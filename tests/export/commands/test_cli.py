@@ -71,6 +71,22 @@ def test_the_frontier_is_drawn(bundle: Path, run: Run, refused: Refused, tmp_pat
     assert ".png, .svg or .pdf" in err
 
 
+def test_points_within_so_many_bytes(bundle: Path, run: Run, refused: Refused) -> None:
+    points = json.loads(run("frontier", bundle, "--json")[1])["points"]
+    sizes = sorted({p["bytes"] for p in points})
+    status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--json")
+    shown = json.loads(text)
+    assert (status, shown["packed_as"]) == (0, "c99")
+    assert {p["bytes"] for p in shown["points"] if p["on_curve"]} == {sizes[0]}
+    status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--max-loss", 1)
+    assert status == 0
+    assert "as C tables" in text
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.active_point.bytes == sizes[0]
+    assert str(sizes[0]) in refused("frontier", bundle, "--max-bytes", sizes[0] - 1)
+    assert "--max-bytes lots" in refused("frontier", bundle, "--max-bytes", "lots")
+
+
 def test_an_operating_point_that_there_is_not(bundle: Path, refused: Refused) -> None:
     before = contents(bundle)
     assert "not several" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")

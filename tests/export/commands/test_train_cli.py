@@ -176,6 +176,24 @@ def test_a_bundle_trained_on_data_with_a_large_offset(
     assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
 
 
+def test_a_system_for_a_device_of_few_bytes(
+    home: Path, run: Run, refused: Refused, tmp_path: Path
+) -> None:
+    out, table_ = tmp_path / "small", [home / "wine.csv", "--target", "cultivar"]
+    status, text, _ = run("train", *table_, "--max-bytes", "2KB", "--out", out, "--json")
+    assert status == 0
+    manifest = Bundle.open(out).manifest
+    assert json.loads(text)["operating_point"]["bytes"] == manifest.active_point.bytes
+    assert all(p.bytes <= 2048 for p in manifest.operating_points)
+    files = ["--packed-as", "onnx", "--max-bytes", "5KB", "--method", "confidence"]
+    assert run("train", *table_, *files, "--out", out, "--json")[0] == 0
+    manifest = Bundle.open(out).manifest
+    assert manifest.packed_as == "onnx"
+    assert sum(stage.bytes for stage in manifest.every_stage) <= 5120
+    single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
+    assert "--max-bytes" in refused("train", *table_, *single)
+
+
 def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
     home: Path, run: Run, tmp_path: Path
 ) -> None:

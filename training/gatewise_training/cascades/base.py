@@ -19,11 +19,12 @@ from sklearn.utils.validation import check_is_fitted
 from gatewise.acquisition import Acquired, at_exits, exit_costs
 from gatewise.costs import CloudPrices
 from gatewise.decision import exit_stages, labels, probabilities, split
-from gatewise.errors import InputError
+from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
-from gatewise.tiers import Tier, cascade_costs
+from gatewise.tiers import PackedAs, Tier, cascade_costs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
@@ -46,13 +47,20 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         What a row of each class counts, where `class_weight` was given.
     class_bounds_ : ClassBounds
         Recall and precision of each class that operating points are to keep.
+    max_bytes_ : int or None
+        What a device may keep of the stages at most.
     """
+
+    max_bytes: int | None = None  # settings that a method need not have
+    packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
     cloud_prices_: CloudPrices
     high_cost_model_: HighCostModel | None
     class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
+    max_bytes_: int | None = None
+    _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
     _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
 
     # -- operating points ------------------------------------------------------------------
@@ -104,6 +112,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
             nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
+            packed=packed_bytes(stages, self.packed_as),
             class_weights=None if weights is None else weights[y],
             answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
             given_splitter=splitter,
@@ -113,17 +122,65 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Take a point of the frontier, or with a guarantee a certified one."""
         bounds = self.class_bounds_
         if self.calibration_ is None:
-            return self.frontier_.pick(bounds, slack=SLACK, **wanted)
-        return self._limited(self.calibration_.certify(self.frontier_, bounds, **wanted))
+            return self.frontier_.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)
+        frontier, most = self.frontier_, self.max_bytes_
+        if most is not None:
+            frontier = frontier.within_bytes(most)
+        point = self.calibration_.certify(frontier, bounds, **wanted)
+        if most is not None and point.bytes > most:
+            hint = "allow more, or fit with this max_bytes="
+            raise TooLargeError("no certified operating point", most, point.bytes, hint)
+        return self._limited(point)
+
+    def _take(self, point: OperatingPoint) -> None:
+        """Make a point the active one; with `max_bytes_` its chain has no stage that never stops.
+
+        Devices keep none of those then. What the instances acquired for them alone falls away.
+        """
+        chains = self.chains_[: self._n_chains]
+        stages = chains[point.chain]
+        self.chains_, self.operating_point_ = chains, point
+        if self.max_bytes_ is None:
+            return
+        sizes = packed_bytes(stages, self.packed_as)
+        kept = [
+            s for s, t in enumerate(point.thresholds) if t is not None or not stages[s].on_device
+        ]
+        if any(sizes) and not any(sizes[s] for s in kept):  # one answers when the cloud does not
+            smallest = min(filter(None, sizes))
+            kept = sorted([*kept, sizes.index(smallest)])
+        if len(kept) == len(stages):
+            return
+        left = tuple(stages[s] for s in kept)
+        exits = [*kept, len(stages)]
+        shares = np.array(point.exit_shares)[exits]
+        n = self.n_features_in_
+        before, after = (
+            self._exit_costs([s.at_most(n) for s in some], [s.tier for s in some])
+            for some in (stages, left)
+        )
+        gate = sum(stage.on_device for stage in stages) - 1
+        self.chains_ = (*chains, left)
+        self.operating_point_ = replace(
+            point,
+            thresholds=tuple(point.thresholds[s] for s in kept),
+            cost=point.cost - float(shares @ (before[exits] - after)),
+            exit_shares=tuple(shares.tolist()),
+            gate_range=point.gate_range if gate in kept else None,
+            chain=len(chains),
+        )
 
     def _moved_within(
         self,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        max_bytes: int | None = None,
         **wanted: float | None,
     ) -> Self:
         check_is_fitted(self, "operating_point_")
         other, classes = copy.copy(self), self.classes_.tolist()
+        if max_bytes is not None:
+            other.max_bytes_ = max_bytes
         if min_recall is not None or min_precision is not None:
             given = ClassBounds.from_mappings(classes, min_recall, min_precision)
             other.class_bounds_ = replace(
@@ -132,9 +189,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
                 **({} if min_precision is None else {"min_precision": given.min_precision}),
             )
             other._limit_gates()
-            if all(goal is None for goal in wanted.values()):
-                wanted = dict(self._goal())
-        other.operating_point_ = other._choose(**wanted)
+        beside = (min_recall, min_precision, max_bytes) != (None, None, None)
+        if beside and all(goal is None for goal in wanted.values()):
+            wanted = dict(self._goal())
+        other._take(other._choose(**wanted))
         return other
 
     def at(

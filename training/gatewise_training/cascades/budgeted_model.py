@@ -60,6 +60,7 @@ class BudgetedModel(BaseEstimator, ABC):
     """
 
     signal_input_: SignalInput
+    _n_chains: int | None
 
     feature_costs: CostsLike | None
     budget: float | None
@@ -133,6 +134,7 @@ class BudgetedModel(BaseEstimator, ABC):
         used = {p.chain for p in (*frontier.points, *frontier.others)}
         kept = [c for c in range(len(candidates)) if every or c in used]
         self.chains_ = tuple(candidates[c] for c in kept)
+        self._n_chains = len(kept)
         self.frontier_ = replace(
             frontier,
             points=tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points),
@@ -164,7 +166,7 @@ class BudgetedModel(BaseEstimator, ABC):
         """The frontier's points, its others and, if it is none of them, the active one; by cost."""
         check_is_fitted(self, "operating_point_")
         points = {*self.frontier_.points, *self.frontier_.others, self.operating_point_}
-        return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
+        return tuple(sorted(points, key=lambda p: (p.cost, -p.accuracy)))
 
     @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:

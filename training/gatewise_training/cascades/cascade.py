@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,11 +13,12 @@ from sklearn.utils._param_validation import StrOptions
 
 from gatewise.costs import CloudPrices, CostsLike
 from gatewise.errors import InputError, one_line
+from gatewise.tiers import PackedAs
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.fitting import TrainedClassifier, Validation
-from gatewise_training.data.input_checks import Constraints, Table, is_fitted
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table, is_fitted
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given
 from gatewise_training.learners.high_cost_training import (
     can_be_cloned,
@@ -47,9 +48,16 @@ class CascadeClassifier(BudgetedClassifier):
     min_precision: Mapping[Any, float] | None = None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     guarantee: float | None = None
+    max_bytes: int | None = None
+    packed_as: PackedAs = "c99"
     random_state: Any = None
     n_jobs: int | None = None
     verbose: int = 0
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "max_bytes": [AT_LEAST_1, None],
+        "packed_as": [StrOptions(set(get_args(PackedAs)))],
+    }
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -75,14 +83,28 @@ class CascadeClassifier(BudgetedClassifier):
         offload_rate: float | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        max_bytes: int | None = None,
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
         `min_recall` and `min_precision` by class label take the place of those of the settings; an
-        empty dict lifts them. Beside them one of the others, or the settings' own.
+        empty dict lifts them. `max_bytes` likewise: stages that never stop are then left out.
+        Beside them one of the others, or the settings' own.
+
+        Raises
+        ------
+        InputError
+            If no operating point keeps the bounds, or several of the others are given.
+        TooLargeError
+            If none is as small as `max_bytes`; its `smallest` says how small they get.
         """
         return self._moved_within(
-            min_recall, min_precision, budget=budget, max_loss=max_loss, offload_rate=offload_rate
+            min_recall,
+            min_precision,
+            max_bytes=max_bytes,
+            budget=budget,
+            max_loss=max_loss,
+            offload_rate=offload_rate,
         )
 
 

@@ -1,6 +1,7 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-On small data each feature set tries every family. On large data only some sets, the probes, do;
+On small data each feature set tries every family. On large data, and where the shape of trees is
+searched within a bound of size, only some sets, the probes, do;
 the sets between try the families selected beside them, which hardly ever differ and take half the
 time. And a family that is far worse on two probes, a cheap one and the costliest, is not tried on
 the others.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import joblib
 import numpy as np
@@ -19,8 +21,9 @@ from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.feature_selection.forward import come_in_blocks
+from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS
-from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
+from gatewise_training.learners.model_families import Bounds, cross_fitted_stage, shaped
 
 FAR_WORSE = 1.25
 """A family whose regret is so many times the best one's will not be selected beside it."""
@@ -47,7 +50,8 @@ class FamilySelection:
 
     On large data, and where features come in blocks (sets are then many columns), every `probe`-th
     set tries all families. ``report(done, total)`` is called as fits are done; `best` and `regrets`
-    hold what was found so far.
+    hold what was found so far; sets with a `best` stage already are not fitted. `too_large` are the
+    sizes of stages that are not within the bounds.
     """
 
     problem: Problem
@@ -57,20 +61,25 @@ class FamilySelection:
     probe: int = 3
     best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
+    too_large: list[int] = field(default_factory=list)
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
         """Find the best stage for each set; a set on which none fits the bounds is left out."""
         costs, n_rows = self.problem.costs, len(self.problem.plan.fit_rows)
         by_cost = sorted(
-            {tuple(chosen.tolist()) for chosen in sets},
+            {tuple(chosen.tolist()) for chosen in sets} - set(self.best),
             key=lambda chosen: costs.price(np.array(chosen, np.intp)),
         )
-        large = (n_rows > LARGE_ROWS or come_in_blocks(costs)) and len(self.families) > 1
+        if not by_cost:
+            return self.best
+        kinds = self._kinds
+        many = n_rows > LARGE_ROWS or come_in_blocks(costs) or len(kinds) > len(self.families)
+        large = many and len(kinds) > 1
         step = self.probe if large else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
         first = sorted({probes[len(probes) // 3], probes[-1]}) if large else probes
         others = [p for p in probes if p not in first]
-        done, total = 0, len(probes) * len(self.families) + 2 * (len(by_cost) - len(probes))
+        done, total = 0, len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
 
         def fit(pairs: Sequence[tuple[int, str]]) -> None:
             nonlocal done
@@ -78,8 +87,8 @@ class FamilySelection:
             self._fit(jobs, lambda now: self.report(min(done + now, total), total))
             done += len(jobs)
 
-        fit([(at, family) for at in first for family in self.families])
-        able = [f for f in self.families if any(self._is_near(by_cost[at], f) for at in first)]
+        fit([(at, family) for at in first for family in kinds])
+        able = [f for f in kinds if any(self._is_near(by_cost[at], f) for at in first)]
         fit([(at, family) for at in others for family in able])
         between = []
         for at in sorted(set(range(len(by_cost))) - set(probes)):
@@ -88,9 +97,16 @@ class FamilySelection:
             beside = {
                 self.best[by_cost[p]].family for p in (below, above) if by_cost[p] in self.best
             }
-            between += [(at, family) for family in sorted(beside or self.families)]
+            between += [(at, family) for family in sorted(beside or kinds)]
         fit(between)
         return self.best
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[str, Bounds]]:
+        """Families, within bounds of size boosted trees in several shapes."""
+        problem = self.problem
+        n_rows, n_columns = len(problem.plan.fit_rows), problem.costs.n_features
+        return shaped(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
     def _is_near(self, chosen: FeatureSet, family: str) -> bool:
         """Whether a family is not far worse than the best on a set."""
@@ -102,17 +118,18 @@ class FamilySelection:
         fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
             joblib.delayed(cross_fitted_stage)(
                 problem.plan,
-                family,
+                self._kinds[family][0],
                 np.array(chosen, np.intp),
                 problem.n_classes,
                 problem.seed,
-                self.bounds,
+                self._kinds[family][1],
             )
             for chosen, family in jobs
         )
         for done, ((chosen, family), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
             report(done)
             if not self.bounds.admit(stage):
+                self.too_large.append(packed_bytes((stage,), self.bounds.packed_as)[0])
                 continue
             regret = self._regret(stage, outputs)
             self.regrets[chosen, family] = regret

@@ -81,6 +81,15 @@ class FittedStages:
     # stages themselves acquire there, which is the same where all rows acquire alike
     acquired: tuple[Acquired, ...] | None = None
 
+    def part(self, kept: Sequence[int]) -> FittedStages:
+        """Get the candidate with some of its stages alone."""
+        acquired = self.acquired
+        return FittedStages(
+            tuple(self.stages[s] for s in kept),
+            tuple(self.outputs[s] for s in kept),
+            None if acquired is None else tuple(acquired[s] for s in kept),
+        )
+
     def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
         """Features that each stage acquires on the validation rows `x`, of all columns."""
         if self.acquired is None:

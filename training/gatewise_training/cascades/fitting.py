@@ -14,13 +14,15 @@ from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
 from gatewise.console import progress
 from gatewise.costs import CloudPrices, CostsLike
 from gatewise.decision import labels, split
+from gatewise.errors import TooLargeError
+from gatewise.models.stage import Stage
 from gatewise.prices import LARGEST_REQUEST, request_bytes
 from gatewise_training.cascades.base import BudgetedClassifier, class_details
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
@@ -29,9 +31,14 @@ from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
-from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 from gatewise_training.operating_points.recall_check import warn_of_recall
-from gatewise_training.operating_points.thresholds import frontier_points
+from gatewise_training.operating_points.small_cascades import stages_within
+from gatewise_training.operating_points.thresholds import (
+    CascadeRecord,
+    frontier_points,
+    kept_bytes,
+)
 
 Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
 """Validation rows, their labels and, where rows have groups, their groups."""
@@ -104,6 +111,7 @@ class TrainedClassifier(BudgetedClassifier):
             warn_of_similar_neighbours(table.x[:, :first], table.y, stacklevel=3)
         self.classes_ = table.classes
         self._check_costs()
+        self.max_bytes_ = self.max_bytes
         self.class_bounds_ = ClassBounds.from_mappings(
             table.classes.tolist(), self.min_recall, self.min_precision
         )
@@ -147,7 +155,7 @@ class TrainedClassifier(BudgetedClassifier):
                 problem = problem.with_high_cost_model(found, first)
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
             self.high_cost_model_ = problem.high_cost_model
-            candidates = self._fit_candidates(of_stages)
+            candidates = self._within_bytes(problem, self._fit_candidates(of_stages))
             report(1, 1, "thresholds")
             if cheaper and first is not None:
                 self._settle_cheaper(problem, candidates, calibration, first)
@@ -201,28 +209,55 @@ class TrainedClassifier(BudgetedClassifier):
             system._settle(own, candidates, aside)
         self.__dict__.update(system.__dict__)
 
-    def _settle(
-        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
-    ) -> None:
-        """Tune the thresholds of every candidate; keep those that reach the frontier."""
-        plan, f0 = problem.plan, problem.high_cost_model
-        rows = plan.validation_rows
-        x, y, weight, reference = (
-            plan.x[rows], plan.y[rows], plan.weight[rows], problem.high_cost_labels
-        )  # fmt: skip
-        if self.class_weights_ is not None:  # costs and rates are those of the rows as they come
-            weight = weight / self.class_weights_[y]
-        if reference is None:  # without a high-cost model, the last candidate's last stage
-            final = candidates[-1]
-            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+    def _weight(self, plan: ValidationSplit, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Weights without those of the classes: costs and rates are of the rows as they come."""
+        weight = plan.weight[rows]
+        return weight if self.class_weights_ is None else weight / self.class_weights_[plan.y[rows]]
+
+    def _candidate_records(
+        self, problem: Problem, candidates: Sequence[FittedStages], reference: NDArray[np.int64]
+    ) -> list[CascadeRecord]:
+        """Record what the candidates do on the validation rows."""
+        plan, rows = problem.plan, problem.plan.validation_rows
+        x, y, weight = plan.x[rows], plan.y[rows], self._weight(plan, rows)
         splitter = plan.splitter.take(rows)
-        records = [
+        return [
             self._record(
                 c.stages, c.outputs, c.acquired_on(x), y, weight, reference,
                 problem.high_cost_probabilities, splitter,
             )
             for c in candidates
         ]  # fmt: skip
+
+    def _within_bytes(
+        self, problem: Problem, candidates: Sequence[FittedStages]
+    ) -> Sequence[FittedStages]:
+        """Take those parts of the candidates of which a device keeps no more than `max_bytes`."""
+        most, reference = self.max_bytes, problem.high_cost_labels
+        if most is None or reference is None:
+            return candidates
+        found: dict[tuple[Stage, ...], FittedStages] = {}
+        records = self._candidate_records(problem, candidates, reference)
+        for candidate, record in zip(candidates, records, strict=True):
+            for kept in stages_within(record, most):
+                part = candidate.part(kept)
+                found.setdefault(part.stages, part)
+        if not found:
+            smallest = min(kept_bytes(record.packed, ()) for record in records)
+            raise TooLargeError("no stage", most, smallest, "allow more")
+        return list(found.values())
+
+    def _settle(
+        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
+    ) -> None:
+        """Tune the thresholds of every candidate; keep those that reach the frontier."""
+        plan, f0 = problem.plan, problem.high_cost_model
+        rows = plan.validation_rows
+        y, weight, reference = plan.y[rows], self._weight(plan, rows), problem.high_cost_labels
+        if reference is None:  # without a high-cost model, the last candidate's last stage
+            final = candidates[-1]
+            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+        records = self._candidate_records(problem, candidates, reference)
         bounds, last = self.class_bounds_, records[-1]
         shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
         further = emphases(shares, bounds)
@@ -237,7 +272,7 @@ class TrainedClassifier(BudgetedClassifier):
             points,
             reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
             every=calibration is not None,  # it may come to need any of the candidates
-            others=partial(Frontier.with_others, points=points, bounds=bounds) if further else None,
+            others=partial(_with_others, points=points, bounds=bounds if further else None),
             **class_details(last, self.classes_),
         )
         self.calibration_ = None
@@ -263,7 +298,16 @@ class TrainedClassifier(BudgetedClassifier):
         # for the limits of gates, also under bounds that are given later
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()
-        self.operating_point_ = self._pick()
+        self._take(self._pick())
+
+
+def _with_others(
+    frontier: Frontier, *, points: Sequence[OperatingPoint], bounds: ClassBounds | None
+) -> Frontier:
+    """Add the points that serve some class better, where that is asked for, and smaller ones."""
+    if bounds is not None:
+        frontier = frontier.with_others(points, bounds)
+    return frontier.with_small(points)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -169,7 +169,9 @@ class _StagesFit:
         n_classes = problem.n_classes
         params = capacity(len(plan.fit_rows), n_classes)
         outputs = 1 if n_classes == 2 else n_classes
-        trees, leaves = self.bounds.tree_budget(ROUNDS * outputs, params["num_leaves"])
+        trees, leaves = self.bounds.tree_budget(
+            ROUNDS * outputs, params["num_leaves"], plan.x.shape[1], outputs
+        )
         booster = LazyBooster(
             np.ascontiguousarray(plan.x[rows]),
             plan.y[rows],

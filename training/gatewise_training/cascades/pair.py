@@ -163,6 +163,7 @@ class PairCascade(CascadeClassifier):
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
+        self.max_bytes_ = self.max_bytes
         self.class_bounds_ = ClassBounds.from_mappings(
             self.classes_.tolist(), self.min_recall, self.min_precision
         )
@@ -215,7 +216,7 @@ class PairCascade(CascadeClassifier):
         self._records = self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
-        self.operating_point_ = self._pick()
+        self._take(self._pick())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)
@@ -238,9 +239,12 @@ class PairCascade(CascadeClassifier):
         """Pick a threshold by what it did on the rows that chose it; take its stated figures."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
-            point = self.calibration_.certify(self._tuned, bounds, **wanted)
+            tuned = self._tuned
+            if self.max_bytes_ is not None:
+                tuned = tuned.within_bytes(self.max_bytes_)
+            point = self.calibration_.certify(tuned, bounds, **wanted)
             return replace(point, measured=self._measured)
-        return self._stated[self._tuned.pick(bounds, slack=SLACK, **wanted)]
+        return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
 
     # -- the models ------------------------------------------------------------------------
 

@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquisition
-from gatewise.errors import InputError
+from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import FamilySelection
+from gatewise_training.cascades.family_selection import (
+    FamilySelection,
+    FeatureSet,
+    SelectedStage,
+)
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
@@ -39,6 +43,9 @@ FEW_UNITS = 32
 
 PROBES = {"low": 6, "normal": 3, "high": 1}
 """By effort: on large data every so many feature sets try all families."""
+
+SHARES = (1, 2, 4)
+"""Stages that share the bytes of a device, as far as their sizes go."""
 
 ROWS_A_STAGE = 50
 """Validation rows that a stage must have: a threshold is a parameter too."""
@@ -110,9 +117,14 @@ class StagedCascade(TrainedCascade):
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
         boosting alone is tried.
+    max_bytes : int, optional
+        Bytes that a small device keeps of its stages, all of them together. Which stages, and how
+        many trees of how many leaves, is chosen on validation rows.
+    packed_as : {"c99", "onnx"}
+        What `max_bytes` and an operating point's `bytes` count: the tables of :func:`.to_c`, in
+        float form, or the stages' files in a bundle of this one operating point.
     max_stage_bytes, max_trees : int, optional
-        Bounds of a small device: size of a stage's flat arrays, and its trees. They hold on every
-        tier.
+        Bounds of a stage: size of its flat arrays, and its trees. They hold on every tier.
     first_stages : sequence, default ()
         Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
         pairs of one and the columns that it reads, by name or number (all by default, or those of
@@ -198,33 +210,53 @@ class StagedCascade(TrainedCascade):
         return self._placed([*before, *own])
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
-        bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.acquisition == "node":
-            fitted = fit_lazy_stages(problem, n_stages=self._most_stages(problem), bounds=bounds)
-            if fitted is None:
+            n_stages = self._most_stages(problem)
+            lazy = [fit_lazy_stages(problem, n_stages=n_stages, bounds=b) for b in self._bounds()]
+            if not any(lazy):
                 raise InputError("no stage that acquires node by node is worth its price or fits")
-            return [fitted]
+            return [fitted for fitted in lazy if fitted is not None]
         sequences = self._feature_sets(problem)
-        selection = FamilySelection(
-            problem,
-            self._families_to_try(len(problem.plan.fit_rows)),
-            bounds,
-            lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
-            PROBES[self.effort],
-        )
-        best = selection.select([chosen for sets in sequences for chosen in sets])
-        if not best:
+        families = self._families_to_try(len(problem.plan.fit_rows))
+        candidates: list[FittedStages] = []
+        best: Mapping[FeatureSet, SelectedStage] = {}
+        too_large: list[int] = []
+        for bounds in self._bounds():
+            selection = FamilySelection(
+                problem,
+                families,
+                bounds,
+                lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
+                PROBES[self.effort],
+                # what is as small already stays: there is no better one with less room
+                {key: found for key, found in best.items() if bounds.admit(found.stage)},
+            )
+            best = selection.select([chosen for sets in sequences for chosen in sets])
+            too_large += selection.too_large
+            for sets in sequences:
+                steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
+                if steps:
+                    stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
+                    candidates.append(FittedStages(stages, outputs))
+        if not candidates and self.max_bytes is not None and too_large:
+            raise TooLargeError("no stage", self.max_bytes, min(too_large), "allow more")
+        if not candidates:
             raise InputError(
                 f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
                 f"max_trees={self.max_trees}; allow more"
             )
-        candidates = []
-        for sets in sequences:
-            steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
-            if steps:
-                stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
-                candidates.append(FittedStages(stages, outputs))
         return candidates
+
+    def _bounds(self) -> list[Bounds]:
+        """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
+        bounds = Bounds(self.max_stage_bytes, self.max_trees)
+        if self.max_bytes is None:
+            return [bounds]
+        shares = [share for share in SHARES if share <= self.n_stages]
+        return [
+            replace(bounds, packed_bytes=self.max_bytes // share, packed_as=self.packed_as)
+            for share in shares
+        ]
 
     def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages on their tiers; a stage of several candidates stays one on each tier."""

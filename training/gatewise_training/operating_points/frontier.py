@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from gatewise.console import html_table
-from gatewise.errors import InputError
-from gatewise.formats import threshold
+from gatewise.errors import InputError, TooLargeError
+from gatewise.formats import byte_size, threshold
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.operating_point import OperatingPoint
 
@@ -34,6 +34,8 @@ seem to keep a bound is the luckiest on them, by about one such error; one more 
 class Frontier:
     """Operating points that no other beats in both cost and accuracy, by rising cost.
 
+    With :attr:`others` they are a surface of accuracy, cost and bytes.
+
     Attributes
     ----------
     points : tuple of OperatingPoint
@@ -42,8 +44,8 @@ class Frontier:
         Accuracy on validation rows of the high-cost model (of the last stage where there is
         none); `max_loss` is measured against it, or against `reference_weighted_accuracy`.
     others : tuple of OperatingPoint
-        Further points, which only :meth:`at` with bounds on classes picks from: they are better
-        for some class, not in accuracy.
+        Further points, which only :meth:`at` with `max_bytes` or bounds on classes picks from:
+        they are smaller, or better for some class, not cheaper or more accurate.
     classes : tuple
         The labels, in the order of a point's `recall`.
     class_rows : tuple of int
@@ -137,6 +139,36 @@ class Frontier:
         on_curve = set(self.points)
         return replace(self, others=tuple(p for p in found if p not in on_curve))
 
+    def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
+        """Get the same frontier with those of the points that are better than all as small.
+
+        The curve of every size, from the smallest up, each half as large again.
+        """
+        every = sorted(points, key=lambda p: p.bytes)
+        known = {*self.points, *self.others}
+        found: dict[OperatingPoint, None] = {}
+        size = every[0].bytes if every else 0
+        largest = max((p.bytes for p in self.points), default=0)
+        while 0 < size < largest:
+            curve = _undominated((p for p in every if p.bytes <= size), _merit)
+            found |= dict.fromkeys(p for p in curve if p not in known)
+            size += max(size // 2, 1)
+        return replace(self, others=(*self.others, *found))
+
+    def within_bytes(self, max_bytes: int) -> Frontier:
+        """Get the frontier of the points of at most so many bytes; TooLargeError without any."""
+        every = (*self.points, *self.others)
+        kept = [p for p in every if p.bytes <= max_bytes]
+        if not kept:
+            least = min(p.bytes for p in every)
+            hint = "allow more, or fit with this max_bytes="
+            raise TooLargeError("no operating point", max_bytes, least, hint)
+        curve = _undominated(kept, _merit)
+        on_curve = set(curve)
+        return replace(
+            self, points=tuple(curve), others=tuple(p for p in kept if p not in on_curve)
+        )
+
     def hull(self) -> Frontier:
         """Get the upper convex hull: what mixing two points at random can reach."""
         kept: list[OperatingPoint] = []
@@ -154,6 +186,7 @@ class Frontier:
         offload_rate: float | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        max_bytes: int | None = None,
         slack: float = 0.0,
     ) -> OperatingPoint:
         """Pick a point.
@@ -169,6 +202,8 @@ class Frontier:
             The most accurate point that offloads at most this share.
         min_recall, min_precision : mapping of class label to float, optional
             Beside one of the three: only points that keep these shares are picked from.
+        max_bytes : int, optional
+            Likewise: only points of which a device keeps at most so many bytes.
         slack : float, default 0
             Standard errors to keep in hand: for `max_loss` of the paired difference (two for each
             of them where rows have groups), for recall and precision of the share; without, where
@@ -183,15 +218,25 @@ class Frontier:
         InputError
             Unless exactly one of the three is given, or if no point is within the budget
             or the rate, or keeps the shares.
+        TooLargeError
+            An InputError, if none is as small as `max_bytes`; it knows the smallest.
         """
         bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision)
         goal = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
-        return self.pick(bounds, slack=slack, **goal)
+        return self.pick(bounds, max_bytes, slack=slack, **goal)
 
     def pick(
-        self, bounds: ClassBounds | None, *, slack: float = 0.0, **goal: float | None
+        self,
+        bounds: ClassBounds | None,
+        max_bytes: int | None = None,
+        /,
+        *,
+        slack: float = 0.0,
+        **goal: float | None,
     ) -> OperatingPoint:
         """Pick a point as :meth:`at`, under bounds that are read already."""
+        if max_bytes is not None:
+            return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
         curve = replace(self, points=tuple(_undominated(self.within(bounds, slack), _merit)))
@@ -254,14 +299,16 @@ class Frontier:
     def to_frame(self) -> Any:
         """Make a pandas DataFrame with a row a point; `hull` marks the convex hull.
 
+        `others` follow, with `on_curve` False.
+
         Recall and precision have a column a class, as ``recall fault``.
         """
         import pandas as pd
 
         hull = {id(p) for p in self.hull().points}
-        rows = []
-        for p in self.points:
-            row = asdict(p) | {"hull": id(p) in hull}
+        rows: list[dict[str, Any]] = []
+        for p in (*self.points, *self.others):
+            row = asdict(p) | {"hull": id(p) in hull, "on_curve": len(rows) < len(self.points)}
             for kind in ("recall", "precision"):
                 shares = row.pop(kind) or ()
                 pairs = zip(self.classes, shares, strict=False)
@@ -340,7 +387,10 @@ class FrontierDisplay:
         return display.plot(ax=ax, active=system.operating_point_)
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
-        """Draw points faint, the hull as a line, the active operating point as a ring."""
+        """Draw points faint, the hull as a line, the active operating point as a ring.
+
+        Dotted: the hulls of what devices of less memory reach, an eighth each time.
+        """
         if ax is None:
             from matplotlib.figure import Figure
 
@@ -348,6 +398,9 @@ class FrontierDisplay:
         points, hull = self.frontier.points, self.frontier.hull().points
         line = ax.plot(*_xy(hull), marker=".", label=self.name)[0]
         ax.plot(*_xy(points), ".", alpha=0.3, color=line.get_color())
+        for size in self._smaller_sizes():
+            curve = self.frontier.within_bytes(size).hull().points
+            ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             ax.plot([active.cost], [active.merit], "o", color=line.get_color(), **ring)
@@ -358,6 +411,13 @@ class FrontierDisplay:
         self.ax_ = ax
         self.figure_ = ax.figure
         return self
+
+    def _smaller_sizes(self) -> list[int]:
+        """Bytes to draw a curve for, where there are points as small: powers of 2."""
+        sizes = [p.bytes for p in (*self.frontier.points, *self.frontier.others)]
+        largest = max(p.bytes for p in self.frontier.points)
+        powers = [1 << max(largest.bit_length() - 3 * i, 0) for i in (1, 2)]
+        return [size for size in powers if min(sizes) <= size < largest]
 
 
 def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:

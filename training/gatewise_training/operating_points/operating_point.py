@@ -33,6 +33,9 @@ class OperatingPoint:
         Mean number of trees evaluated on the device for a decision.
     nbytes : int
         Bytes of the flat models of the stages that may stop: what a device must hold.
+    bytes : int
+        What a device keeps of the system at this point, packed as the system's `packed_as` says:
+        the stages that may stop or, if none does, the smallest.
     chain : int
         Which of the system's candidate cascades the thresholds belong to.
     guarantee : dict or None
@@ -66,6 +69,7 @@ class OperatingPoint:
     agreement: float | None = None
     trees: float = 0.0
     nbytes: int = 0
+    bytes: int = 0
     chain: int = 0
     guarantee: Mapping[str, Any] | None = field(default=None, hash=False)
     weighted_accuracy: float | None = None

@@ -39,6 +39,7 @@ def read_point(
             f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to"
         )
     guarantee, groups = field.get("guarantee"), field.get("validation_groups")
+    size = field.get("bytes")
     most_error = LARGEST if task == "regress" else 1.0
     return OperatingPointSpec(
         thresholds=thresholds,
@@ -59,6 +60,7 @@ def read_point(
         brier_score=field.optional_number("brier_score", 0.0, 2.0),
         gate_range=_gate_range(field.get("gate_range")),
         validation_groups=None if groups is None else groups.integer(1, 1 << 53),
+        bytes=None if size is None else size.integer(0, 1 << 53),
     )
 
 

@@ -13,11 +13,12 @@ from gatewise.tiers import Tier
 SCHEMA_VERSION: Final = 1
 POINT_FIGURES: Final = (
     "weighted_accuracy", "recall", "precision", "balanced_accuracy", "log_loss", "brier_score",
-    "gate_range", "interval", "validation_groups",
+    "gate_range", "interval", "validation_groups", "bytes",
 )  # fmt: skip
 """Keys of an operating point that are left out where they are not known."""
 CLASS_FIGURES: Final = (
     "reference_weighted_accuracy", "reference_recall", "class_rows", "min_recall", "min_precision",
+    "packed_as",
 )  # fmt: skip
 """Keys of the manifest that are left out where they are not known."""
 MANIFEST: Final = "manifest.json"
@@ -165,6 +166,8 @@ class OperatingPointSpec:
         95 % confidence interval of `accuracy`, from rows that chose no threshold.
     measured : {"accuracy", "agreement"}
         What `accuracy` is: where there were no labels, the agreement with the high-cost model.
+    bytes : int or None
+        Of the stages that the point uses, packed as the manifest's `packed_as` says.
     validation_groups : int or None
         Groups of validation rows (subjects, machines, recordings) that the figures rest on.
     """
@@ -187,6 +190,7 @@ class OperatingPointSpec:
     interval: tuple[float, float] | None = None
     measured: Measured = "accuracy"
     validation_groups: int | None = None
+    bytes: int | None = None
 
 
 @dataclass(frozen=True)

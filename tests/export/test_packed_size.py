@@ -1,0 +1,138 @@
+"""``max_bytes``: sizes are those of what is packed, and never exceeded by it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError, TooLargeError
+from gatewise_export import pack, to_c
+from gatewise_training.graphs.packed_size import (
+    ARRAYS_BYTES,
+    SUMS_GRAPH_BYTES,
+    TREES_GRAPH_BYTES,
+    packed_bytes,
+)
+from tests.support.budgeted_methods import N_FEATURES, ready, table
+
+STAGED = {
+    "staged-boosting": ("staged", {"families": ("boosting",)}),
+    "staged-forest": ("staged", {"families": ("extra-trees",)}),
+    "staged-svm": ("staged", {"families": ("svm", "linear")}),
+}
+
+
+def file_sizes(bundle):
+    manifest = bundle.manifest
+    return [len(bundle.read(stage.file)) for stage in manifest.every_stage]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("staged-boosting", False), ("staged-forest", False), ("staged-svm", True),
+        ("staged-lazy", True), ("adapt-gbrt", False), ("l1", True),
+    ],
+    ids=str,
+)  # fmt: skip
+def fitted(request, make_once):
+    method, binary = request.param
+    name, settings = STAGED.get(method, (method, {}))
+    X, X_test, y, _ = table(binary)
+
+    def make(_folder):
+        return ready(name, X, y, max_loss=0.03, **settings).fit(X, y)
+
+    return make_once(f"packed-{method}-{binary}", make), X_test
+
+
+@pytest.mark.slow
+def test_sizes_are_those_of_the_packed_files(fitted, tmp_path) -> None:
+    system, X = fitted
+    bundle = pack(system, tmp_path / "bundle", sample=X.to_numpy()[:8])
+    stages = list(dict.fromkeys(stage for chain in system.chains_ for stage in chain))
+    for stage, size in zip(stages, file_sizes(bundle), strict=True):
+        (most,) = packed_bytes((stage,), "onnx")
+        slack = max(ARRAYS_BYTES, SUMS_GRAPH_BYTES, TREES_GRAPH_BYTES)
+        if stage.acquisition == "node":  # deflated
+            assert size <= most
+        else:
+            assert size <= most <= size + slack
+    for number, chain in enumerate(system.chains_):
+        own = next(p for p in system.operating_points_ if p.chain == number)
+        system.operating_point_, before = own, system.operating_point_
+        tables = to_c(system, tmp_path / f"c{number}").table_bytes
+        system.operating_point_ = before
+        assert tables <= sum(packed_bytes(chain, "c99"))
+        shared = 3 * N_FEATURES * len(chain) + 64  # a feature's number, stage by stage
+        assert sum(packed_bytes(chain, "c99")) <= 1.02 * tables + shared
+
+
+@pytest.mark.slow
+def test_at_never_exceeds_the_bytes_given_and_decides_as_before(fitted, tmp_path) -> None:
+    system, X = fitted
+    sizes = sorted({p.bytes for p in (*system.frontier_.points, *system.frontier_.others)})
+    smallest = sizes[0]
+    with pytest.raises(TooLargeError) as refused:
+        system.at(max_bytes=smallest - 1)
+    assert (refused.value.smallest, refused.value.max_bytes) == (smallest, smallest - 1)
+    for most in (smallest, sizes[len(sizes) // 2], sizes[-1]):
+        small = system.at(max_bytes=most, max_loss=0.5)
+        point = small.operating_point_
+        assert point.bytes <= most
+        assert to_c(small, tmp_path / f"c{most}").table_bytes <= most
+        assert len(small.stages_) == len(point.thresholds)
+        assert sum(point.exit_shares) == pytest.approx(1.0)
+        # the same thresholds, with the stages that never stop still there
+        full = system.at(max_loss=0.5)
+        full.operating_point_ = system.frontier_.within_bytes(most).at(max_loss=0.5, slack=1.0)
+        np.testing.assert_array_equal(small.predict(X), full.predict(X))
+        np.testing.assert_array_equal(small.offload(X), full.offload(X))
+        assert (small.cost(X) <= full.cost(X) + 1e-9).all()
+        assert small.at(budget=1e9).operating_point_.bytes <= most  # it stays within
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "packed_as"),
+    [("staged", "c99"), ("staged", "onnx"), ("staged-lazy", "onnx"), ("adapt-gbrt", "c99")],
+)
+def test_a_fit_within_bytes_packs_within_them(method, packed_as, tmp_path) -> None:
+    X, X_test, y, y_test = table()
+    most = 12_000
+    system = ready(method, X, y, max_bytes=most, packed_as=packed_as).fit(X, y)
+    assert system.score(X_test, y_test) > 0.85
+    for chain in system.chains_:
+        assert sum(packed_bytes(chain, packed_as)) <= most
+    bundle = pack(system, tmp_path / "bundle", sample=X_test.to_numpy()[:8])
+    point = bundle.manifest.active_point
+    assert (point.bytes, bundle.manifest.packed_as) == (system.operating_point_.bytes, packed_as)
+    if packed_as == "onnx":
+        assert sum(file_sizes(bundle)) <= most
+    else:
+        assert to_c(system, tmp_path / "c").table_bytes <= most
+        assert to_c(bundle, tmp_path / "c").table_bytes <= most
+        assert len(bundle.manifest.operating_points) >= len(system.frontier_.points)
+    alone = pack(system, tmp_path / "alone", sample=X_test.to_numpy()[:8], lean=True)
+    assert len(alone.manifest.every_stage) == len(system.stages_)
+    assert alone.manifest.active_point.thresholds == point.thresholds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["staged", "confidence"])
+def test_where_nothing_is_as_small_the_smallest_is_said(method) -> None:
+    X, _, y, _ = table()
+    with pytest.raises(TooLargeError) as refused:
+        ready(method, X, y, max_bytes=20).fit(X, y)
+    assert refused.value.max_bytes == 20
+    smallest = refused.value.smallest
+    assert smallest > 20
+    system = ready(method, X, y, max_bytes=2 * smallest).fit(X, y)
+    assert system.operating_point_.bytes <= 2 * smallest
+
+
+@pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"max_bytes": 1.5}, {"packed_as": "zip"}])
+def test_settings_that_say_no_size(wrong) -> None:
+    X, _, y, _ = table()
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        ready("staged", X, y, **wrong).fit(X, y)

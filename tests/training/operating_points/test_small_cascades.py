@@ -1,0 +1,118 @@
+"""Bytes as a third price: which stages stay, and points within so many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewise.errors import TooLargeError
+from gatewise_training.operating_points.frontier import Frontier, FrontierDisplay, OperatingPoint
+from gatewise_training.operating_points.small_cascades import stages_within
+from gatewise_training.operating_points.thresholds import CascadeRecord, kept_bytes
+
+SIZES = st.lists(st.integers(1, 3000), min_size=1, max_size=4)
+
+
+def record_of(sizes, seed=0, n=60):
+    rng = np.random.default_rng(seed)
+    stages = len(sizes)
+    skill = np.sort(rng.random(stages) * 0.3 + 0.6)
+    right = rng.random((stages, n)) < skill[:, None]
+    scores = (right + rng.normal(size=(stages, n)) * 0.5).astype(np.float32)
+    correct = np.vstack([right, np.ones(n)]).astype(float)
+    costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
+    return CascadeRecord(scores, correct, costs, np.ones(n), packed=tuple(sizes))
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=SIZES, most=st.integers(1, 8000), seed=st.integers(0, 99))
+def test_what_stays_fits_and_something_stays_if_anything_fits(sizes, most, seed) -> None:
+    found = stages_within(record_of(sizes, seed), most)
+    assert bool(found) == (min(sizes) <= most)
+    for kept in found:
+        assert kept
+        assert list(kept) == sorted(set(kept))
+        assert sum(sizes[s] for s in kept) <= most
+    if sum(sizes) <= most:
+        assert found == [tuple(range(len(sizes)))]
+    for s, size in enumerate(sizes):  # what leaves no other a place is tried alone
+        if size <= most < 2 * size and sum(sizes) > most:
+            assert (s,) in found
+
+
+def test_a_stage_that_is_never_right_where_it_is_sure_goes_first() -> None:
+    record = record_of([500, 500, 500], n=400)
+    scores, correct = record.scores.copy(), record.correct.copy()
+    correct[0], scores[0] = 0.0, 5.0
+    correct[1], scores[1] = 1.0, 5.0
+    for kept in stages_within(replace(record, scores=scores, correct=correct), 1000):
+        assert 0 not in kept
+
+
+def test_stages_beyond_the_device_take_nothing_and_stay() -> None:
+    record = record_of([900, 900, 0])
+    assert all(2 in kept for kept in stages_within(record, 1000) if len(kept) > 1)
+    assert kept_bytes((900, 900, 0), (0, 2)) == kept_bytes((900, 1000, 0), ()) == 900
+
+
+POINTS = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(1, 50), st.integers(1, 6000)), min_size=1, max_size=40
+)
+
+
+def points_of(figures):
+    return [
+        OperatingPoint((0.5,), cost=float(c), accuracy=a / 50, offload_rate=0.1, bytes=b, chain=i)
+        for i, (c, a, b) in enumerate(figures)
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(figures=POINTS, most=st.integers(1, 9000), budget=st.integers(1, 30))
+def test_a_point_within_bytes_and_budget_is_as_good_as_any_half_as_large(
+    figures, most, budget
+) -> None:
+    points = points_of(figures)
+    frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small(points)
+    smallest = min(p.bytes for p in points)
+    if most < smallest:
+        with pytest.raises(TooLargeError) as refused:
+            frontier.at(max_bytes=most, budget=budget)
+        assert (refused.value.smallest, refused.value.max_bytes) == (smallest, most)
+        return
+    rivals = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= most]
+    if not rivals:
+        return
+    chosen = frontier.at(max_bytes=most, budget=budget)
+    assert chosen.bytes <= most
+    assert chosen.cost <= budget
+    assert chosen.accuracy >= max(p.accuracy for p in rivals)
+    cheap = frontier.at(max_bytes=most, max_loss=1.0)
+    assert cheap.bytes <= most
+    assert cheap.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= most)
+
+
+@settings(max_examples=50, deadline=None)
+@given(figures=POINTS)
+def test_bytes_change_neither_curve_nor_hull(figures) -> None:
+    points = points_of(figures)
+    plain = Frontier.from_points(points, reference_accuracy=1.0)
+    surface = plain.with_small(points)
+    assert surface.points == plain.points
+    assert surface.hull().points == plain.hull().points
+    assert not set(surface.others) & set(surface.points)
+    frame = surface.to_frame()
+    assert frame["on_curve"].sum() == len(plain.points)
+    assert frame["bytes"].tolist() == [p.bytes for p in (*surface.points, *surface.others)]
+
+
+def test_smaller_devices_have_curves_of_their_own_in_the_plot() -> None:
+    small = OperatingPoint((0.5,), cost=2.0, accuracy=0.8, offload_rate=0.1, bytes=1000)
+    large = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, bytes=60_000)
+    frontier = Frontier.from_points([large], reference_accuracy=1.0).with_small([small, large])
+    axes = FrontierDisplay(frontier, name="s").plot().ax_
+    assert axes.get_legend_handles_labels()[1] == ["s", "s in 8.2 kB", "s in 1.0 kB"]

@@ -1,0 +1,72 @@
+"""Choice of the stages that a device of few bytes keeps.
+
+All thresholds are tuned for a price of cost; then the stage goes without which the validation rows
+lose least for each byte that it frees, and so on until the rest fits. Prices differ in the stages
+that they need, so there is a choice for each of several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
+
+PRICES = np.geomspace(1.0, 1e-2, 4)
+"""Accuracy that the largest cost of an instance is to bring."""
+MOST_ROWS = 4000
+"""Rows that the choice looks at; the thresholds of what is chosen are tuned on all."""
+
+
+def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
+    """List choices of stages that together take at most so many bytes; each as rising numbers.
+
+    A cascade that fits is kept as it is. Of one that does not, there is a choice for each price,
+    and each stage alone that leaves no room for another.
+    """
+    sizes = record.packed
+    fitting = [s for s, size in enumerate(sizes) if size <= max_bytes]
+    if sum(sizes) <= max_bytes:
+        return [tuple(fitting)]
+    if not any(sizes[s] for s in fitting):
+        return []
+    alone = [(s,) for s in fitting if 2 * sizes[s] > max_bytes]
+    if len(record.weights) > MOST_ROWS:
+        rows = np.linspace(0, len(record.weights) - 1, MOST_ROWS).astype(np.intp)
+        record = record.rows(rows)
+    record = smoothed(record)
+    top = max(float(record.exit_costs.max()), 1e-12)
+    chosen = [tuple(_thinned(record, fitting, max_bytes, price / top)) for price in PRICES]
+    return list(dict.fromkeys([*chosen, *alone]))
+
+
+def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: float) -> list[int]:
+    """Leave out stages, the least useful for its bytes first, until the others fit."""
+    kept = list(stages)
+    while sum(record.packed[s] for s in kept) > max_bytes:
+        before = _worth(record, kept, price)
+        losses = {
+            s: (before - _worth(record, [k for k in kept if k != s], price)) / record.packed[s]
+            for s in kept
+            if record.packed[s]
+        }
+        kept.remove(min(losses, key=losses.__getitem__))
+    return kept
+
+
+def _worth(record: CascadeRecord, kept: list[int], price: float) -> float:
+    """What the stages bring on the rows, less their cost, with the best thresholds."""
+    exits = [*kept, record.n_stages]
+    costs, limits = record.exit_costs[exits], record.cost_limits
+    part = replace(
+        record,
+        scores=record.scores[kept],
+        correct=record.correct[exits],
+        exit_costs=costs,
+        cost_limits=None if limits is None else limits[exits],
+    )
+    (setting,) = tune(part, np.array([price]))
+    left = part.exits(setting)
+    right = part.correct[left, np.arange(len(left))]
+    return float(np.average(right * part.worths - price * part.costs(left), weights=part.weights))
