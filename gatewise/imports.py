@@ -56,3 +56,12 @@ def import_object(what: str, path: str) -> Any:
             raise InputError(f"{what}: {module} has no {attribute!r}")
         found = getattr(found, name)
     return found
+
+
+def object_path(given: Any) -> str:
+    """``module:name`` of a function, if that is where other processes find it; else empty."""
+    module, name = getattr(given, "__module__", ""), getattr(given, "__qualname__", "")
+    found: Any = sys.modules.get(module) if module != "__main__" else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is given else ""

@@ -1,5 +1,6 @@
 # The package's public names; loaded on first use.
 from .device.answer import Answer as Answer
+from .device.answer import DecisionPoint as DecisionPoint
 from .device.auditor import Audit as Audit
 from .device.device import Device as Device
 from .device.pacer import Pacer as Pacer

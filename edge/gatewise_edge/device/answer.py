@@ -1,16 +1,85 @@
-"""The answer to an instance."""
+"""The answer to an instance, and what a policy of one's own decides by."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
+
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
+Decision = Literal["stop", "continue", "offload"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecisionPoint:
+    """State of a device and an instance when one of its stages has answered.
+
+    A policy of one's own is a function of it that returns ``stop`` (this stage's answer is given),
+    ``continue`` (the next stage runs; from the last one the instance is offloaded) or ``offload``.
+
+    Attributes
+    ----------
+    stage : int
+        The stage that has answered.
+    last : bool
+        Whether it is the last one on the device.
+    score : float
+        Its stop score.
+    threshold : float or None
+        From which on the operating point stops here, or the pacer where it has moved the gate's
+        threshold; None: never.
+    probabilities : ndarray of float64, shape (n_classes,)
+        Of its answer; empty for a value.
+    cost : float
+        Price of the features acquired so far.
+    left_ms : float
+        Milliseconds until the answer is due.
+    connected : bool
+        Whether the link is up, as far as the device knows.
+    round_trip_ms : float
+        Usual time from request to response in ms; 0: not known yet.
+    outstanding : int
+        Requests of the device that are in flight.
+    pacer_debt : float or None
+        What a pacer has spent beyond its budget, in offloads; None without a pacer.
+    """
+
+    stage: int
+    last: bool
+    score: float
+    threshold: float | None
+    probabilities: NDArray[np.float64]
+    cost: float
+    left_ms: float
+    connected: bool
+    round_trip_ms: float
+    outstanding: int
+    pacer_debt: float | None
+
+    @property
+    def stops(self) -> bool:
+        """Whether the operating point, or its pacer, would stop here."""
+        return self.threshold is not None and self.score >= self.threshold
+
+    def decide(self, policy: OwnPolicy) -> Decision:
+        """Decision of a policy; on the last stage to continue is to offload.
+
+        Raises InputError if it returns no decision.
+        """
+        decision = policy(self)
+        if decision not in get_args(Decision):
+            known = ", ".join(map(repr, get_args(Decision)))
+            raise InputError(f"the policy returned {decision!r}; it must return one of {known}")
+        return "offload" if self.last and decision == "continue" else decision
+
+
+OwnPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, Policy
+from gatewise_edge.device.answer import Answer, OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device_stats import DeviceStats, Observe
 from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installed
@@ -70,9 +70,11 @@ class Device:
         order of the active bundle.
     deadline_ms : float, default 500
         Milliseconds from the call within which an answer is given.
-    policy : {"system", "edge-only", "cloud-only"}, default "system"
+    policy : {"system", "edge-only", "cloud-only"} or callable, default "system"
         For measurements: ``edge-only`` never offloads, the last stage always answers;
         ``cloud-only`` acquires the cloud model's features and offloads every instance at once.
+        A function gets a :class:`.DecisionPoint` after each stage and returns ``"stop"``,
+        ``"continue"`` or ``"offload"``; the operating point's guarantee is then void.
     outstanding : int, default 32
         Requests in flight at a time, at most (several threads may wait for answers).
     check : bool, default True
@@ -132,7 +134,7 @@ class Device:
         blocks: Mapping[str, BlockFunction] | None = None,
         row_names: Sequence[str] | None = None,
         deadline_ms: float = 500.0,
-        policy: Policy = "system",
+        policy: Policy | OwnPolicy = "system",
         outstanding: int = 32,
         check: bool = True,
         runner: Runner = "auto",
@@ -148,13 +150,15 @@ class Device:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.deadline_ms = check_positive("deadline_ms", deadline_ms)
-        if policy not in get_args(Policy):
-            raise InputError(f"policy {policy!r}; choose one of {', '.join(get_args(Policy))}")
+        if not callable(policy) and policy not in get_args(Policy):
+            known = ", ".join(get_args(Policy))
+            raise InputError(f"policy {policy!r}; choose one of {known}, or give a function")
         if outstanding < 1:
             raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
         if not 0 <= coalesce_ms < np.inf:
             raise InputError(f"coalesce_ms is {coalesce_ms!r}; give milliseconds, 0 for no wait")
-        if pacer is not None and (policy != "system" or link is None):
+        gated = policy == "system" or callable(policy)
+        if pacer is not None and (not gated or link is None):
             raise InputError("a pacer needs a link and policy system: there is nothing to pace")
         if pacer_state is not None and pacer is None:
             raise InputError("pacer_state without a pacer")
@@ -176,7 +180,7 @@ class Device:
             bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True),
             self._load,
             check=check,
-            policy=policy,
+            policy="system" if callable(policy) else policy,
             pacer=pacer,
             audit=audit,
             rng=random.Random(seed),

@@ -79,7 +79,14 @@ class Gate:
         as_packed = finished.stops(self._packed)
         if self.pace is None or not self.pace.moved:
             return as_packed, as_packed, False
-        return finished.stops(as_float32(self.pace.threshold())), as_packed, True
+        return finished.stops(self.threshold), as_packed, True
+
+    @property
+    def threshold(self) -> float | None:
+        """The pacer's threshold if it has moved, else as packed."""
+        if self.pace is None or not self.pace.moved:
+            return self._packed
+        return as_float32(self.pace.threshold())
 
     def watch_drift(self, offloads: bool) -> None:
         """Pass on to the drift alarm whether an instance is offloaded as packed."""

@@ -14,21 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.checks import MAX_PAYLOAD
-from gatewise_edge.device.answer import Answer, Policy, Route
+from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
 from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import MAX_FILE, Response
 from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
+from gatewise_edge.stages.stage_output import RowOutput
 
 
 class OffloadFlow:
     """The decisions about instances, from the first stage to the answer."""
 
-    def __init__(self, uplink: Uplink, *, policy: Policy, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, uplink: Uplink, *, policy: Policy | OwnPolicy, clock: Callable[[], float]
+    ) -> None:
         self._uplink = uplink
         self._policy = policy
+        self._own_policy = policy if callable(policy) else None
         self._clock = clock
 
     def start(self, pending: Pending) -> Answer | Pending:
@@ -43,7 +47,7 @@ class OffloadFlow:
         if self._policy == "cloud-only":
             return self._offload(pending, "cloud-only")
         stopped = self._run_stages(pending)
-        if gate is not None and pending.error is None:
+        if gate is not None and pending.error is None and self._own_policy is None:
             gate.watch_drift(pending.offloads_as_packed)
         if stopped:
             return self._local(pending, "edge", "stopped")
@@ -115,6 +119,11 @@ class OffloadFlow:
                 pending.error = error
                 return False
             pending.finished, pending.stage = finished, s
+            if self._own_policy is not None:
+                decision = self._point(pending, finished, threshold).decide(self._own_policy)
+                if decision != "continue":
+                    return decision == "stop"
+                continue
             if s == plan.n_here - 1 and gate is not None:
                 stopped, as_packed, pending.paced = gate.decide(finished)
                 pending.offloads_as_packed = not as_packed
@@ -123,6 +132,31 @@ class OffloadFlow:
             if finished.stops(threshold):
                 return True
         return False
+
+    def _point(
+        self, pending: Pending, finished: RowOutput, threshold: float | None
+    ) -> DecisionPoint:
+        """What is known now that a stage with this threshold has answered."""
+        plan, gate = pending.installed.plan, pending.installed.gate
+        last, debt = pending.stage == plan.n_here - 1, None
+        if gate is not None and gate.pace is not None:
+            debt = gate.pace.gauges["pacer_debt"]
+            if last:
+                pending.score = finished.score
+        link = self._uplink.gauges
+        return DecisionPoint(
+            stage=pending.stage,
+            last=last,
+            score=finished.score,
+            threshold=gate.threshold if last and gate is not None else threshold,
+            probabilities=finished.probabilities,
+            cost=pending.reading.charge[0],
+            left_ms=1000.0 * (pending.deadline - self._clock()),
+            connected=self._uplink.ready,
+            round_trip_ms=link["round_trip_ms"],
+            outstanding=int(link["outstanding"]),
+            pacer_debt=debt,
+        )
 
     # -- the cloud -------------------------------------------------------------------------
 

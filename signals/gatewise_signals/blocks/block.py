@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise.imports import import_object, open_session
+from gatewise.imports import import_object, object_path, open_session
 from gatewise_signals.blocks.network_part import cut_network
 from gatewise_signals.steps import Signal, Step, Values, per_channel, scaled
 
@@ -181,7 +180,7 @@ class FunctionBlock(_NamedFeatures):
         found = name or str(getattr(function, "__name__", type(function).__name__))
         if found == "<lambda>":
             raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
-        return cls(found, tuple(names), _path(function), function, price=price)
+        return cls(found, tuple(names), object_path(function), function, price=price)
 
     @property
     def label(self) -> str:
@@ -311,15 +310,6 @@ def _run(model: bytes, row: Values, what: str) -> Values:
         raise InputError(f"{what} does not run: {one_line(error)}") from error
     values: Values = found.ravel()
     return values
-
-
-def _path(function: Function) -> str:
-    """``module:function``, if that is where other processes find it."""
-    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-    found: Any = sys.modules.get(module) if module != "__main__" else None
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{name}" if found is function else ""
 
 
 def load_block_functions(options: Iterable[str]) -> dict[str, Function]:

@@ -43,7 +43,7 @@ def make_baselines(
 
     Shapes: `weights` (n,).
     """
-    unpaced = replace(settings, pace=None, audit=None)
+    unpaced = replace(settings, pace=None, audit=None, policy="system")
     found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
     if not routes.plan.has_cloud:
         return found
@@ -63,6 +63,8 @@ def make_baselines(
     found.append(Baseline("random", routes.by_chance(chance), unpaced))
     if labelled:
         found.append(Baseline("oracle", routes.choose(oracle(routes)), unpaced))
+    if settings.policy != "system":
+        found.append(Baseline("thresholds", routes, unpaced))
     return found
 
 

@@ -23,7 +23,7 @@ from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
-from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import (
     POLICY_NAMES,
@@ -61,6 +61,13 @@ class PolicyRun:
     estimate: FleetEstimate
     lost: int = 0  # instances without an answer
 
+    @property
+    def name(self) -> str:
+        """Its name for people; the system's is that of the policy that it runs."""
+        policy = self.settings.policy
+        own = self.key == "system" and policy != "system"
+        return policy_name(policy) if own else POLICY_NAMES[self.key]
+
     def mean(self, name: str) -> float:
         """Mean of a figure per instance; 0 if there were none."""
         found = self.estimate.means.get(name)
@@ -97,7 +104,7 @@ class PolicyRun:
         estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
         return PolicyResult(
             key=self.key,
-            name=POLICY_NAMES[self.key],
+            name=self.name,
             engine=self.engine,
             sampling=estimate.stepped,
             instances=round(estimate.instances),
@@ -133,7 +140,7 @@ class PolicyRun:
         However many instances are drawn from them, they are a sample of that many rows.
         """
         found = _measurement(self.estimate.means.get("accuracy"))
-        rows = int(np.count_nonzero(self.routes.truth != NO_LABEL))
+        rows = int(np.count_nonzero(self.routes.truth[: self.routes.rows] != NO_LABEL))
         if found is None or found.low is None or found.high is None or not rows:
             return found
         low, high = binomial_interval(found.value, rows)

@@ -11,6 +11,7 @@ from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.operating_point import at_goal
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
 from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
@@ -25,6 +26,7 @@ class Prepared:
     rows: Rows
     bundle: Bundle  # at its operating point
     routes: Routes
+    system_routes: Routes  # by stage for a policy of one's own, else the same
     settings: FleetSettings  # with the calibration's service times
     calibration: Calibration
     energy: DeviceEnergy | None
@@ -69,7 +71,9 @@ def prepare(
             else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_here)
         )
     settings = calibration.apply(scenario.settings(rows.truth), live=scenario.engine == "live")
-    return Prepared(scenario, rows, bundle, routes, settings, calibration, energy, prices)
+    own = callable(settings.policy)
+    system = routes_by_stage(bundle, rows.X, routes) if own else routes
+    return Prepared(scenario, rows, bundle, routes, system, settings, calibration, energy, prices)
 
 
 def _check_mix(scenario: Scenario, rows: Rows) -> None:

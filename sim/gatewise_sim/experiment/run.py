@@ -19,13 +19,13 @@ from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
 from gatewise_sim.experiment.preparation import Prepared
-from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.answers import Answers, rows_by_stage
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import ROUTES, Routes
-from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.report.model import (
@@ -58,6 +58,7 @@ def run_scenario(
     """Run the system and its baselines."""
     listener: ProgressListener = Listeners() if watch is None else watch
     scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
+    own = prepared.system_routes
     assert isinstance(settings.workload, Workload)  # a scenario has read it
     expected = settings.workload.mean_rate * settings.devices * settings.seconds
     listener.begin(prepared.title, settings.seconds, round(expected))
@@ -79,16 +80,16 @@ def run_scenario(
         as_set = scenario.settings(prepared.rows.truth)  # the link without the proxy's share
         system, live = _run_live(prepared, as_set, listener)
         listener.policy("twin", "Gatewise in virtual time")
-        twin = run_virtual("system", routes, settings)
+        twin = run_virtual("system", own, settings)
         extra = {
             "transport": Transport(kind="mqtt", broker=live.broker, link=settings.link.name),
-            "checked": _check_rows(live.answers, routes),
+            "checked": _check_rows(live.answers, own),
             "twin": TwinFigures(live=_figures(system.estimate), virtual=_figures(twin.estimate)),
             "troubles": tuple(live.troubles),
             "run": plain(_run_figures(live)),
         }
     else:
-        system = run_virtual("system", routes, settings)
+        system = run_virtual("system", own, settings)
     runs = [system]
     weights = row_weights(routes, settings, whole=system.estimate.plan.whole)
     extra["stages"] = stage_results(
@@ -98,7 +99,7 @@ def run_scenario(
         for other in make_baselines(
             routes,
             settings,
-            rate=system.mean("offload_rate") if settings.pace is not None else None,
+            rate=system.mean("offload_rate") if own is not routes or settings.pace else None,
             weights=weights,
             labelled=prepared.labelled,
         ):
@@ -184,6 +185,11 @@ def _too_late(prepared: Prepared, system: PolicyRun) -> tuple[str, ...]:
 def _notes(prepared: Prepared) -> tuple[str, ...]:
     """Remarks that do not follow from the other keys."""
     notes = prepared.rows.notes
+    if (policy := prepared.settings.policy) != "system":
+        notes += (
+            f"The fleet runs the policy {policy_name(policy)}; what is said of stages is said of "
+            "the operating point's thresholds.",
+        )
     if prepared.labelled and (seen := SeenRows.find(prepared.bundle)) is not None:
         rows = prepared.rows.X
         notes += tuple(filter(None, [seen.remark(seen.count(rows), len(rows))]))
@@ -220,7 +226,7 @@ def _run_live(
     """Let real processes answer the system's instances, in real time."""
     from gatewise_sim.live.run import run_live
 
-    scenario, rows, routes = prepared.scenario, prepared.rows, prepared.routes
+    scenario, rows, routes = prepared.scenario, prepared.rows, prepared.system_routes
     with on_disk(prepared.bundle) as path:
         run = run_live(
             path,
@@ -231,6 +237,8 @@ def _run_live(
             processes=scenario.processes,
             watch=watch,
         )
+    if routes.by_stage is not None:
+        run = replace(run, answers=rows_by_stage(run.answers, routes))
     estimate = FleetEstimate.from_run(routes, settings, run, device_energy=prepared.energy)
     return PolicyRun("system", "live", routes, settings, estimate, run.lost), run
 
@@ -239,14 +247,17 @@ def _check_rows(answers: Answers, routes: Routes) -> RowCheck:
     """Compare each answer's label, route and cost with those of virtual time for its row.
 
     Fallbacks and errors are left out: which there are is a matter of time. So are answers that a
-    pacer decided.
+    pacer decided, and the routes where a policy of one's own decides, which may look at the time.
     """
     compared = np.isin(answers.route, (_EDGE, _CLOUD)) & ~answers.paced
-    row = answers.row[compared]
+    row, by_cloud = answers.row[compared], answers.route[compared] == _CLOUD
+    sent = routes.offload[row] if routes.by_stage is None else by_cloud
+    label = np.where(sent, routes.cloud_label[row], routes.local_label[row])
+    offload_cost = routes.request_cost[row] + routes.cloud_price[row]
     wrong = {
-        "labels": answers.label[compared] != routes.label[row],
-        "routes": (answers.route[compared] == _CLOUD) != routes.offload[row],
-        "costs": answers.cost[compared] != routes.cost[row],
+        "labels": answers.label[compared] != label,
+        "routes": by_cloud != sent,
+        "costs": answers.cost[compared] != np.where(sent, offload_cost, routes.local_cost[row]),
     }
     return RowCheck(
         compared=int(compared.sum()),

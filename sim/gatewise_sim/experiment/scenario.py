@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.imports import import_object
+from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import profile
-from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.row_mix import RowMix
@@ -55,6 +57,9 @@ class Scenario:
     outages : str
         See :meth:`gatewise_sim.fleet.network.outages.Outages.parse`.
     deadline_ms : float
+    policy : str, callable or None
+        What decides after each stage: a policy of :class:`gatewise_edge.device.device.Device`,
+        ``system`` by default; ``module:function`` imports one.
     pace : str or None
         Budget of every device's pacer, as ``offload_rate=0.1``.
     audit : float or None
@@ -99,6 +104,7 @@ class Scenario:
     link: str = "4g"
     outages: str = ""
     deadline_ms: float = 500.0
+    policy: str | OwnPolicy | None = None
     pace: str | None = None
     audit: float | None = None
     breaker: bool = True
@@ -162,6 +168,7 @@ class Scenario:
             mix = RowMix.parse(self.mix, labels)
         return FleetSettings(
             **{name: getattr(self, name) for name in _AS_THEY_ARE},
+            policy=self._policy,
             seconds=float(self.seconds),
             deadline_ms=float(self.deadline_ms),
             wait_ms=float(self.wait_ms),
@@ -171,6 +178,16 @@ class Scenario:
             service=_UNTIL_KNOWN,
             outages=Outages.parse(self.outages, day_begins=day_begins),
         )
+
+    @property
+    def _policy(self) -> Policy | OwnPolicy:
+        """The policy by its name, or imported."""
+        given = "system" if self.policy is None else self.policy
+        if isinstance(given, str) and ":" in given:
+            given = import_object("policy", given)
+            if not callable(given):
+                raise InputError(f"policy {self.policy}: give module:function; this is no function")
+        return given  # type: ignore[return-value]  # FleetSettings checks names
 
     @property
     def goal(self) -> dict[str, float]:
@@ -190,11 +207,16 @@ class Scenario:
     def words(self) -> list[str]:
         """Options of the command line for this scenario, beyond the defaults."""
         texts = {"seconds": f"{self.seconds:.12g}s"}
+        if callable(self.policy):
+            texts["policy"] = policy_name(self.policy)
         return option_words(self, always=("seed",), names=_OPTIONS, texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings for a report: no password, and none that is None."""
-        given = {k: v for k, v in asdict(self).items() if v is not None and v != ""}
+        named = replace(self, policy=None) if callable(self.policy) else self
+        given = {k: v for k, v in asdict(named).items() if v is not None and v != ""}
+        if callable(self.policy):
+            given["policy"] = policy_name(self.policy)
         if self.broker is not None:
             given["broker"] = Endpoint(self.broker).url
         return given

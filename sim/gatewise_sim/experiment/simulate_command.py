@@ -75,6 +75,14 @@ def simulate(
     offload_rate: Annotated[
         float | None, typer.Option(help="Share of instances to offload at most.")
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|MODULE:FUNCTION",
+            help="What decides after each stage: system, edge-only, cloud-only, or a function of "
+            "your own, as my_policy:decide.",
+        ),
+    ] = None,
     pace: Annotated[
         str | None, typer.Option(help="Each device keeps a budget, as offload_rate=0.1.")
     ] = None,

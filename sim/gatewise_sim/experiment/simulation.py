@@ -17,6 +17,7 @@ from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.fleet.settings import policy_name
 from gatewise_sim.report.findings import answer
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
@@ -118,7 +119,9 @@ def simulate(
     jobs : int, default 2
         Processes; the figures do not depend on it.
     **changes
-        Fields of :class:`Scenario`, in place of the scenario's.
+        Fields of :class:`Scenario`, in place of the scenario's; `policy` may be a function that
+        gets a :class:`gatewise_edge.DecisionPoint` (:ref:`docs/simulation.md
+        <a-policy-of-your-own>`).
 
     Raises
     ------
@@ -136,5 +139,8 @@ def simulate(
 def _call(scenario: Scenario) -> str:
     default = Scenario()
     given = {k: v for k, v in vars(scenario).items() if v != getattr(default, k)}
-    words = [f"{name}={value!r}" for name, value in given.items()]
+    words = [
+        f"{name}={policy_name(value) if callable(value) else repr(value)}"
+        for name, value in given.items()
+    ]
     return f"simulate({', '.join(['bundle', 'X', 'y', *words])})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Final, Self, get_args, get_type_hints
 
@@ -193,6 +193,22 @@ class AnswerRules:
         answers.feature_cost[which] = features
         answers.cost[which] = features + np.where(cloud, self._cloud_price[row], requests)
         answers.device_ms[which] = 1000.0 * np.where(ran, self.edge_seconds[row], 0.0)
+
+
+def rows_by_stage(answers: Answers, routes: Routes) -> Answers:
+    """Answers of a live run, with rows as of :mod:`gatewise_sim.fleet.devices.decisions`.
+
+    A cloud's answer does not say after which stage it was asked; the features paid for do, and of
+    two stages that paid alike the later one is taken.
+    """
+    assert routes.by_stage is not None
+    n = routes.by_stage.rows
+    stage = np.minimum(answers.stage, routes.plan.n_here - 1).astype(np.int64).clip(0)
+    by_cloud = answers.route == _CLOUD
+    for s in range(routes.plan.n_here):
+        paid = routes.request_cost[s * n + answers.row] == answers.feature_cost
+        stage[by_cloud & paid] = s
+    return replace(answers, row=(stage * n + answers.row).astype(np.int32))
 
 
 def exchange_joules(

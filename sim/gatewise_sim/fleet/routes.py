@@ -33,6 +33,20 @@ _CHUNK: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StageScores:
+    """What each stage says of each row, rows as of :mod:`gatewise_sim.fleet.devices.decisions`.
+
+    `rows` are those of the table, `scores` and `probabilities` of shape (n,) and (n, n_classes),
+    `thresholds` the operating point's by stage.
+    """
+
+    rows: int
+    scores: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+    thresholds: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """Routes, answers and costs of the rows of a table, arrays of shape (n,) but for `sets`."""
 
@@ -80,6 +94,13 @@ class Routes:
     """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
+    by_stage: StageScores | None = None
+    """For a policy of one's own: rows are those of :mod:`gatewise_sim.fleet.devices.decisions`."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table that instances come from."""
+        return len(self) if self.by_stage is None else self.by_stage.rows
 
     def __len__(self) -> int:
         return len(self.exit)

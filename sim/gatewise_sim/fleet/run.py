@@ -1,9 +1,9 @@
 """A fleet in virtual time: devices, links, a broker, workers and one clock.
 
 Requests are stepped event by event, by the very objects that decide on a device and in a worker
-(:mod:`gatewise_sim.fleet.device`, :mod:`gatewise_sim.fleet.worker`). Instances that never leave
-their device wait for nothing: they are answered in bulk. The same settings give the same answers,
-bit for bit.
+(:mod:`gatewise_sim.fleet.devices.device`, :mod:`gatewise_sim.fleet.worker`). Instances that never
+leave their device wait for nothing: they are answered in bulk. The same settings give the same
+answers, bit for bit.
 
 Not simulated: gateways, requests of several rows, TCP's and MQTT's handshakes, and that two
 instances of one device share its processor.
@@ -25,10 +25,11 @@ from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answers import AnswerRules, Answers, exchange_joules
-from gatewise_sim.fleet.audits import AuditRules, audit_sums
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.device import FleetState, VirtualDevice
+from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
+from gatewise_sim.fleet.devices.decisions import DecisionPoints
+from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
@@ -57,12 +58,20 @@ class VirtualFleet:
         cloud_only = settings.policy == "cloud-only"
         if cloud_only and not routes.plan.has_cloud:
             raise InputError("policy cloud-only: the bundle has no cloud model")
+        if callable(settings.policy) != (routes.by_stage is not None):
+            raise InputError("a policy of one's own takes routes by stage, and no other does")
         self._can_offload = routes.cloud_label != NO_LABEL
-        self._sends = {
-            "system": routes.offload,
-            "edge-only": np.zeros(len(routes), bool),
-            "cloud-only": self._can_offload,
-        }[settings.policy]
+        decisions = None
+        if callable(settings.policy) and routes.by_stage is not None:
+            self._sends = routes.offload  # none: the policy says so
+            decisions = settings.policy, DecisionPoints.from_routes(routes, routes.by_stage)
+        else:
+            self._sends = {
+                "system": routes.offload,
+                "edge-only": np.zeros(len(routes), bool),
+                "cloud-only": self._can_offload,
+            }[str(settings.policy)]
+        self._one_by_one = decisions is not None or settings.pace is not None
         self._chance = routes.chance if settings.policy == "system" else 0.0
         if self._chance and settings.pace is not None:
             raise InputError("a pacer decides by the gate's score, not by chance")
@@ -95,6 +104,7 @@ class VirtualFleet:
             outstanding=settings.outstanding,
             model=(routes.plan.model, routes.plan.version),
             audits=_audit_rules(routes, settings),
+            decisions=decisions,
         )
         breaks = any(window.what == "link" for window in settings.outages.windows)
         self._link_outages = settings.outages if breaks else None
@@ -166,9 +176,9 @@ class VirtualFleet:
         """
         rules, clock = self.state.rules, self.state.clock
         parts: list[Answers] = []
-        for times, device, row in self._settings.chunks(len(self._routes)):
+        for times, device, row in self._settings.chunks(self._routes.rows):
             sent = self._sent(row)
-            if self.state.audits is not None and self._settings.pace is None:
+            if self.state.audits is not None and not self._one_by_one:
                 # Their devices take them in one by one, but all that is theirs is known.
                 answers = Answers.empty(times, device, row)
                 rules.answer_locally(answers, np.flatnonzero(~self._sends[row]))
@@ -193,7 +203,7 @@ class VirtualFleet:
 
     def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
         """Which instances a device must step, since they may be offloaded."""
-        if self._settings.pace is not None or self.state.audits is not None:
+        if self._one_by_one or self.state.audits is not None:
             return np.ones(len(row), bool)
         sent: NDArray[np.bool_] = self._sends[row]
         if self._chance:

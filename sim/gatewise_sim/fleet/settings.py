@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.imports import object_path
 from gatewise.toml_settings import take_number
-from gatewise_edge.device.answer import Policy
+from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
@@ -23,6 +24,17 @@ from gatewise_sim.fleet.workload.row_mix import RowMix
 Chunk = tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]
 Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
 """Gives, for so many devices and seconds, chunks of (times, devices, rows), sorted by time."""
+
+
+def policy_name(policy: Policy | OwnPolicy) -> str:
+    """Name of a policy: its own, or of a function ``module:function`` where others can import it.
+
+    >>> policy_name("edge-only")
+    'edge-only'
+    """
+    if not callable(policy):
+        return policy
+    return object_path(policy) or str(getattr(policy, "__name__", type(policy).__name__))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +62,7 @@ class FleetSettings:
     service: ServiceTime
     """Of a worker."""
     deadline_ms: float = 500.0
-    policy: Policy = "system"
+    policy: Policy | OwnPolicy = "system"
     outstanding: int = 32
     breaker: bool = True
     """These four as of :class:`gatewise_edge.device.device.Device`."""
@@ -88,8 +100,9 @@ class FleetSettings:
             take_number(getattr(self, name), name, positive=True)
         for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms"):
             take_number(getattr(self, name), name)
-        if self.policy not in get_args(Policy):
-            raise InputError(f"policy {self.policy!r}; choose one of {', '.join(get_args(Policy))}")
+        if not callable(self.policy) and self.policy not in get_args(Policy):
+            known = ", ".join(get_args(Policy))
+            raise InputError(f"policy {self.policy!r}; choose one of {known}, or give a function")
         given = [self.workload is not None, self.arrivals is not None, self.in_turn is not None]
         if sum(given) != 1:
             raise InputError("give one of a workload, arrivals, and rows in turn")
@@ -99,10 +112,12 @@ class FleetSettings:
             raise InputError(f"rows in turn for {len(self.in_turn)} of {self.devices} devices")
         if any(window.what == "gateway" for window in self.outages.windows):
             raise InputError("outage of a gateway: gateways are not simulated in virtual time")
-        if self.pace is not None and self.policy != "system":
+        if self.pace is not None and self.policy in ("edge-only", "cloud-only"):
             raise InputError("a pacer needs policy system: there is nothing to pace")
         if self.audit is not None:
             Audit(self.audit)
+            if callable(self.policy):
+                raise InputError("an audit tests the gate's decisions, not those of another policy")
 
     @property
     def data_change(self) -> float | None:

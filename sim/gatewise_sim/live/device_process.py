@@ -4,8 +4,8 @@ Exchanges JSON, one document a line. The first line on standard input is the job
 
     {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true}, "pace": null,
-     "audit": null, or {"share": 0.02, "seeds": {name: 7, ...}}, "policy": "system",
-     "schedule": path of a .npz, "pause_ms": 0}
+     "audit": null, or {"share": 0.02, "seeds": {name: 7, ...}}, "policy": "system", or
+     "module:function", "schedule": path of a .npz, "pause_ms": 0}
 
 (see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
 ``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
@@ -39,6 +39,7 @@ from typing import Any, Final
 import numpy as np
 
 from gatewise.errors import GatewiseError
+from gatewise.imports import import_object
 from gatewise_cloud.child_process import send_message
 from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.device.auditor import Audit
@@ -142,6 +143,9 @@ def _connected_devices(
         Bundle.open(job["bundle"]), sensors=None, most_bytes=MAX_VALUES, functions=None
     )
     policy, slots = job["policy"], list[DeviceSlot]()
+    gated = policy == "system" or ":" in policy
+    if ":" in policy:
+        policy = import_object("policy", policy)
     connecting: deque[MqttLink] = deque()
     stack.callback(_close, slots)
     for index, name in enumerate(job["devices"]):
@@ -151,7 +155,7 @@ def _connected_devices(
             inner = MqttLink(job["broker"], device=name)
             link = MeteredLink(inner, name, box, partial(deliveries.put, index))
             connecting.append(inner)
-        if job["pace"] is not None and policy == "system":
+        if job["pace"] is not None and gated:
             options["pacer"] = Pacer.parse(job["pace"])
         if job["audit"] is not None and policy == "system":
             options["audit"] = Audit(job["audit"]["share"])

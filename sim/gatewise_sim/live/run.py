@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.imports import object_path
+from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers, exchange_joules
-from gatewise_sim.fleet.audits import audit_seed, audit_sums
+from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
 from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.progress import Listeners, ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
@@ -133,7 +135,7 @@ def run_live(
                 "bundle": str(bundle_path),
                 "rows": str(folder / "rows.npy"),
                 "broker": deployment.url,
-                "policy": settings.policy,
+                "policy": _named(settings.policy),
                 "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
                 "pace": settings.pace,
                 "audit": None if settings.audit is None else _audits(settings, names),
@@ -176,6 +178,15 @@ def run_live(
         peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
         alarms=None if settings.audit is None else _alarms(names, reports.gauges, workers),
     )
+
+
+def _named(policy: Policy | OwnPolicy) -> str:
+    """The policy as another process finds it: its name, or ``module:function``."""
+    if not callable(policy):
+        return policy
+    if not (path := object_path(policy)):
+        raise InputError("a live run needs a policy that other processes import: module:function")
+    return path
 
 
 def _audits(settings: FleetSettings, names: Sequence[str]) -> dict[str, Any]:

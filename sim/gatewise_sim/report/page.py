@@ -50,6 +50,7 @@ _EXPLAINED: Final = {
     "answer.",
     "random": "Random: as many, by chance.",
     "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
+    "thresholds": "Thresholds: as the operating point decides, in place of the policy given.",
 }
 
 

@@ -16,6 +16,7 @@ POLICY_NAMES: Final = {
     "confidence": "Confidence",
     "random": "Random",
     "oracle": "Oracle",
+    "thresholds": "Thresholds",
 }
 """Keys of the policies and their names for people, in the order of a report."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gatewise_edge.device.answer import DecisionPoint
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
@@ -21,6 +22,16 @@ def settings(**changes) -> FleetSettings:
     if not {"in_turn", "arrivals"} & set(changes):
         common["workload"] = "poisson:1/s"
     return FleetSettings(**{**common, **changes})
+
+
+def asks_early(point: DecisionPoint) -> str:
+    """A policy that looks at what does not depend on the time, and takes every decision."""
+    best = float(point.probabilities.max())
+    if point.last:
+        return "stop" if best > 0.9 else "continue"
+    if point.cost > 0 and best < 0.18:
+        return "offload"
+    return "stop" if best > 0.3 else "continue"
 
 
 def run(small, chosen: FleetSettings, **options) -> LiveRun:

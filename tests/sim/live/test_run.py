@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +15,14 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
+from gatewise_sim.fleet.answers import rows_by_stage
+from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.live.run import LiveRun, run_live
-from tests.sim.live.runs import CLOUD, EDGE, run, settings
+from tests.sim.live.runs import CLOUD, EDGE, asks_early, run, settings
 from tests.sim.recorder import Recorder
 from tests.support.mosquitto import needs_mosquitto
 
@@ -158,6 +161,25 @@ def test_other_policies_take_the_routes_of_virtual_time(small, routes, policy):
     for name in COLUMNS:
         assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
     assert len(live.workers) == (policy == "cloud-only")
+
+
+@needs_mosquitto
+def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, routes):
+    chosen = settings(policy=asks_early, seconds=4.0)
+    live = run(small, chosen)
+    by_stage = routes_by_stage(small.bundle, small.rows, routes)
+    virtual = simulate_fleet(by_stage, chosen)
+    found, n = replace(virtual.answers, row=virtual.answers.row % len(small.rows)), len(small.rows)
+    for name in COLUMNS:
+        assert (getattr(live.answers, name) == getattr(found, name)).all(), name
+    again = rows_by_stage(live.answers, by_stage)
+    local = live.answers.route == EDGE
+    assert (again.row[local] == virtual.answers.row[local]).all()
+    assert (again.row % n == found.row).all()
+    stage, sent = virtual.answers.row // n, ~local
+    assert len(set(zip(stage.tolist(), sent.tolist(), strict=True))) == 4
+    with pytest.raises(InputError, match="module:function"):
+        run(small, settings(policy=lambda point: "stop"))
 
 
 @needs_mosquitto

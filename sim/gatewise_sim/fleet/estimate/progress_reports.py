@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.device import FleetState
+from gatewise_sim.fleet.devices.device import FleetState
 from gatewise_sim.fleet.estimate.plan import SamplingPlan
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts

@@ -36,10 +36,11 @@ COLOURS: Final = {
 }  # fmt: skip
 """CSS variable to its placeholder in a figure; the policies' keys are among them."""
 COLOURS["edge_only"], COLOURS["cloud_only"] = COLOURS["edge"], COLOURS["cloud"]
+COLOURS["thresholds"] = COLOURS["muted"]
 
 MARKERS: Final = {
     "system": "D", "edge_only": "^", "cloud_only": "s", "confidence": "o", "random": "X",
-    "oracle": "P",
+    "oracle": "P", "thresholds": "*",
 }  # fmt: skip
 """A marker for each policy, so that colour is not all that tells them apart."""
 

@@ -11,14 +11,16 @@ import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.batcher import Plan
+from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.auditor import Audit, disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS
-from gatewise_sim.fleet.audits import audit_seed
 from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.devices.audits import audit_seed
+from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import DeviceDraws, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
@@ -106,7 +108,7 @@ class ClockLink:
         self.came()
 
 
-def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None):
+def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None, policy="system"):
     """Answers of the real device, in the order of the instances; its counts, audits, the worker."""
     clock = Clock()
     rng = DeviceDraws(SEED, 0)
@@ -134,6 +136,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None):
         breaker=Breaker(draw=rng.random),
         audit=None if audit is None else Audit(audit),
         seed=audit_seed(SEED, 0),
+        policy=policy,
         check=False,
         clock=clock,
     ) as device:
@@ -159,6 +162,15 @@ def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None):
         return [answered[i] for i in range(len(times))], counts, clock_link.audits, worker
 
 
+def looks_at_everything(point: DecisionPoint) -> str:
+    """Decide by all that a device knows, so that a difference in any of it shows."""
+    best, second = sorted(point.probabilities)[:-3:-1]
+    sure = point.stops if point.last else best - second > 0.15
+    if sure or point.outstanding > 1 or point.left_ms < 1.1 * point.round_trip_ms:
+        return "stop"
+    return "offload" if best < 0.18 and point.cost < 40 and point.connected else "continue"
+
+
 @pytest.mark.parametrize(
     ("link", "queue", "deadline_ms", "gap", "down", "audit"),
     [
@@ -166,6 +178,9 @@ def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None):
         (LinkProfile("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, (), None),
         (LinkProfile("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
         (LinkProfile("quick", 2, 1), 1, 60.0, 0.004, (), None),
+        # A policy of one's own, on a good link and on one that is often too slow.
+        (LinkProfile("own", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
+        (LinkProfile("own, slow", 400, 250, 300, 100, 0.05), 1024, 500.0, 0.1, (), None),
         # Audits: of a good link, of one whose worker refuses many, and of one without responses.
         (LinkProfile("audited", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), 0.3),
         (LinkProfile("busy", 2, 1), 1, 60.0, 0.004, (), 0.5),
@@ -190,6 +205,9 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     if audit is not None:  # the data change: of what the device answers itself, much is wrong
         wrong = ~routes.offload & (routes.local_label != routes.cloud_label)
         rows[n // 2 :: 2] = rng.choice(np.flatnonzero(wrong), len(rows[n // 2 :: 2]))
+    policy = looks_at_everything if link.name.startswith("own") else "system"
+    if callable(policy):
+        routes = routes_by_stage(small.bundle, small.rows, routes)
     answers, counters, audits, worker = real(
         small,
         times.tolist(),
@@ -199,6 +217,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
         deadline_ms=deadline_ms,
         down=down,
         audit=audit,
+        policy=policy,
     )
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
     settings = FleetSettings(
@@ -214,6 +233,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
         broker_us=0.0,
         outages=Outages.parse(outages),
         audit=audit,
+        policy=policy,
         seed=SEED,
     )
     run = simulate_fleet(routes, settings)
@@ -228,6 +248,9 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     assert a.payload_up.sum() == counters["bytes_up"]
     assert a.payload_down.sum() == counters["bytes_down"]
     assert {k: counters[k] for k in run.devices} == run.devices
+    if callable(policy):  # each kind of decision was taken
+        stage, sent = np.divmod(a.row, len(small.rows))[0], a.payload_up > 0
+        assert len(set(zip(stage.tolist(), sent.tolist(), strict=True))) == 4
     if audit is None:
         assert run.alarms is None
         return

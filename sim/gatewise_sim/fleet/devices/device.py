@@ -14,14 +14,16 @@ from typing import Final
 
 import numpy as np
 
+from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadCounts, Offloads
 from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
-from gatewise_sim.fleet.audits import AuditRules
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.devices.audits import AuditRules
+from gatewise_sim.fleet.devices.decisions import DecisionPoints
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
@@ -64,6 +66,7 @@ class FleetState:
     outstanding: int
     model: tuple[str, str]
     audits: AuditRules | None = None
+    decisions: tuple[OwnPolicy, DecisionPoints] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
@@ -109,7 +112,20 @@ class VirtualDevice:
         """
         state = self.state
         sends = state.sends[row]
-        if self._pace is not None and self._pace.moved:
+        if state.decisions is not None:
+            policy, points = state.decisions
+            left = answers.time.item(i) + state.limit - state.guard - state.clock.now
+            point = points.point(
+                row, self.offloads, self._pace, left=left, connected=state.availability.connected
+            )
+            decision = point.decide(policy)
+            if decision == "continue":
+                answers.row[i] = row = row + points.rows
+                due = answers.time.item(i) + state.rules.edge_seconds.item(row)
+                state.clock.at(due, self.take, answers, i, row, then)
+                return
+            sends = decision == "offload" and state.can_offload[row]
+        elif self._pace is not None and self._pace.moved:
             score = state.rules.routes.score[row]
             if not math.isnan(score):
                 threshold = self._pace.threshold()
@@ -146,7 +162,7 @@ class VirtualDevice:
         if item is None:
             self._fall_back(answers, i, row, why or "full", then)
             return
-        request = _VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then)
+        request = VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then)
         request.transmit(state.sizes.request(ttl_ms))
         state.clock.at(item.wake_at, request.poll)
 
@@ -175,7 +191,7 @@ class VirtualDevice:
                 self._breaker.record(True, sent=now, now=now)
         self._breaker.record(replied, sent=item.opened, now=now)
 
-    def conclude(self, request: _VirtualRequest) -> None:
+    def conclude(self, request: VirtualRequest) -> None:
         """Turn a request's outcome into the instance's answer, as a device does."""
         outcome = request.item.outcome
         assert outcome is not None
@@ -241,7 +257,7 @@ class VirtualDevice:
         if self.offloads.open(item, now):
             ttl_ms = math.floor(1000.0 * (item.deadline - now))
             # The instance is over: nobody waits.
-            request = _VirtualRequest(
+            request = VirtualRequest(
                 self, item, answers, i, row, ttl_ms / 1000.0, None, auditor=auditor, over=True
             )
             request.transmit(state.messages.audit_size(mark, ttl_ms))
@@ -261,7 +277,7 @@ class VirtualDevice:
 
 
 @dataclass(slots=True, eq=False)
-class _VirtualRequest:
+class VirtualRequest:
     """One request of a device: sent, at the broker, and back; `ttl` in s.
 
     Of an audit the `auditor` gets the response.
@@ -319,16 +335,25 @@ class _VirtualRequest:
             device.state.clock.at(item.wake_at, self.poll)
 
     def _arrive_at_broker(self) -> None:
+        broker = self.device.state.broker
+        if self._acknowledged_at() is not None:
+            broker.handle(broker.deliver, self._ticket)
+
+    def _acknowledged_at(self) -> float | None:
+        """Have the broker acknowledge a message: when the device has it; None: there is no broker.
+
+        Infinite if the link delivers nothing.
+        """
         state = self.device.state
         if not state.availability.broker_up:
-            return
+            return None
         self.down += PUBACK_BYTES
         if self.over:
             self.enter_bytes()
-        if state.availability.link_delivers:
-            # What follows on the same connection cannot overtake it.
-            self.device.link.send(state.clock.now, PUBACK_BYTES, False)
-        state.broker.handle(state.broker.deliver, self._ticket)
+        if not state.availability.link_delivers:
+            return math.inf
+        # What follows on the same connection cannot overtake it.
+        return self.device.link.send(state.clock.now, PUBACK_BYTES, False)
 
     def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
         """See :class:`gatewise_sim.fleet.worker.Requester`."""
@@ -367,14 +392,10 @@ class _VirtualRequest:
     def _part_at_broker(
         self, worker: VirtualWorker, ticket: VirtualTicket, index: int, transfer: int
     ) -> None:
-        state = self.device.state
-        if not state.availability.broker_up:
+        state, acknowledged = self.device.state, self._acknowledged_at()
+        if acknowledged is None:
             return
-        self.down += PUBACK_BYTES
-        if self.over:
-            self.enter_bytes()
-        if state.availability.link_delivers:
-            acknowledged = self.device.link.send(state.clock.now, PUBACK_BYTES, False)
+        if acknowledged < math.inf:
             state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
         state.broker.handle(state.broker.pass_on, worker, ticket, index)
 
