@@ -67,6 +67,10 @@ def _lines(system: Any) -> list[str]:
     if getattr(system, "high_cost_model_", None) is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
     lines.append(cost)
+    most = getattr(system, "max_bytes_", None)
+    if most is not None:
+        form = "tables of C" if system.packed_as == "c99" else "files"
+        lines.append(f"stages of {point.bytes} bytes as {form}, at most {most}")
     bounds = getattr(system, "class_bounds_", None)
     if bounds:
         lines.append(f"keeps {bounds.text()}")

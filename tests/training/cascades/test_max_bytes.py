@@ -1,0 +1,100 @@
+"""``max_bytes``: the shape of stages is searched for the bytes given, not fixed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+
+import gatewise as gw
+from gatewise.errors import TooLargeError
+from gatewise.models.stage import Stage
+from gatewise_training.learners.model_families import Bounds, cross_fitted_stage, shaped
+from tests.support.budgeted_methods import ready, table
+from tests.support.fit_problems import problem_of
+
+
+def chessboard(n, seed=0):
+    """A rule that few leaves cannot hold."""
+    x = np.random.default_rng(seed).random((n, 2)).astype(np.float32)
+    return x, np.floor(x * 6).sum(axis=1).astype(int) % 2
+
+
+def test_bounds_say_how_many_trees_fit() -> None:
+    """Leaves of 4 bytes and tests of 6 in C, 21 bytes a node in the flat arrays."""
+    assert Bounds().trees_of(31, 10, 1) is None
+    assert Bounds(trees=5).trees_of(31, 10, 1) == 5
+    flat = Bounds(stage_bytes=21 * 61 * 7).trees_of(31, 10, 1)
+    tables = Bounds(packed_bytes=21 * 61 * 7).trees_of(31, 10, 1)
+    files = Bounds(packed_bytes=21 * 61 * 7, packed_as="onnx").trees_of(31, 10, 1)
+    assert flat == 7
+    assert 3 * flat < tables < 4 * 7 + 1
+    assert files < flat
+
+
+def test_without_a_bound_of_size_families_are_as_they_are() -> None:
+    for bounds in (Bounds(), Bounds(trees=9)):
+        given = shaped(("boosting", "linear"), bounds, 1000, 2, 5)
+        assert given == {"boosting": ("boosting", bounds), "linear": ("linear", bounds)}
+
+
+@pytest.mark.parametrize("size", [500, 4_000, 64_000])
+def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
+    x, y = chessboard(400)
+    problem = problem_of(x, y)
+    kinds = shaped(("boosting", "linear"), Bounds(packed_bytes=size), 400, 2, 2)
+    assert len(kinds) > 2
+    for family, bounds in list(kinds.values())[:4]:
+        columns = np.arange(2)
+        stage, _ = cross_fitted_stage(problem.plan, family, columns, 2, 0, bounds)
+        assert isinstance(stage, Stage)
+        assert bounds.admit(stage)
+
+
+@pytest.mark.slow
+def test_large_trees_are_found_where_small_ones_cannot_do_it() -> None:
+    x, y = chessboard(2000)
+    x_test, y_test = chessboard(2000, seed=1)
+    f0 = RandomForestClassifier(20, random_state=0).fit(x, y)
+    system = gw.StagedCascade(
+        f0, max_bytes=3000, n_stages=1, families=("boosting",), max_loss=1.0, random_state=0
+    ).fit(x, y, validation=chessboard(800, seed=2))
+    alone = system.chains_
+    best = max(np.mean((s.margins(x_test)[:, 0] > 0) == y_test) for c in alone for s in c)
+    leaves = [(s.model.n_nodes + s.n_trees) / 2 / s.n_trees for c in alone for s in c]
+    assert max(leaves) > 12
+    assert best > 0.8
+
+
+@pytest.mark.slow
+def test_given_stages_count_too() -> None:
+    X, _, y, _ = table()
+    first = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
+    system = ready("staged", X, y, first_stages=[first], max_bytes=6000).fit(X, y)
+    assert all(p.bytes <= 6000 for p in system.operating_points_)
+    assert f"{system.operating_point_.bytes} bytes" in system.summary()
+    tiers = ready("staged", X, y, max_bytes=2000, tiers={"device": 1, "gateway": None})
+    tiers = tiers.fit(X, y)
+    held = [sum(s.on_device for s in chain) for chain in tiers.chains_]
+    assert max(held) == 1
+    assert all(p.bytes <= 2000 for p in tiers.operating_points_)
+
+
+@pytest.mark.slow
+def test_a_pair_keeps_its_one_model_or_says_what_it_takes() -> None:
+    X, _, y, _ = table()
+    small, large = (LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0))
+    pair = gw.PairCascade(low_cost_model=small, high_cost_model=large, random_state=0).fit(X, y)
+    size = pair.operating_point_.bytes
+    assert size > 0
+    assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
+    for refuse in (
+        lambda: pair.at(max_bytes=size - 1, max_loss=0.5),
+        lambda: gw.PairCascade(low_cost_model=small, high_cost_model=large, max_bytes=size - 1).fit(
+            X, y
+        ),
+    ):
+        with pytest.raises(TooLargeError) as refused:
+            refuse()
+        assert refused.value.smallest == size
