@@ -284,16 +284,17 @@ class Batcher:
         self._device_bytes[ticket.device] -= ticket.rows.nbytes
         if not self._device_requests[ticket.device]:
             for counts in (self._device_requests, self._device_rows, self._device_bytes):
-                del counts[ticket.device]
+                counts.pop(ticket.device)  # in C, as a Counter's own deletion is not
         if not queue:
-            del self._queues[model], self._rows[model]
+            del self._queues[model]
+            self._rows.pop(model)
 
     def _close(self, ticket: Ticket) -> None:
         if ticket.key in self._open:
             self._open.discard(ticket.key)
             self._pending[ticket.model] -= 1
             if not self._pending[ticket.model]:
-                del self._pending[ticket.model]
+                self._pending.pop(ticket.model)
 
     def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
         """Remember the answer of a request that was taken."""

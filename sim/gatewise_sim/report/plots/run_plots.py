@@ -153,21 +153,26 @@ def breakdown_plot(
                 color=COLOURS[_PART_COLOURS[part]], edgecolor=COLOURS["panel"], linewidth=0.8,
             )  # fmt: skip
             left = [a + b for a, b in zip(left, values, strict=True)]
-        most = max(totals) or 1.0
-        for y, total in enumerate(totals):
-            axes.text(total + 0.015 * most, y, form(total), va="center")
-        axes.set_xlim(0, 1.24 * most)
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelcolor=COLOURS["ink"])
-        axes.set_xticks([])
+        _write_at_bars(axes, totals, [form(total) for total in totals])
         figure.legend(loc="outside lower left", ncols=4)
 
     texts = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
     return draw(
         paint, name=name, title=title, description=f"{texts}.", height=56 + 23.0 * len(names)
     )
+
+
+def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
+    """Write a text at the end of each bar; the first bar is the topmost, and nothing is ruled."""
+    most = max(ends) or 1.0
+    for y, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        axes.text(end + 0.015 * most, y, text, va="center")
+    axes.set_xlim(0, 1.24 * most)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=COLOURS["ink"])
+    axes.set_xticks([])
 
 
 def computation_plot(unit: str, one: Mapping[str, float], mean: Mapping[str, float]) -> Markup:
@@ -181,16 +186,8 @@ def computation_plot(unit: str, one: Mapping[str, float], mean: Mapping[str, flo
         axes.barh(
             rows, [mean[s] for s in steps], 0.62, color=COLOURS["system"], label="per instance"
         )
-        most = max(one.values()) or 1.0
-        for y, step in enumerate(steps):
-            axes.text(one[step] + 0.015 * most, y, form(mean[step]), va="center")
         axes.set_yticks(rows, [s if len(s) <= _LABEL else f"{s[: _LABEL - 1]}…" for s in steps])
-        axes.set_xlim(0, 1.24 * most)
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelcolor=COLOURS["ink"])
-        axes.set_xticks([])
+        _write_at_bars(axes, list(one.values()), [form(mean[step]) for step in steps])
         figure.legend(loc="outside lower left", ncols=2)
 
     texts = "; ".join(f"{s} {form(mean[s])} of {form(one[s])}" for s in steps)
