@@ -30,7 +30,7 @@ GOALS: Final = ("budget", "max_loss", "offload_rate")
 """Ways to choose an operating point."""
 
 _COUNTS: Final = ("devices", "workers", "outstanding", "queue", "max_batch", "parallel", "seed")
-_AS_THEY_ARE: Final = (*_COUNTS, "breaker", "pace", "audit", "backend")
+_AS_THEY_ARE: Final = (*_COUNTS, "breaker", "tls", "pace", "audit", "backend")
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 #: Options of the command line that have another name than their field.
 _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
@@ -54,6 +54,9 @@ class Scenario:
         Time of day at which the run begins, ``HH:MM``.
     link : str
         A profile of :data:`gatewise_sim.fleet.network.profiles.PROFILES`, or a TOML file.
+    tls : bool
+        Whether connections are encrypted, for the virtual engine: a new one, after an outage of
+        link or broker, takes a round trip more.
     outages : str
         See :meth:`gatewise_sim.fleet.network.outages.Outages.parse`.
     deadline_ms : float
@@ -102,6 +105,7 @@ class Scenario:
     mix: str | None = None
     day_start: str = "00:00"
     link: str = "4g"
+    tls: bool = False
     outages: str = ""
     deadline_ms: float = 500.0
     policy: str | OwnPolicy | None = None
@@ -150,6 +154,8 @@ class Scenario:
             for name in ("broker", "processes"):
                 if getattr(self, name) is not None:
                     raise InputError(f"{name} goes with the live engine (--engine live)")
+        if self.tls and self.engine == "live":
+            raise InputError("tls goes with the virtual engine: a live run has a broker without it")
         if self.pace is not None:
             Pacer.parse(self.pace)
         if self.audit is not None:

@@ -62,6 +62,9 @@ def simulate(
             "file, link.toml."
         ),
     ] = "4g",
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Connections are encrypted (virtual engine).")
+    ] = False,
     outage: Annotated[
         list[str] | None,
         typer.Option(

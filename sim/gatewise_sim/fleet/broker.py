@@ -3,7 +3,8 @@
 In an outage of the **link** TCP sends again and again what does not come through
 (:class:`~gatewise_sim.fleet.network.link.Direction`). The device notices after
 :data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
-gone with what was in it, and the device connects again :data:`RECONNECT_SECONDS` after the end.
+gone with what was in it, and the device begins a new one :data:`RECONNECT_SECONDS` after the end,
+which takes the handshakes of :meth:`~gatewise_sim.fleet.network.link.VirtualLink.session`.
 When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all
 workers are down, in one of **workers** some; a broker drops requests without a subscriber.
 """
@@ -20,7 +21,7 @@ from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 DETECT_SECONDS: Final = 3.5
 """Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
 RECONNECT_SECONDS: Final = 1.0
-"""From the end of an outage to a device's new connection."""
+"""From the end of an outage until a device begins a new connection."""
 
 
 class Availability:
@@ -67,8 +68,13 @@ class Availability:
         return self._clock.now >= self._broker_until
 
     @property
+    def connected_at(self) -> float:
+        """When (s) devices began, or will begin, their latest connection."""
+        return self._connected_at
+
+    @property
     def connected(self) -> bool:
-        """Whether a device believes that it is connected."""
+        """Whether a device believes that it is connected, or begins a new connection."""
         now = self._clock.now
         if now >= self._connected_at:
             return True

@@ -58,6 +58,8 @@ class FleetSettings:
     """Between two rows in turn."""
     link: LinkProfile = field(default_factory=lambda: LinkProfile("none"))
     """Each device has one of its own."""
+    tls: bool = False
+    """Whether connections are encrypted, for virtual time: a new one takes a round trip more."""
     workers: int = 1
     service: ServiceTime
     """Of a worker."""

@@ -6,6 +6,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.link.wire import part_topic, request_topic, response_topic
 from gatewise_sim.fleet.answers import REASON
+from gatewise_sim.fleet.broker import RECONNECT_SECONDS
 from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import LinkProfile
@@ -249,6 +250,28 @@ def test_a_short_break_of_the_link_only_delays(made_up):
     )
     assert run.answers.route.tolist() == [CLOUD]
     assert 1000.0 < run.answers.latency_ms[0] < 3000.0
+
+
+@pytest.mark.parametrize(("tls", "trips"), [(False, 3), (True, 4)])
+def test_a_new_connection_begins_with_handshakes(made_up, tls, trips):
+    """TCP, TLS 1.3, MQTT, subscribing: a round trip each, on every device's own link."""
+    trip, begun = 0.8, 60.0 + RECONNECT_SECONDS
+    before, behind = begun + trip * trips - 0.01, begun + trip * trips + 0.01
+    run = simulate_fleet(
+        made_up(),
+        settings(
+            arrivals=at([55.0, before, behind, 90.0]),
+            link=LinkProfile("l", 1000 * trip),
+            outages=Outages.parse("broker:+50s-+60s"),
+            tls=tls,
+        ),
+    )
+    down = REASON["link-down"]
+    assert run.answers.reason.tolist()[:2] == [down, down]
+    assert run.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
+    # Handshakes are not counted among the bytes, nor do they delay a request.
+    assert run.answers.up[3] == run.answers.up[2]
+    assert abs(run.answers.latency_ms[3] - run.answers.latency_ms[2]) < 1e-6
 
 
 def columns(run) -> list[bytes]:

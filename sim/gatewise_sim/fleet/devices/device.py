@@ -65,6 +65,7 @@ class FleetState:
     guard: float
     outstanding: int
     model: tuple[str, str]
+    tls: bool = False
     audits: AuditRules | None = None
     decisions: tuple[OwnPolicy, DecisionPoints] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
@@ -78,8 +79,8 @@ class VirtualDevice:
     """
 
     __slots__ = (
-        "_breaker", "_breaker_draw", "_pace", "_replies", "auditor", "link", "name", "offloads",
-        "state",
+        "_breaker", "_breaker_draw", "_connection", "_pace", "_ready_at", "_replies", "auditor",
+        "link", "name", "offloads", "state",
     )  # fmt: skip
 
     def __init__(
@@ -101,8 +102,21 @@ class VirtualDevice:
         self._breaker: Breaker | None = None
         self._breaker_draw = breaker_draw
         self._replies = 0
+        self._connection = self._ready_at = 0.0  # the latest one, and when it could carry requests
         self._pace = pace
         self.auditor = None if state.audits is None else state.audits.auditor(index)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection; a new one begins with handshakes."""
+        availability, now = self.state.availability, self.state.clock.now
+        if not availability.connected:
+            return False
+        begun = availability.connected_at
+        if self._connection < begun <= now:
+            self._connection = begun
+            self._ready_at = self.link.session(begun, tls=self.state.tls)
+        return now >= self._ready_at
 
     def take(self, answers: Answers, i: int, row: int, then: Continuation | None = None) -> None:
         """Decide about an instance after its stages, and see to its answer; then call `then`.
@@ -116,7 +130,7 @@ class VirtualDevice:
             policy, points = state.decisions
             left = answers.time.item(i) + state.limit - state.guard - state.clock.now
             point = points.point(
-                row, self.offloads, self._pace, left=left, connected=state.availability.connected
+                row, self.offloads, self._pace, left=left, connected=self.connected
             )
             decision = point.decide(policy)
             if decision == "continue":
@@ -168,7 +182,7 @@ class VirtualDevice:
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Why no request may be made now, as the device's uplink decides; None: it may."""
-        if not self.state.availability.connected:
+        if not self.connected:
             return "link-down"
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
@@ -245,7 +259,7 @@ class VirtualDevice:
     def _audit(self, answers: Answers, i: int, row: int) -> None:
         """Send an answered instance to the high-cost model if the auditor chooses it."""
         state, auditor = self.state, self.auditor
-        if state.audits is None or auditor is None or not state.availability.connected:
+        if state.audits is None or auditor is None or not self.connected:
             return
         mark = state.audits.choose(auditor, answers.route.item(i), row)
         now = state.clock.now
@@ -312,6 +326,8 @@ class VirtualRequest:
         """Send the request over the link."""
         state = self.device.state
         self.size = payload
+        if not self.device.connected:  # a link takes nothing then
+            return
         packet = request_packet(payload)
         self.payload_up += payload
         self.up += packet

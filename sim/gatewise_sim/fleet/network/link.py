@@ -20,6 +20,12 @@ CHUNK: Final = 16 * 1024  # bytes that the proxy hands on at a time
 MAX_RTO_S: Final = 120.0  # Linux doubles its wait for an acknowledgement up to this
 SYN_RTO_S: Final = 1.0  # Linux waits so long for a peer that it does not know yet
 
+#: Bytes up, and down again, until a device can send a request: CONNECT with its will and CONNACK,
+#: SUBSCRIBE and SUBACK. Before them with TLS 1.3: ClientHello, and a server's flight with two
+#: certificates (RFC 8446, section 2: one round trip).
+_SESSION: Final = ((64, 4), (25, 5))
+_TLS: Final = (517, 2500)
+
 _MASK: Final = 2**64 - 1
 _STEP: Final = 0x9E3779B97F4A7C15
 
@@ -190,6 +196,19 @@ class VirtualLink:
         The handshake takes a round trip; its first packet is sent again while the link is down.
         """
         return _sent(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
+
+    def session(self, begun: float, *, tls: bool = False) -> float:
+        """Time (s) at which an MQTT session begun at `begun` (s) can carry a request.
+
+        Handshakes take a round trip each: TCP's, TLS's if there is one, MQTT's, and subscribing.
+
+        >>> VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0)).session(1.0, tls=True)
+        1.4
+        """
+        at = self.connect(begun)
+        for up, down in (_TLS, *_SESSION) if tls else _SESSION:
+            at = self.send(self.send(at, up, up=True), down, up=False)
+        return at
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
         """Time (s) at which the last of `n_bytes` of TCP payload sent at `now` (s) arrives.

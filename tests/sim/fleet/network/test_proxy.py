@@ -10,11 +10,13 @@ from collections.abc import Iterator
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.link import LinkProfile
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_sim.fleet.network.link import LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES, profile
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.sim.fleet.network.echo import connect, echo_server
+from tests.support.mosquitto import Mosquitto, needs_mosquitto
 from tests.support.ports import free_port
 
 
@@ -37,6 +39,27 @@ class _Twice(socketserver.BaseRequestHandler):
             self.request.sendall(b"ack")
             time.sleep(0.002)
             self.request.sendall(b"answer")
+
+
+@pytest.mark.slow
+@needs_mosquitto
+def test_a_real_link_needs_the_handshakes_of_virtual_time(tmp_path):
+    slow = LinkProfile("slow", rtt_ms=400.0)
+    foreseen = VirtualLink(slow, random.Random(0)).session(0.0)
+    assert foreseen == pytest.approx(1.2)
+    taken = []
+    with Mosquitto(tmp_path) as broker, DelayProxy(broker.url, slow) as proxy:
+        for _ in range(3):
+            link = MqttLink(proxy.url)
+            began = time.monotonic()
+            link.open(lambda payload: None)
+            try:
+                link.connect(30.0)
+                taken.append(time.monotonic() - began)
+            finally:
+                link.close()
+    # Fewer round trips are not possible; a busy machine only adds to one of the three.
+    assert 0.95 * foreseen < min(taken) < foreseen + slow.rtt_ms / 1e3
 
 
 def ping(client: socket.socket, message: bytes) -> float:
