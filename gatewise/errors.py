@@ -36,6 +36,11 @@ class TooLargeError(InputError):
         )
         self.max_bytes = max_bytes
         self.smallest = smallest
+        self._parts = (what, max_bytes, smallest, hint)
+
+    def __reduce__(self) -> tuple[type[TooLargeError], tuple[str, int, int, str]]:
+        """Pickle the parts, not the message: parallel fits raise it in other processes."""
+        return type(self), self._parts
 
 
 class RecallWarning(UserWarning):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise.errors import TooLargeError
+from gatewise.errors import InputError, TooLargeError
 from gatewise_training.operating_points.frontier import Frontier, FrontierDisplay, OperatingPoint
 from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import CascadeRecord, kept_bytes
@@ -82,7 +83,10 @@ def test_a_point_within_bytes_and_budget_is_as_good_as_any_half_as_large(
     if most < smallest:
         with pytest.raises(TooLargeError) as refused:
             frontier.at(max_bytes=most, budget=budget)
-        assert (refused.value.smallest, refused.value.max_bytes) == (smallest, most)
+        again = pickle.loads(pickle.dumps(refused.value))
+        for error in (refused.value, again):
+            assert (error.smallest, error.max_bytes) == (smallest, most)
+            assert str(smallest) in str(error)
         return
     rivals = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= most]
     if not rivals:
@@ -94,6 +98,13 @@ def test_a_point_within_bytes_and_budget_is_as_good_as_any_half_as_large(
     cheap = frontier.at(max_bytes=most, max_loss=1.0)
     assert cheap.bytes <= most
     assert cheap.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= most)
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 1.5, "64KB"])
+def test_bytes_that_are_no_number_of_them(wrong) -> None:
+    frontier = Frontier.from_points(points_of([(1, 1, 1)]), reference_accuracy=1.0)
+    with pytest.raises(InputError, match="max_bytes"):
+        frontier.at(max_bytes=wrong, budget=9.0)
 
 
 @settings(max_examples=50, deadline=None)

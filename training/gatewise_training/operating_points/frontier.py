@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,8 @@ class Frontier:
 
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points of at most so many bytes; TooLargeError without any."""
+        if not isinstance(max_bytes, Integral) or max_bytes < 1:
+            raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
         every = (*self.points, *self.others)
         kept = [p for p in every if p.bytes <= max_bytes]
         if not kept:
