@@ -69,6 +69,8 @@ class Scenario:
         Share of the devices' own answers that is sent to the high-cost model, too, and tested; see
         :class:`gatewise_edge.device.auditor.Audit`.
     breaker : bool
+    coalesce_ms : float
+        How long a device's request waits for those of more rows, to share a message.
     outstanding : int
         Requests that a device has out at most.
     queue, max_batch, parallel : int
@@ -112,6 +114,7 @@ class Scenario:
     pace: str | None = None
     audit: float | None = None
     breaker: bool = True
+    coalesce_ms: float = 0.0
     outstanding: int = 32
     queue: int = 1024
     max_batch: int = 16
@@ -138,7 +141,7 @@ class Scenario:
             least = 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
-        for name in ("seconds", "deadline_ms", "wait_ms", "audit", *GOALS):
+        for name in ("seconds", "deadline_ms", "wait_ms", "coalesce_ms", "audit", *GOALS):
             value = getattr(self, name)
             if name in ("audit", *GOALS) and value is None:
                 continue
@@ -178,6 +181,7 @@ class Scenario:
             seconds=float(self.seconds),
             deadline_ms=float(self.deadline_ms),
             wait_ms=float(self.wait_ms),
+            coalesce_ms=float(self.coalesce_ms),
             workload=parse(self.workload, day_begins=day_begins),
             mix=mix,
             link=profile(self.link),

@@ -127,6 +127,9 @@ def simulate(
         typer.Option(help="Share of the devices' own answers to audit, as 0.02."),
     ] = None,
     outstanding: Annotated[int, typer.Option(help="Unanswered requests of a device.", min=1)] = 32,
+    coalesce_ms: Annotated[
+        float, typer.Option(help="A request's wait for more rows of its device, in ms.")
+    ] = 0.0,
     queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
     max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,
     wait_ms: Annotated[float, typer.Option(help="A worker's wait for a fuller batch.")] = 0.0,

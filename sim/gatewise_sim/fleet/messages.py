@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from gatewise_edge.link.coalesce import most_rows
 from gatewise_edge.link.messages import AuditMark, Request, Response
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import (
@@ -36,7 +37,8 @@ class Sizes:
     """Payload bytes of messages about one instance, with a time to live and a worker's time of 0.
 
     `busy` is a refusal by a worker with a full queue. A request that is larger than a message has
-    `parts` behind it, which a worker accepts first with an `acceptance`.
+    `parts` behind it, which a worker accepts first with an `acceptance`. `shared` are requests and
+    responses of several instances: those of two first, as many as fit a message.
     """
 
     request0: int
@@ -44,6 +46,7 @@ class Sizes:
     busy: int
     parts: tuple[int, ...] = ()
     acceptance: int = 0
+    shared: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
@@ -52,21 +55,31 @@ class Sizes:
         busy = Response.refusal(request, BUSY, "the queue is full")
         payload, content = encode_in_parts(request)
         acceptance = Response.acceptance(request, _WORKER)
+        most = 1 if content else most_rows(len(plan.request_inputs), len(plan.classes))
+        both = (_example(plan, exits=exits, rows=rows) for rows in range(2, most + 1))
         return cls(
             len(payload),
             len(encode_response(response)),
             len(encode_response(busy)),
             tuple(len(part) for part in cut_parts(request.id, content)) if content else (),
             len(encode_response(acceptance)) if content else 0,
+            tuple((len(encode_in_parts(up)[0]), len(encode_response(down))) for up, down in both),
         )
 
-    def request(self, ttl_ms: int) -> int:
-        """Bytes of a request with a time to live in ms."""
-        return self.request0 + _more_bytes(ttl_ms)
+    @property
+    def most_rows(self) -> int:
+        """How many instances share a request at most."""
+        return 1 + len(self.shared)
 
-    def response(self, worker_us: int) -> int:
+    def request(self, ttl_ms: int, rows: int = 1) -> int:
+        """Bytes of a request with a time to live in ms."""
+        size = self.request0 if rows == 1 else self.shared[rows - 2][0]
+        return size + _more_bytes(ttl_ms)
+
+    def response(self, worker_us: int, rows: int = 1) -> int:
         """Bytes of an answer that took a worker so many microseconds."""
-        return self.response0 + _more_bytes(worker_us)
+        size = self.response0 if rows == 1 else self.shared[rows - 2][1]
+        return size + _more_bytes(worker_us)
 
 
 class Messages:
@@ -76,13 +89,18 @@ class Messages:
         self._plan = plan
         self._ids = 0
         self._request, self._response = _example(plan, exits=False)
+        self._shared: dict[int, Response] = {}
         self._acceptance = Response.acceptance(self._request, _WORKER)
 
     def request(self, deadline: float) -> InFlight:
         """Make the next request; ids are numbers, so that every run has the same."""
-        self._ids += 1
         plan = self._plan
-        return InFlight(plan.model, plan.version, deadline, 1, self._ids.to_bytes(16, "big"))
+        return InFlight(plan.model, plan.version, deadline, 1, self.next_id())
+
+    def next_id(self) -> bytes:
+        """Id of a request that is about to be sent."""
+        self._ids += 1
+        return self._ids.to_bytes(16, "big")
 
     def audit_size(self, mark: AuditMark, ttl_ms: int) -> int:
         """Bytes of a request that audits an answer."""
@@ -92,8 +110,13 @@ class Messages:
         """Make a worker's response to an audit, with the high-cost model's class index."""
         return replace(self._response, id=id, labels=np.array([label]))
 
-    def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
-        """Make a worker's response to a request; one object for all answers."""
+    def response(self, id: bytes, error: str | None, rows: int = 1) -> Response:  # noqa: A002
+        """Make a worker's response to a request; one object for all answers of so many rows."""
+        if error is None and rows > 1:
+            if rows not in self._shared:
+                self._shared[rows] = _example(self._plan, exits=False, rows=rows)[1]
+            object.__setattr__(self._shared[rows], "id", id)
+            return self._shared[rows]
         if error is None:
             # Its other fields were checked when it was made.
             object.__setattr__(self._response, "id", id)
@@ -135,21 +158,21 @@ def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
     return 1 + digits + rest
 
 
-def _example(plan: StagePlan, *, exits: bool) -> tuple[Request, Response]:
+def _example(plan: StagePlan, *, exits: bool, rows: int = 1) -> tuple[Request, Response]:
     request = Request(
         id=bytes(16),
         model=plan.model,
         version=plan.version,
         ttl_ms=0,
-        X=np.zeros((1, max(len(plan.request_inputs), 1)), plan.dtype),
+        X=np.zeros((rows, max(len(plan.request_inputs), 1)), plan.dtype),
     )
     return request, Response(
         id=request.id,
         model=plan.model,
         version=plan.version,
-        labels=np.zeros(1, np.int64),
-        probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
-        exits=np.zeros(1, np.int64) if exits else None,
+        labels=np.zeros(rows, np.int64),
+        probabilities=np.zeros((rows, max(len(plan.classes), 2)), np.float32),
+        exits=np.zeros(rows, np.int64) if exits else None,
     )
 
 

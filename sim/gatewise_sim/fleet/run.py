@@ -5,8 +5,7 @@ Requests are stepped event by event, by the very objects that decide on a device
 leave their device wait for nothing: they are answered in bulk. The same settings give the same
 answers, bit for bit.
 
-Not simulated: gateways, requests of several rows, and that two instances of one device share its
-processor.
+Not simulated: gateways, and that two instances of one device share its processor.
 """
 
 from __future__ import annotations
@@ -103,6 +102,7 @@ class VirtualFleet:
             guard=min(_GUARD, settings.deadline_ms / 1e4),
             outstanding=settings.outstanding,
             model=(routes.plan.model, routes.plan.version),
+            coalesce=settings.coalesce_ms / 1000.0,
             tls=settings.tls,
             audits=_audit_rules(routes, settings),
             decisions=decisions,

@@ -67,7 +67,8 @@ class FleetSettings:
     policy: Policy | OwnPolicy = "system"
     outstanding: int = 32
     breaker: bool = True
-    """These four as of :class:`gatewise_edge.device.device.Device`."""
+    coalesce_ms: float = 0.0
+    """These five as of :class:`gatewise_edge.device.device.Device`."""
     pace: str | None = None
     """Budget of every device's pacer, as ``offload_rate=0.1``."""
     audit: float | None = None
@@ -100,7 +101,7 @@ class FleetSettings:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("seconds", "deadline_ms"):
             take_number(getattr(self, name), name, positive=True)
-        for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms"):
+        for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms", "coalesce_ms"):
             take_number(getattr(self, name), name)
         if not callable(self.policy) and self.policy not in get_args(Policy):
             known = ", ".join(get_args(Policy))

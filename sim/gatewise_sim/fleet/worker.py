@@ -219,7 +219,8 @@ class VirtualWorker:
                     self.counts.queued_seconds += now - tickets[0].arrived
                 else:
                     self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
-                seconds = self._service.draw(len(tickets), len(tickets), self._rng)
+                rows = sum(len(ticket.rows) for ticket in tickets)
+                seconds = self._service.draw(rows, len(tickets), self._rng)
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)

@@ -3,7 +3,8 @@
 Exchanges JSON, one document a line. The first line on standard input is the job::
 
     {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
-     "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true}, "pace": null,
+     "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true, "coalesce_ms": 0},
+     "pace": null,
      "audit": null, or {"share": 0.02, "seeds": {name: 7, ...}}, "policy": "system", or
      "module:function", "schedule": path of a .npz, "pause_ms": 0}
 

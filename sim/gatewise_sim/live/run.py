@@ -39,7 +39,7 @@ from gatewise_sim.signal_handling import exit_on_termination
 #: a device has three.
 _MOST_DEVICES: Final = 250
 _USUAL_PROCESSES: Final = 2
-_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker")
+_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker", "coalesce_ms")
 #: File descriptors that the broker and the links need for a device, and for all else.
 _FILES: Final = 4, 256
 #: From the last deadline until a run that has not ended is ended.

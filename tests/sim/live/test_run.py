@@ -183,6 +183,27 @@ def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, route
 
 
 @needs_mosquitto
+def test_rows_share_messages_as_in_virtual_time(small, routes):
+    """Bursts of rows at one device: as many messages, and the same bytes up."""
+    rng = np.random.default_rng(5)
+    hard, easy = np.flatnonzero(routes.offload), np.flatnonzero(~routes.offload)
+    bursts = [np.append(rng.choice(hard, 2 + k), rng.choice(easy, 3)) for k in range(4)]
+    times = np.repeat(2.0 * np.arange(len(bursts)), [len(burst) for burst in bursts])
+    zeros, rows = np.zeros(len(times), np.int64), np.concatenate(bursts)
+    chosen = settings(
+        devices=1, arrivals=lambda devices, seconds, rng: [(times, zeros, rows)], coalesce_ms=800.0
+    )
+    live, virtual = run(small, chosen), simulate_fleet(routes, chosen)
+    for name in COLUMNS:
+        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert live.devices["sent"] == virtual.devices["sent"] == len(bursts)
+    assert live.answers.payload_up.sum() == virtual.answers.payload_up.sum()
+    assert np.isin(live.answers.route, (EDGE, CLOUD)).all()
+    shared = virtual.answers.latency_ms[virtual.answers.route == CLOUD]
+    assert (shared > 800.0).all()
+
+
+@needs_mosquitto
 def test_several_workers_and_a_pacer(small):
     chosen = settings(devices=6, workload="periodic:20ms", pace="offload_rate=0.2", workers=2)
     live = run(small, chosen)

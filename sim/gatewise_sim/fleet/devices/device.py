@@ -1,8 +1,8 @@
 """A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
 
 Follows the device's and the uplink's own code step by step; the outcome of stages and cloud comes
-from :class:`~gatewise_sim.fleet.routes.Routes`. Each row is a request of its own (no coalescing),
-and a device handles several instances at a time.
+from :class:`~gatewise_sim.fleet.routes.Routes`. A device handles several instances at a time, and
+with a wait their requests share messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
-from gatewise_edge.link.offload import RESEND, InFlight, OffloadCounts, Offloads
+from gatewise_edge.link.coalesce import Coalescer
+from gatewise_edge.link.offload import (
+    RESEND,
+    InFlight,
+    OffloadCounts,
+    OffloadOutcome,
+    Offloads,
+    OutcomeKind,
+)
 from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
@@ -38,6 +46,7 @@ from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
+_SOONEST: Final = 0.001  # a request with less time than this is not made, as by the uplink
 Continuation = Callable[[], None]
 #: Parts under way to the broker at a time, as the device's link sends them.
 _PARTS_AHEAD: Final = 4
@@ -47,7 +56,8 @@ _PARTS_AHEAD: Final = 4
 class FleetState:
     """What the devices of a run share; the lists are by row.
 
-    `limit` is the deadline (s), and `guard` how much earlier a device stops waiting. The counts are
+    `limit` is the deadline (s), and `guard` how much earlier a device stops waiting; requests wait
+    `coalesce` seconds for those of more rows. The counts are
     one for all devices, since only their sums are reported.
     """
 
@@ -65,6 +75,7 @@ class FleetState:
     guard: float
     outstanding: int
     model: tuple[str, str]
+    coalesce: float = 0.0
     tls: bool = False
     audits: AuditRules | None = None
     decisions: tuple[OwnPolicy, DecisionPoints] | None = None
@@ -79,8 +90,8 @@ class VirtualDevice:
     """
 
     __slots__ = (
-        "_breaker", "_breaker_draw", "_connection", "_pace", "_ready_at", "_replies", "auditor",
-        "link", "name", "offloads", "state",
+        "_breaker", "_breaker_draw", "_coalescer", "_connection", "_gathering", "_pace",
+        "_ready_at", "_replies", "auditor", "link", "name", "offloads", "state",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +113,8 @@ class VirtualDevice:
         self._breaker: Breaker | None = None
         self._breaker_draw = breaker_draw
         self._replies = 0
+        self._coalescer = Coalescer(state.coalesce)
+        self._gathering: list[VirtualRequest] = []  # those of the request that waits for rows
         self._connection = self._ready_at = 0.0  # the latest one, and when it could carry requests
         self._pace = pace
         self.auditor = None if state.audits is None else state.audits.auditor(index)
@@ -161,13 +174,15 @@ class VirtualDevice:
         now = state.clock.now
         deadline = answers.time.item(i) + state.limit - state.guard
         why = self._refusal(now, deadline)
+        if why is None and state.coalesce:
+            self._join(answers, i, row, deadline, then)
+            return
         item: InFlight | None = None
         if why is None:
             ttl_ms = math.floor(1000.0 * (deadline - now))
             if ttl_ms <= 0:
                 why = "deadline"
-                if self._breaker is not None:
-                    self._breaker.release(now)
+                self.release(now)
             else:
                 item = state.messages.request(deadline)
                 item.content = b"0" if state.sizes.parts else b""
@@ -176,9 +191,43 @@ class VirtualDevice:
         if item is None:
             self._fall_back(answers, i, row, why or "full", then)
             return
-        request = VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then)
+        request = VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then, deadline)
         request.transmit(state.sizes.request(ttl_ms))
         state.clock.at(item.wake_at, request.poll)
+
+    def _join(
+        self, answers: Answers, i: int, row: int, deadline: float, then: Continuation | None
+    ) -> None:
+        """Put an instance into the request that waits for rows, as the device's uplink does."""
+        state, now = self.state, self.state.clock.now
+        if deadline - now < _SOONEST:
+            self.release(now)
+            self._fall_back(answers, i, row, "deadline", then)
+            return
+        item, due = self._coalescer.join(
+            _ONE_ROW[0],
+            model=state.model[0],
+            version=state.model[1],
+            most=state.sizes.most_rows,
+            now=now,
+            deadline=deadline,
+        )
+        riders = self._gathering if item.rows > 1 else []
+        self._gathering = riders
+        request = VirtualRequest(self, item, answers, i, row, 0.0, then, deadline, riders=riders)
+        riders.append(request)
+        if due:
+            request.send_shared()
+        request.wait()
+
+    def take_due(self, item: InFlight, now: float) -> bool:
+        """Whether a request has waited long enough for rows; it is closed then."""
+        return now >= item.flush_at and bool(self._coalescer.take(item))
+
+    def release(self, now: float) -> None:
+        """Give up a request that was admitted and not made."""
+        if self._breaker is not None:
+            self._breaker.release(now)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Why no request may be made now, as the device's uplink decides; None: it may."""
@@ -205,13 +254,14 @@ class VirtualDevice:
                 self._breaker.record(True, sent=now, now=now)
         self._breaker.record(replied, sent=item.opened, now=now)
 
-    def conclude(self, request: VirtualRequest) -> None:
+    def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         """Turn a request's outcome into the instance's answer, as a device does."""
-        outcome = request.item.outcome
-        assert outcome is not None
         request.over = True
         request.enter_bytes()
         answers, i, row = request.answers, request.i, request.row
+        if outcome.kind in ("full", "deadline"):
+            self._fall_back(answers, i, row, outcome.kind, request.then)
+            return
         if outcome.kind != "answered":
             error = None if outcome.response is None else outcome.response.error
             why = "timeout" if error is None else f"cloud:{error}"
@@ -272,8 +322,9 @@ class VirtualDevice:
             ttl_ms = math.floor(1000.0 * (item.deadline - now))
             # The instance is over: nobody waits.
             request = VirtualRequest(
-                self, item, answers, i, row, ttl_ms / 1000.0, None, auditor=auditor, over=True
-            )
+                self, item, answers, i, row, ttl_ms / 1000.0, None, item.deadline, auditor=auditor,
+                over=True,
+            )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))
 
     def _observe(self, answers: Answers, i: int, row: int, *, sent: bool) -> None:
@@ -294,7 +345,8 @@ class VirtualDevice:
 class VirtualRequest:
     """One request of a device: sent, at the broker, and back; `ttl` in s.
 
-    Of an audit the `auditor` gets the response.
+    Of an audit the `auditor` gets the response. Instances that share a request have one of these
+    each, its `riders` in the order that they came: one of them sends it and counts its bytes.
     """
 
     device: VirtualDevice
@@ -304,6 +356,8 @@ class VirtualRequest:
     row: int
     ttl: float
     then: Continuation | None
+    deadline: float
+    riders: list[VirtualRequest] | None = None
     auditor: Auditor | None = None
     size: int = 0
     worker_us: int = 0
@@ -337,18 +391,54 @@ class VirtualRequest:
             due = self.device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
 
+    def send_shared(self) -> None:
+        """Send what has waited for more rows, or settle it unsent."""
+        device, item = self.device, self.item
+        state, now = device.state, device.state.clock.now
+        ttl_ms = math.floor(1000.0 * (item.earliest - now))
+        why: OutcomeKind | None = "deadline" if ttl_ms <= 0 else None
+        item.id = state.messages.next_id()
+        item.content = b"0" if state.sizes.parts else b""
+        if why is None and not device.offloads.open(item, now):
+            why = "full"
+        if why is not None:
+            item.id, item.outcome = b"", OffloadOutcome(why, None, 0.0)
+            device.release(now)
+            return
+        self.ttl = ttl_ms / 1000.0
+        self.transmit(state.sizes.request(ttl_ms, item.rows))
+
+    def wait(self) -> None:
+        """Poll when something is due for this instance."""
+        item, clock = self.item, self.device.state.clock
+        clock.at(
+            clock.now if item.outcome is not None else min(item.wake_at, self.deadline), self.poll
+        )
+
     def poll(self) -> None:
-        """Send again or give up when it is time to, as the device's uplink does."""
+        """Send, send again or give up when it is time to, as the device's uplink does."""
         if self.over:
             return
-        device, item = self.device, self.item
-        step = device.offloads.poll(item, device.state.clock.now)
-        if step == RESEND:
-            self.transmit(self.size)
-        if item.outcome is not None:
-            device.conclude(self)
+        device, item, now = self.device, self.item, self.device.state.clock.now
+        if self.riders is not None and device.take_due(item, now):
+            self.send_shared()
+        elif item.id and device.offloads.poll(item, now) == RESEND:
+            self.ttl, size = self.first.ttl, self.first.size
+            self.transmit(size)
+        self.settle()
+
+    @property
+    def first(self) -> VirtualRequest:
+        """The one that sent it first: it has its size and time to live."""
+        return next((each for each in self.riders or () if each.size), self)
+
+    def settle(self) -> None:
+        """Conclude this instance if its request has an outcome for it, else wait on."""
+        outcome = self.item.outcome_of_row(self.deadline, self.device.state.clock.now)
+        if outcome is None:
+            self.wait()
         else:
-            device.state.clock.at(item.wake_at, self.poll)
+            self.device.conclude(self, outcome)
 
     def _arrive_at_broker(self) -> None:
         broker = self.device.state.broker
@@ -424,7 +514,7 @@ class VirtualRequest:
             model=self.device.state.model,
             audit=self.item.audit,
             label=-1 if audits is None else audits.cloud_labels[self.row],
-            rows=_ONE_ROW,
+            rows=_ONE_ROW if self.item.rows == 1 else np.zeros((self.item.rows, 0), np.float32),
             arrived=now,
             expires=now + self.ttl,
             requester=self,
@@ -434,7 +524,11 @@ class VirtualRequest:
     def reply(self, error: str | None, worker_us: int) -> None:
         """See :class:`gatewise_sim.fleet.worker.Requester`."""
         state = self.device.state
-        size = state.sizes.busy if error is not None else state.sizes.response(worker_us)
+        size = (
+            state.sizes.busy
+            if error is not None
+            else state.sizes.response(worker_us, self.item.rows)
+        )
         state.broker.return_response(self._let_go, self._arrive, size, error, worker_us)
 
     def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
@@ -461,15 +555,14 @@ class VirtualRequest:
         if self.auditor is not None and error is None:
             self._receive_audit(now)
             return
-        item = device.offloads.receive(state.messages.response(self.item.id, error), now)
+        response = state.messages.response(self.item.id, error, self.item.rows)
+        device.offloads.receive(response, now)
         if self.over:
             self.enter_bytes()
-        elif item is not None and item.outcome is not None:
-            self.worker_us = worker_us
-            device.conclude(self)
-        elif self.item.outcome is None:
-            # An error may have moved the time of the retry.
-            state.clock.at(self.item.wake_at, self.poll)
+        for request in self.riders or (self,):
+            if not request.over:
+                request.worker_us = worker_us
+                request.settle()  # an error may have moved the time of the retry
 
     def _receive_audit(self, now: float) -> None:
         """Compare an audited answer with the high-cost model's, if that has come in time."""

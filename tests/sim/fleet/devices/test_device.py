@@ -17,7 +17,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
-from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.answers import REASON, REASONS
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import audit_seed
 from gatewise_sim.fleet.devices.decisions import routes_by_stage
@@ -30,6 +30,7 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 
 NAME = "0" * 8
+SENT = [REASON[reason] for reason in ("offloaded", "timeout", "cloud:busy")]
 SERVICE = ServiceTime(0.004, 0.001)
 SEED = 0
 
@@ -108,7 +109,19 @@ class ClockLink:
         self.came()
 
 
-def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None, policy="system"):
+def real(
+    small,
+    times,
+    rows,
+    link,
+    *,
+    queue,
+    deadline_ms,
+    down,
+    audit=None,
+    policy="system",
+    coalesce_ms=0.0,
+):
     """Answers of the real device, in the order of the instances; its counts, audits, the worker."""
     clock = Clock()
     rng = DeviceDraws(SEED, 0)
@@ -137,6 +150,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None, poli
         audit=None if audit is None else Audit(audit),
         seed=audit_seed(SEED, 0),
         policy=policy,
+        coalesce_ms=coalesce_ms,
         check=False,
         clock=clock,
     ) as device:
@@ -178,6 +192,11 @@ def looks_at_everything(point: DecisionPoint) -> str:
         (LinkProfile("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, (), None),
         (LinkProfile("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
         (LinkProfile("quick", 2, 1), 1, 60.0, 0.004, (), None),
+        # Rows that share requests: few, many of a lossy link, and of a worker that refuses some.
+        (LinkProfile("shared", 45, 15, 100_000, 50_000), 1024, 500.0, 0.02, (), None),
+        (LinkProfile("shared, lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.01, (), None),
+        (LinkProfile("shared, quick", 2, 1), 1, 60.0, 0.001, (), None),
+        (LinkProfile("shared, deaf", 60, 20, 1e5, 1e5), 1024, 400.0, 0.03, ((3.0, 6.0),), None),
         # A policy of one's own, on a good link and on one that is often too slow.
         (LinkProfile("own", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
         (LinkProfile("own, slow", 400, 250, 300, 100, 0.05), 1024, 500.0, 0.1, (), None),
@@ -208,6 +227,10 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     policy = looks_at_everything if link.name.startswith("own") else "system"
     if callable(policy):
         routes = routes_by_stage(small.bundle, small.rows, routes)
+    coalesce_ms = 0.0
+    if link.name.startswith("shared"):
+        coalesce_ms = 80.0
+        rows[::2] = rng.choice(np.flatnonzero(routes.offload), len(rows[::2]))
     answers, counters, audits, worker = real(
         small,
         times.tolist(),
@@ -218,6 +241,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
         down=down,
         audit=audit,
         policy=policy,
+        coalesce_ms=coalesce_ms,
     )
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
     settings = FleetSettings(
@@ -234,6 +258,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
         outages=Outages.parse(outages),
         audit=audit,
         policy=policy,
+        coalesce_ms=coalesce_ms,
         seed=SEED,
     )
     run = simulate_fleet(routes, settings)
@@ -248,6 +273,8 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     assert a.payload_up.sum() == counters["bytes_up"]
     assert a.payload_down.sum() == counters["bytes_down"]
     assert {k: counters[k] for k in run.devices} == run.devices
+    if coalesce_ms:  # most messages carried several rows
+        assert run.devices["sent"] < 0.75 * np.isin(a.reason, SENT).sum()
     if callable(policy):  # each kind of decision was taken
         stage, sent = np.divmod(a.row, len(small.rows))[0], a.payload_up > 0
         assert len(set(zip(stage.tolist(), sent.tolist(), strict=True))) == 4
