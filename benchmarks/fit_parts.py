@@ -90,7 +90,7 @@ def _adapt(bench: Bench) -> Iterator[About]:
     sample = Sample(x, y, np.ones(len(y)), loss, 2, FeatureCosts.uniform(x.shape[1]))
     method = _one_setting()
     yield {}
-    (stage,) = method._fit_path(sample, SETTING["p_full"], 0)
+    (stage,) = method._fit_path(sample, SETTING["p_full"], 0, (SETTING["penalty"],))
     yield {"trees": stage.n_trees, "features": len(stage.features)}
 
 

@@ -166,7 +166,7 @@ def test_the_first_trees_are_stages_too():
     X, X_test, y, _ = table()
     given = plain_sample()
     method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
-    short, whole = method._fit_path(given, 0.3, 0)
+    short, whole = method._fit_path(given, 0.3, 0, method.penalties)
     n_trees = whole.model.n_trees
     assert short.model.n_trees == round(0.3 * n_trees)
     assert set(short.features) <= set(whole.features)

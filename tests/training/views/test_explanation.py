@@ -49,7 +49,8 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
         assert (found.label, found.stage) == (labels[i], exits[i])
         assert found.cost == pytest.approx(costs[i])
         assert found.cost == pytest.approx(sum(step.price for step in found.steps))
-        assert found.probability == pytest.approx(chances[i])
+        # a float32 product of one row may add in another order than that of many
+        assert found.probability == pytest.approx(chances[i], rel=1e-5)
         assert [step.stopped for step in found.steps] == [False] * (len(found.steps) - 1) + [True]
         names = [name for step in found.steps for name in step.acquired]
         assert len(names) == len(set(names))

@@ -60,7 +60,7 @@ class Adapt(PenalisedCascade):
 
     @abstractmethod
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
+        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
     ) -> list[Stage]:
         """Fit one stage for each penalty, the highest first."""
 
@@ -68,8 +68,8 @@ class Adapt(PenalisedCascade):
         """Fill in the defaults that depend on the number of training rows."""
         return self
 
-    def _starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
-        """Further starts of the path's fits; the same for all folds."""
+    def _shared(self, sample: Sample, p_full: float) -> Sequence[Any]:
+        """Find what the path's fits on all folds share: penalties, starts of an alternation."""
         return ()
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
@@ -78,7 +78,7 @@ class Adapt(PenalisedCascade):
         method = self._settled(len(fitted.x))
         paths = [
             self._stopped(
-                partial(_fit_rows, method, sample, p, problem.seed, self._starts(fitted, p))
+                partial(_fit_rows, method, sample, p, problem.seed, method._shared(fitted, p))
             )
             for p in (() if method.p_full is None else method.p_full)
         ]
@@ -92,9 +92,9 @@ class Adapt(PenalisedCascade):
 
 
 def _fit_rows(
-    method: Adapt, sample: Sample, p_full: float, seed: int, starts: Sequence[Any], rows: Rows
+    method: Adapt, sample: Sample, p_full: float, seed: int, shared: Sequence[Any], rows: Rows
 ) -> list[Stage]:
-    return method._fit_path(sample.take(rows), p_full, seed, starts)
+    return method._fit_path(sample.take(rows), p_full, seed, shared)
 
 
 def _stopped_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:

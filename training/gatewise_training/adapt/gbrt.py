@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
@@ -38,6 +39,7 @@ from gatewise_training.adapt.base import Adapt
 from gatewise_training.adapt.qstep import q_step
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.data.input_checks import Constraints
+from gatewise_training.feature_selection.penalty_search import spread_penalties
 from gatewise_training.learners.boosting import LARGE_ROWS, CoupledBooster, link_of
 from gatewise_training.learners.gated_rounds import boost
 from gatewise_training.learners.growth_settings import Growth, tree_settings
@@ -46,16 +48,17 @@ Array = NDArray[np.float64]
 
 HESSIAN_FLOOR = 1e-7
 
-FEW_LEAVES = 8
-"""Leaves of a tree on few rows: larger ones learn them by heart, which no margin survives."""
+FEWEST_ROWS, FEW_LEAVES = 1000, 8
+"""Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""
 
 FEW_P_FULL, P_FULL = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
 """Bounds swept on few rows, where each is cross-fitted, and on many."""
 
+FEW_FITS, MANY_FITS = 16, 8
+"""Penalties of a search on few rows and on many."""
 
-FEW_PENALTIES = (0.4, 0.2, 0.1, 0.05, 0.025, 0.012, 0.006, 0.003, 0.0015, 0.0007, 0.0003, 0.0001)
-PENALTIES = (0.1, 0.04, 0.016, 0.0063, 0.0025, 0.001, 0.0004, 0.0001)
-"""Penalties swept on few rows, where the cheapest features need the highest, and on many."""
+PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
+"""Rows at most, and share of the rounds, of the fits that only find out what a penalty buys."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -72,8 +75,9 @@ class AdaptGBRT(Growth, Adapt):
         5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0 f1 is :class:`GreedyMiser`'s
         model, tree for tree, and the gate never leaves 0.
     penalties : sequence of float, optional
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 12
-        values from 0.4 to 1e-4, and on more than 5,000 training rows 8 from 0.1 to 1e-4.
+        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 16
+        values, and on more than 5,000 training rows 8, searched for each `p_full` by short fits
+        whose features cover the range from none to all.
     stop : {"auto", "gate", "margin"}, default "auto"
         Whose score stops an instance: the gate's, as in the paper, or the margin of f1, which then
         stands alone, without the gate's features. With "auto" each fit gives both stages, and
@@ -86,7 +90,8 @@ class AdaptGBRT(Growth, Adapt):
         Shares of a fit's trees, the first ones, that are stages of their own: cheaper ones, and
         such as have not learned the training rows by heart.
     num_leaves : int, optional
-        By default 8; on more than 5,000 training rows 127, or 63 for more than two classes.
+        By default 8; on more than 1,000 training rows 31; on more than 5,000 127, or 63 for more
+        than two classes.
     max_depth : int, optional
         Bound on the trees' depth, as in the paper; none by default.
     learning_rate : float, optional
@@ -117,8 +122,6 @@ class AdaptGBRT(Growth, Adapt):
         few, settled = n_rows <= LARGE_ROWS, copy.copy(self)
         if self.p_full is None:
             settled.p_full = FEW_P_FULL if few else P_FULL
-        if self.penalties is None:
-            settled.penalties = FEW_PENALTIES if few else PENALTIES
         return settled
 
     def _check_settings(self) -> None:
@@ -126,17 +129,40 @@ class AdaptGBRT(Growth, Adapt):
         if not len(self.prefixes) or not all(0.0 < share <= 1.0 for share in self.prefixes):
             raise InputError(f"prefixes must be shares in (0, 1], not {list(self.prefixes)}")
 
+    def _shared(self, sample: Sample, p_full: float) -> Sequence[float]:
+        if self.penalties is not None:
+            return self.penalties
+        return spread_penalties(
+            partial(_probed_cost, _probe_rows(sample), self, p_full),
+            sample.costs,
+            FEW_FITS if len(sample.x) <= LARGE_ROWS else MANY_FITS,
+        )
+
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
+        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
     ) -> list[Stage]:
         stages = []
-        assert self.penalties is not None
-        for gamma in self.penalties:
+        for gamma in shared:
             trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
             for share in self.prefixes:
                 first, _ = trees.select_trees(range(round(share * trees.n_trees)))
                 stages.append(as_stage(first, sample.n_classes))
         return stages
+
+
+def _probe_rows(sample: Sample) -> Sample:
+    if len(sample.x) <= PROBE_ROWS:
+        return sample
+    rows = np.random.default_rng(0).choice(len(sample.x), PROBE_ROWS, replace=False)
+    return sample.take(np.sort(rows))
+
+
+def _probed_cost(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
+    """Price of the features that a short fit under a penalty uses."""
+    short, warm_up = copy.copy(method), round(PROBE_ROUNDS * method.warm_up)
+    short.n_rounds = max(1, round(PROBE_ROUNDS * method.n_rounds))
+    trees = grow(sample, short, gamma, p_full=p_full, warm_up=warm_up, seed=0)
+    return sample.costs.price(trees.used())
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
@@ -168,7 +194,8 @@ def grow(
     base = prior_margins(target, sample.weight)
     unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
     strength = 2.0 * len(sample.x) * gamma / unit
-    settings = tree_settings(growth, len(sample.x), sample.n_classes, few_leaves=FEW_LEAVES)
+    few = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEWEST_ROWS else {}
+    settings = tree_settings(growth, len(sample.x), sample.n_classes, **few)
     warm_up = warm_up if p_full else growth.n_rounds
     if len(sample.x) <= LARGE_ROWS:
         return boost(

@@ -94,11 +94,11 @@ class AdaptLin(Adapt):
         "n_starts": [Interval(Integral, 0, None, closed="left")]
     }
 
-    def _starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
+    def _shared(self, sample: Sample, p_full: float) -> Sequence[Start]:
         return best_starts(sample, p_full, self.n_starts)
 
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Start] = ()
+        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Start] = ()
     ) -> list[Stage]:
         models = fit_path(
             sample,
@@ -108,7 +108,7 @@ class AdaptLin(Adapt):
             tol=self.tol,
             most=self.max_alternations,
             refit=self.refit,
-            starts=starts,
+            starts=shared,
         )
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
 

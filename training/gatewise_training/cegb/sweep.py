@@ -26,24 +26,13 @@ from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, Charge, check_params
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
-
-FIRST = (3e-2, 1e-3)
-"""Penalties that every search starts with, beside none: nats a feature of mean price."""
+from gatewise_training.feature_selection.penalty_search import FIRST, between, in_widest_gap
 
 CLOSING = 4
 """Fits of a search that close in on its goal."""
 
 NEAR = 0.97
 """A cost from here to the whole budget is near enough."""
-
-STEP = 4.0
-"""Beyond the outermost penalties the search goes on by this factor."""
-
-SMALLEST, LARGEST = 1e-8, 1e3
-"""And no further than this."""
-
-CLOSE = 1.02
-"""Penalties nearer to each other than this are not parted."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +148,8 @@ class PenaltySweep:
             self.report(len(found) - 1, n_penalties, "sweeping the penalty")
             left = n_penalties + 1 - len(found)
             penalty = _towards(goal, found) if left <= min(CLOSING, n_penalties // 2) else None
-            penalty = _widest(found, task.costs) if penalty is None else penalty
+            if penalty is None:
+                penalty = in_widest_gap({p: fit.cost for p, fit in found.items()}, task.costs)
             if penalty is None:
                 break
             found |= self._fit_all([penalty])
@@ -197,31 +187,4 @@ def _towards(goal: Goal, found: Mapping[float, Fitted]) -> float | None:
         return None
     turns = [(a, b) for a, b in pairwise(sorted(found))
              if may_cost_less(found[a]) and not may_cost_less(found[b])]  # fmt: skip
-    return _between(*turns[-1], found) if turns else None
-
-
-def _widest(found: Mapping[float, Fitted], costs: FeatureCosts) -> float | None:
-    """The penalty in the widest gap between costs; None once all gaps are closed."""
-    prices = costs.alone[costs.alone > 0]
-    least = float(prices.min()) / 2.0 if len(prices) else 1.0
-
-    def height(penalty: float) -> float:
-        return math.log(max(found[penalty].cost, least))
-
-    gaps = sorted(((height(a) - height(b), a, b) for a, b in pairwise(sorted(found))), reverse=True)
-    for gap, a, b in gaps:
-        middle = _between(a, b, found)
-        if gap > 0 and middle is not None:
-            return middle
-    return None
-
-
-def _between(a: float, b: float, found: Mapping[float, Fitted]) -> float | None:
-    finite = [p for p in found if 0 < p < math.inf]
-    if not finite:
-        return None
-    if a == 0.0:
-        return min(finite) / STEP if min(finite) > SMALLEST else None
-    if math.isinf(b):
-        return max(finite) * STEP if max(finite) < LARGEST else None
-    return math.sqrt(a * b) if b > CLOSE * a else None
+    return between(*turns[-1], found) if turns else None

@@ -1,0 +1,70 @@
+"""A search for penalties: the costs of their models cover the range from no feature to all.
+
+Where a fixed list of penalties has a model of one feature and then one of five, the search goes on
+in between: the next penalty always goes into the widest gap between costs, on a log scale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Final
+
+from gatewise.costs import FeatureCosts
+
+#: Penalties that every search starts with, beside none: nats a feature of mean price.
+FIRST: Final = (3e-2, 1e-3)
+#: Beyond the outermost penalties the search goes on by this factor, and no further than these.
+STEP: Final = 4.0
+SMALLEST: Final = 1e-8
+LARGEST: Final = 1e3
+#: Penalties nearer to each other than this factor are not parted.
+CLOSE: Final = 1.02
+
+
+def spread_penalties(
+    cost_at: Callable[[float], float], costs: FeatureCosts, n_penalties: int
+) -> list[float]:
+    """Find so many penalties, 0 included, from the highest to none.
+
+    `cost_at` gives the cost of the model that is fitted under a penalty.
+    """
+    found = {p: cost_at(p) for p in (0.0, *FIRST[: n_penalties - 1])} | {math.inf: 0.0}
+    while len(found) <= n_penalties and found[0.0] > 0:
+        penalty = in_widest_gap(found, costs)
+        if penalty is None:
+            break
+        found[penalty] = cost_at(penalty)
+    return sorted((p for p in found if p < math.inf), reverse=True)
+
+
+def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
+    """Get a penalty in the widest gap between costs; None once all gaps are closed.
+
+    `cost_of` holds those of 0, which buys most, and of infinity, which buys nothing, too.
+    """
+    prices = costs.alone[costs.alone > 0]
+    least = float(prices.min()) / 2.0 if len(prices) else 1.0
+
+    def height(penalty: float) -> float:
+        return math.log(max(cost_of[penalty], least))
+
+    pairs = list(pairwise(sorted(cost_of)))
+    for gap, a, b in sorted(((height(a) - height(b), a, b) for a, b in pairs), reverse=True):
+        middle = between(a, b, cost_of)
+        if gap > 0 and middle is not None:
+            return middle
+    return None
+
+
+def between(a: float, b: float, penalties: Iterable[float]) -> float | None:
+    """Get a penalty between two neighbours among `penalties`; None if they are near enough."""
+    finite = [p for p in penalties if 0 < p < math.inf]
+    if not finite:
+        return None
+    if a == 0.0:
+        return min(finite) / STEP if min(finite) > SMALLEST else None
+    if math.isinf(b):
+        return max(finite) * STEP if max(finite) < LARGEST else None
+    return math.sqrt(a * b) if b > CLOSE * a else None
