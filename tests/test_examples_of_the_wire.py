@@ -15,14 +15,13 @@ import pytest
 from benchmarks.compiled_c import compiler
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
-from tests.support.mosquitto import needs_mosquitto
 from tests.support.mqtt_clients import Caller
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ROWS = tiny_bundle.rows(40)
 
 #: Processes, a broker, a compiler and a package registry.
-pytestmark = [pytest.mark.slow, needs_mosquitto]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +24,6 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in block.splitlines()]
 
 
-@needs_mosquitto
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_from_a_messy_table_to_a_device_s_answers(tmp_path):

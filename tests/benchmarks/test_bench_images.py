@@ -6,10 +6,9 @@ import io
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from benchmarks import images
-
-Image = pytest.importorskip("PIL.Image")
 
 
 @pytest.fixture(scope="module")

@@ -125,8 +125,6 @@ def test_points_of_a_system_are_what_the_system_does(fold, acquisition):
 
 @pytest.mark.parametrize("method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"])
 def test_every_peer_reaches_from_cheap_to_accurate(method, fold):
-    if method == "catboost":
-        pytest.importorskip("catboost")
     task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
     outcome = peers.solve(method, task)
     assert outcome.seconds > 0

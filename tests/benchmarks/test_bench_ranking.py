@@ -84,8 +84,6 @@ def test_the_own_choice_is_measured_by_ranking_too(system, fold):
     "method", ["f0", "static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"]
 )
 def test_every_peer_ranks_better_than_chance(method, problem, fold):
-    if method == "catboost":
-        pytest.importorskip("catboost")
     task = peers.Task(problem, fold, 0, 4, lambda _name, make: make())
     points = peers.solve(method, task).points
     chance = fold.truth.score(np.zeros(len(fold.test[1])))

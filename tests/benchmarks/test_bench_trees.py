@@ -74,7 +74,6 @@ def test_figures_of_a_forest_are_its_paths_and_answers(bundled, forest):
     assert error == np.mean(said != y)
 
 
-@pytest.mark.skipif(not tree_maxflow.available(), reason=tree_maxflow.MISSING)
 def test_or_tools_finds_the_same_cut(bundled, forest):
     costs, fold = bundled
     closure, _ = reduce_problem(build_problem(forest, fold.validation[0], costs))

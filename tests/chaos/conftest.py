@@ -284,8 +284,6 @@ def proxied_rig(tmp_path):
 
 
 def _rig(network, folder):
-    if find_mosquitto() is None:
-        pytest.skip("needs mosquitto")
     made = Rig(network, folder)
     yield made
     made.close()

@@ -15,10 +15,10 @@ from sklearn.linear_model import LogisticRegression
 import gatewise as gw
 from gatewise_edge.link import wire
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.shared_data import shared_data
 
-pytestmark = [pytest.mark.slow, needs_mosquitto]
+pytestmark = pytest.mark.slow
 
 
 def test_from_unlabelled_images_to_answers_over_a_real_broker(tmp_path):

@@ -15,7 +15,7 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from tests.signals.test_raw_windows import SCHEMA
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.window_system import roughness, windows
 
 
@@ -125,7 +125,6 @@ def test_what_requests_carry_is_read_strictly(bundle, change, message):
 
 
 @pytest.mark.slow
-@needs_mosquitto
 def test_windows_over_a_real_broker(system, bundle, new, tmp_path):
     with Mosquitto(tmp_path) as broker:
         link = gw.MqttLink(broker.url)

@@ -13,12 +13,12 @@ import gatewise_signals as sig
 from gatewise_edge.link import wire
 from gatewise_edge.link.messages import Part
 from tests.support.image_models import digit_images
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import Caller
 from tests.support.processes import Command
 from tests.support.wire_vectors import altered
 
-pytestmark = [pytest.mark.slow, needs_mosquitto]
+pytestmark = pytest.mark.slow
 SIDE = 512
 PRICES = gw.CloudPrices(request=3.0, byte=1e-5, evaluation=0.5)
 

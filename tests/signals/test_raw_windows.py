@@ -21,7 +21,7 @@ from gatewise_export import to_c
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from tests.support.image_models import conv_graph, digit_images
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import Caller
 
 SCHEMA = fastjsonschema.compile(
@@ -205,7 +205,6 @@ def by_hand(request, **changed):
 
 
 @pytest.mark.slow
-@needs_mosquitto
 def test_pictures_over_a_real_broker(system, bundle, new, tmp_path):
     """Answers and costs are the system's; what is no picture is refused, and the worker goes on."""
     x, _ = new

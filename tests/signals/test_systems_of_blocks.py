@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 
 import gatewise as gw
 import gatewise_signals as sig
-from benchmarks.compiled_c import compiler
 from gatewise.errors import InputError
 from gatewise_export import to_c
 from gatewise_export.bundle.bundle import Bundle
@@ -27,6 +26,7 @@ from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.commands.run_verify import check_data
 from gatewise_export.commands.tables import print_bundle
 from gatewise_sim.experiment.rows import Rows
+from tests.support.needs import needs_compiler
 
 RATE = 100.0
 SCHEMA = fastjsonschema.compile(
@@ -186,7 +186,7 @@ def test_blocks_without_a_price_are_measured():
     assert exact[0].source.price == pytest.approx(2.0)
 
 
-@pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+@needs_compiler
 def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system, bundle, tmp_path):
     of_bundle = to_c(bundle, tmp_path / "c", name="m")
     of_system = to_c(system, tmp_path / "again", name="m", sample=windows(40, seed=5)[0])

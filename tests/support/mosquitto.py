@@ -16,8 +16,6 @@ from gatewise_cloud.child_process import ChildProcess
 from tests.support.ports import free_port, listens
 from tests.support.waiting import wait_until
 
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
-
 
 def run_as() -> str | None:
     """User for mosquitto: started by root it would become one who may not read a test's folder."""
@@ -140,5 +138,5 @@ def make_folder(folder: Path, **settings: Any) -> BrokerFolder:
 def _program() -> str:
     program = find_mosquitto()
     if program is None:
-        pytest.skip("mosquitto is not installed (apt install mosquitto)")
+        pytest.fail("tests need a mosquitto: apt install mosquitto, or `make mosquitto`")
     return str(program)

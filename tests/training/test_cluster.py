@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import distributed
 import joblib
 import numpy as np
 import pytest
@@ -12,8 +13,6 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from gatewise_training import AdaptLin, StagedCascade
-
-distributed = pytest.importorskip("distributed")
 
 
 @pytest.fixture(scope="module")

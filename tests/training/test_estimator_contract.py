@@ -65,5 +65,6 @@ def expected_failures(estimator):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(SYSTEMS, expected_failed_checks=expected_failures)
-def test_estimator_contract(estimator, check):
+def test_estimator_contract(estimator, check, monkeypatch):
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # else its check of array API input is skipped
     check(estimator)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import configparser
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
+from tests.support.needs import find_program
 
 UNIT = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -172,9 +172,7 @@ def test_the_units_command_has_only_options_that_exist(capsys):
 
 
 def test_systemd_accepts_the_unit(tmp_path):
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("systemd-analyze is not installed (apt install systemd)")
+    analyze = find_program("systemd-analyze", "apt install systemd")
     # The program is not installed where the unit expects it; all else must hold.
     text = UNIT.read_text().replace("/opt/gatewise/bin/gatewise", sys.executable)
     copy = tmp_path / UNIT.name

@@ -59,10 +59,11 @@ from gatewise_signals import (
 )
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
+from tests.support.needs import needs_compiler
 from tests.support.shared_data import shared_data
 from tests.support.signal_blocks import RATE_HZ, picture_blocks, signal_blocks
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+pytestmark = needs_compiler
 
 WARNINGS = (
     "-Wconversion", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes",

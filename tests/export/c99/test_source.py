@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.compiled_c import Compiled, build, compiler
+from benchmarks.compiled_c import Compiled, build
 from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
@@ -20,9 +20,10 @@ from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
+from tests.support.needs import needs_compiler
 
 pytestmark = [
-    pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),
+    needs_compiler,
     # random models overflow, in C as in numpy
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]

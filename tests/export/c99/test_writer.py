@@ -32,10 +32,11 @@ from gatewise_training import (
     StagedCascade,
 )
 from tests.support.bundle_files import rows_as_table
+from tests.support.needs import needs_compiler
 
 pytestmark = [
     pytest.mark.slow,  # fits models and compiles them
-    pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),
+    needs_compiler,
 ]
 
 X, Y = load_wine(return_X_y=True)

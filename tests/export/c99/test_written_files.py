@@ -21,8 +21,9 @@ from gatewise_export import to_c
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
 from tests.support import small_bundle
+from tests.support.needs import needs_compiler
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+pytestmark = needs_compiler
 
 #: Names that C does not take as they are; two that would be one identifier; a trigraph.
 NAMES = ("temp, °C", "a-b", 'a"b', "??/\\")

@@ -15,6 +15,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 import skl2onnx
+from catboost import CatBoostClassifier
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.calibration import CalibratedClassifierCV
@@ -182,11 +183,11 @@ def test_data_with_a_large_offset() -> None:
 
 
 def boosted(library: str, **params: Any) -> Any:
-    module = pytest.importorskip(library, reason=f"{library} is not installed")
     if library == "xgboost":
-        return module.XGBClassifier(n_estimators=10, n_jobs=1, **params)
+        xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")
+        return xgboost.XGBClassifier(n_estimators=10, n_jobs=1, **params)
     quiet = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
-    return module.CatBoostClassifier(iterations=10, **quiet, **params)
+    return CatBoostClassifier(iterations=10, **quiet, **params)
 
 
 @pytest.mark.parametrize("y", [SPECIES, SPECIES > 0], ids=["three classes", "two"])

@@ -17,7 +17,6 @@ from gatewise_sim import simulate
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.routes import Routes
 from gatewise_training import ConfidenceCascade
-from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
@@ -116,7 +115,6 @@ def test_a_simulation_takes_the_backends_answers(home, run):
     assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
 
 
-@needs_mosquitto
 def test_a_live_run_serves_the_backend(home, monkeypatch):
     folder, _, bundle, frame, y = home
     monkeypatch.chdir(folder)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gatewise import cli
-from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_edge.device.device import Device
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.bundle import Bundle
@@ -19,7 +19,6 @@ from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
 from tests.sim.command import GATEWISE, gatewise
-from tests.support.mosquitto import needs_mosquitto
 from tests.support.processes import run_here
 
 KEYS = {
@@ -66,8 +65,7 @@ def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
     assert {p.name for p in out.iterdir()} == set(DEMO.files)
     report = json.loads((out / "report.json").read_text())
     check_report(report)
-    broker = "embedded" if find_mosquitto() is None else "mosquitto"
-    assert report["transport"] == {"kind": "mqtt", "broker": broker, "link": "wifi"}
+    assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}
     assert report["accuracy"]["cloud_only"] > 0.98
     assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
     assert report["cost_reduction"] >= 0.5
@@ -94,7 +92,6 @@ def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
 
 
 @pytest.mark.slow
-@needs_mosquitto
 @pytest.mark.usefixtures("small_fits")
 def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
     report = json.loads(quick_demo.printed)

@@ -15,7 +15,6 @@ from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.report.tables import answer_tables
-from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -370,7 +369,6 @@ def test_no_arrival_is_told(small):
         simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")
 
 
-@needs_mosquitto
 def test_live_at_another_operating_point(small, processes):
     before = processes.below()
     scenario = Scenario(

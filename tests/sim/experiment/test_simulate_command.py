@@ -9,7 +9,6 @@ import pytest
 from gatewise import cli
 from gatewise_sim.report.output import SIMULATION
 from tests.sim.command import GATEWISE, gatewise, write_rows
-from tests.support.mosquitto import needs_mosquitto
 from tests.support.processes import run_here
 
 pytestmark = pytest.mark.slow
@@ -142,7 +141,7 @@ def cpu_seconds(pid: int) -> float:
 @pytest.mark.parametrize(
     ("options", "number", "status"),
     [
-        pytest.param(LIVE, signal.SIGINT, 130, marks=needs_mosquitto, id="live"),
+        pytest.param(LIVE, signal.SIGINT, 130, id="live"),
         pytest.param(LONG, signal.SIGTERM, 128 + signal.SIGTERM, id="virtual"),
     ],
 )

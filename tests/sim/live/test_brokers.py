@@ -9,7 +9,6 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.live.checks import check_live
 from tests.sim.live.runs import run, settings
-from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +29,6 @@ def test_the_embedded_broker_and_somebodys(small, monkeypatch):
     assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
 
 
-@needs_mosquitto
 def test_somebodys_broker_forgets_the_devices(small):
     with MosquittoBroker() as broker:
         run(small, settings(devices=5, seconds=1.0), broker=broker.url)

@@ -15,7 +15,6 @@ from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.live.run import LiveRun
 from tests.sim.live.runs import CLOUD, FALLBACK, run, settings
 from tests.sim.recorder import Recorder
-from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +53,6 @@ def fallbacks(live: LiveRun, begin: float, end: float) -> tuple[int, int]:
     return int((routes == CLOUD).sum()), int((routes == FALLBACK).sum())
 
 
-@needs_mosquitto
 def test_killed_workers_come_back(small):
     """One of two first, later both."""
     text = "workers:1:+1s-+2500ms,cloud:+5s-+7s"
@@ -78,7 +76,6 @@ def test_killed_workers_come_back(small):
     assert set(why.tolist()) <= {REASON[r] for r in ("timeout", "breaker-open", "full")}
 
 
-@needs_mosquitto
 def test_a_killed_broker_comes_back_on_its_port(small):
     live, faults = outage(small, "broker:+2s-+3s", seconds=13.0)
     assert [(what, up) for what, up, _ in faults] == [("broker", False), ("broker", True)]
@@ -92,7 +89,6 @@ def test_a_killed_broker_comes_back_on_its_port(small):
     assert live.devices["cloud"] == (live.answers.route == CLOUD).sum()
 
 
-@needs_mosquitto
 def test_a_link_falls_silent(small):
     """First when the devices have connected, and once more."""
     text = "link:+0s-+1500ms,link:+4s-+6500ms"
@@ -112,7 +108,6 @@ def test_a_link_falls_silent(small):
     assert (fell.payload_down > 0).any()
 
 
-@needs_mosquitto
 def test_outages_that_overlap_or_never_end(small):
     live, faults = outage(small, "cloud:+1s-+60s,broker:+2s-+3s", seconds=5.0)
     assert [what for what, _, _ in faults] == ["cloud", "broker", "broker"]
@@ -120,7 +115,6 @@ def test_outages_that_overlap_or_never_end(small):
     assert live.workers == [{}]
 
 
-@needs_mosquitto
 def test_a_worker_and_a_broker_that_die_unasked_are_named(small, processes):
     done: list[str] = []
     others = set(processes.below())  # a broker that tests share must live
@@ -141,7 +135,6 @@ def test_a_worker_and_a_broker_that_die_unasked_are_named(small, processes):
     assert live.faults == []
 
 
-@needs_mosquitto
 @pytest.mark.usefixtures("nothing_left")
 def test_a_worker_that_does_not_start_leaves_nothing(small, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -24,7 +24,6 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.live.run import LiveRun, run_live
 from tests.sim.live.runs import CLOUD, EDGE, asks_early, run, settings
 from tests.sim.recorder import Recorder
-from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +58,6 @@ def assert_same_bytes(live: LiveRun, virtual, routes: Routes) -> None:
 # -- a run in which nothing goes wrong -----------------------------------------------------
 
 
-@needs_mosquitto
 @pytest.mark.usefixtures("nothing_left")
 def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
     watch = Recorder()
@@ -103,7 +101,6 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
     assert times == sorted(times)
 
 
-@needs_mosquitto
 def test_audits_are_those_of_virtual_time(small, routes):
     """The same instances audited at the same seed, and the same alarms."""
     # Rows of which a device gets many wrong, so that there are alarms.
@@ -133,7 +130,6 @@ def test_audits_are_those_of_virtual_time(small, routes):
     assert live.alarms.workers == virtual.alarms.workers
 
 
-@needs_mosquitto
 def test_rows_in_turn_begin_when_the_one_before_is_answered(small, routes):
     some = np.random.default_rng(0).permutation(len(small.rows)).tolist()
     turns = [some[:30], some[30:50], []]
@@ -150,7 +146,6 @@ def test_rows_in_turn_begin_when_the_one_before_is_answered(small, routes):
         assert (mine.time[1:] >= ends[:-1] + 0.005 - 1e-6).all()
 
 
-@needs_mosquitto
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
 def test_other_policies_take_the_routes_of_virtual_time(small, routes, policy):
     chosen = settings(seconds=3.0, policy=policy)
@@ -163,7 +158,6 @@ def test_other_policies_take_the_routes_of_virtual_time(small, routes, policy):
     assert len(live.workers) == (policy == "cloud-only")
 
 
-@needs_mosquitto
 def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, routes):
     chosen = settings(policy=asks_early, seconds=4.0)
     live = run(small, chosen)
@@ -182,7 +176,6 @@ def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, route
         run(small, settings(policy=lambda point: "stop"))
 
 
-@needs_mosquitto
 def test_rows_share_messages_as_in_virtual_time(small, routes):
     """Bursts of rows at one device: as many messages, and the same bytes up."""
     rng = np.random.default_rng(5)
@@ -203,7 +196,6 @@ def test_rows_share_messages_as_in_virtual_time(small, routes):
     assert (shared > 800.0).all()
 
 
-@needs_mosquitto
 def test_several_workers_and_a_pacer(small):
     chosen = settings(devices=6, workload="periodic:20ms", pace="offload_rate=0.2", workers=2)
     live = run(small, chosen)
@@ -220,7 +212,6 @@ def test_several_workers_and_a_pacer(small):
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-@needs_mosquitto
 @pytest.mark.usefixtures("nothing_left")
 def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, processes):
     killed: list[float] = []
@@ -243,7 +234,6 @@ def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, pro
     assert f"; {live.lost} of its " in live.troubles[0]
 
 
-@needs_mosquitto
 @pytest.mark.usefixtures("nothing_left")
 def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.device_processes._SILENCE_SECONDS", 2.0)
@@ -259,7 +249,6 @@ def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
     assert "device process 1: says nothing any more" in live.troubles[0]
 
 
-@needs_mosquitto
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_path, number):
     code = """
@@ -337,7 +326,6 @@ def test_a_broker_that_is_not_there_is_named(small):
 # -- size ----------------------------------------------------------------------------------
 
 
-@needs_mosquitto
 @pytest.mark.usefixtures("nothing_left")
 def test_five_hundred_devices_end_in_time_with_nothing_lost_and_nothing_left(small, routes):
     chosen = settings(devices=500, seconds=20.0, workload="periodic:5s", link=PROFILES["wifi"])
