@@ -16,7 +16,7 @@ from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES, profile
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.sim.fleet.network.echo import connect, echo_server
-from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
 
 
@@ -42,7 +42,6 @@ class _Twice(socketserver.BaseRequestHandler):
 
 
 @pytest.mark.slow
-@needs_mosquitto
 def test_a_real_link_needs_the_handshakes_of_virtual_time(tmp_path):
     slow = LinkProfile("slow", rtt_ms=400.0)
     foreseen = VirtualLink(slow, random.Random(0)).session(0.0)
