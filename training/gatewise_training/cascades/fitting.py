@@ -272,7 +272,12 @@ class TrainedClassifier(BudgetedClassifier):
             points,
             reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
             every=calibration is not None,  # it may come to need any of the candidates
-            others=partial(_with_others, points=points, bounds=bounds if further else None),
+            others=partial(
+                _with_others,
+                points=points,
+                bounds=bounds if further else None,
+                small=self.max_bytes is not None,
+            ),
             **class_details(last, self.classes_),
         )
         self.calibration_ = None
@@ -302,12 +307,12 @@ class TrainedClassifier(BudgetedClassifier):
 
 
 def _with_others(
-    frontier: Frontier, *, points: Sequence[OperatingPoint], bounds: ClassBounds | None
+    frontier: Frontier, *, points: Sequence[OperatingPoint], bounds: ClassBounds | None, small: bool
 ) -> Frontier:
-    """Add the points that serve some class better, where that is asked for, and smaller ones."""
+    """Add the points that serve some class better, and smaller ones, where they are asked for."""
     if bounds is not None:
         frontier = frontier.with_others(points, bounds)
-    return frontier.with_small(points)
+    return frontier.with_small(points) if small else frontier
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
