@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
-	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
+	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs dist install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -124,6 +124,21 @@ docs: $(STAMP)   ## the documentation site, in site/; a broken link or docstring
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy --strict
+
+# In an environment of its own. Two builds are compared byte by byte; the wheel holds the packages alone.
+RELEASE := build/release
+dist:            ## wheel and sdist, in dist/, checked: built twice to the same bytes, described, packages only
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check 'build>=1.2' 'twine>=6.1'
+	rm -rf dist build/again
+	for out in dist build/again; do \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(RELEASE)/bin/pyproject-build -o $$out . >/dev/null || exit 1; done
+	for made in dist/*; do cmp $$made build/again/$${made##*/} || exit 1; done
+	$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/python -c 'import glob, re, zipfile; \
+		names = zipfile.ZipFile(glob.glob("dist/*.whl")[0]).namelist(); \
+		other = [n for n in names if not re.match(r"gatewise(_(signals|training|export|edge|cloud|sim))?(-[^/]*\.dist-info)?/", n)]; \
+		raise SystemExit("no part of a package: " + ", ".join(other) if other else 0)'
 
 format: $(STAMP) ## let ruff put the code in form
 	$(BIN)/ruff format .
