@@ -31,6 +31,25 @@ NODE_BYTES = 21
 """Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
 
 
+def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float32] | None:
+    """Leaves as whole numbers of 8 bits and their step, a power of two; None if they are none.
+
+    The product of number and step is the leaf, exactly.
+    """
+    step = _step(value)
+    if not 0 < step < np.inf:
+        return None
+    number = value / step
+    whole = number.astype(np.int8) if (np.abs(number) <= 127).all() else None
+    return None if whole is None or (whole != number).any() else (whole, step)
+
+
+def _step(value: NDArray[np.float32]) -> np.float32:
+    """The power of two of which the largest value is 64 to 128; 0 or infinite if there is none."""
+    largest = np.abs(value).max(initial=0)
+    return np.ldexp(np.float32(1), int(np.frexp(largest)[1]) - 7) if largest > 0 else np.float32(1)
+
+
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
     """Trees one after another in flat arrays; a node is an index into all of them.
@@ -206,6 +225,17 @@ class TreeEnsemble:
         """Drop the last output with its trees; the bits of the others stay."""
         kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1).tolist())
         return replace(kept, base=self.base[:-1])
+
+    def with_byte_leaves(self) -> TreeEnsemble:
+        """Round the leaves to multiples of a power of two that take 8 bits each.
+
+        The step is at most 1/64 of the largest leaf. A leaf changes by half of it at most, by less
+        than a whole one if it is among the largest; a margin by the sum of its trees' changes.
+        """
+        step = _step(self.value[self.feature == LEAF])
+        if not 0 < step < np.inf:
+            return self
+        return replace(self, value=np.clip(np.rint(self.value / step), -127, 127) * step)
 
     def take_nodes(
         self,

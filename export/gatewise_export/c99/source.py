@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
+from gatewise.models.trees import byte_leaves
 from gatewise_export.c99.c_files import template_names
 from gatewise_export.c99.c_text import (
     Tables,
@@ -142,7 +143,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
     fill: dict[str, object] = {"p": prefix, "slot": layout.list_type, "code": layout.code_type}
     types, code = [], []
     if layout.forests:
-        types.append(filled(ENGINE, "tree types", **_tree_types(layout)))
+        types.append(filled(ENGINE, "tree types", **_tree_types(layout), **_leaf_code(layout)))
     takes = any(stage.lazy or len(stage.slots) for stage in stages)
     if layout.coded is not None and takes:
         nan = f"    if (v != v)\n        return {layout.nan_code};\n" if takes_missing else ""
@@ -152,7 +153,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
     if any(len(stage.slots) for stage in stages if not stage.lazy):
         code.append(filled(ENGINE, "take all", **fill))
     if layout.forests:
-        code.append(filled(ENGINE, "leaves"))
+        code.append(filled(ENGINE, "leaves", **_leaf_code(layout)))
     if any(isinstance(stage.model, SlotForest) for stage in stages if not stage.lazy):
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
@@ -183,6 +184,20 @@ def _tree_types(layout: Layout) -> dict[str, str]:
         "start": smallest(max((int(t.start[-1]) for t in packed), default=0)),
         "output": smallest(layout.n_outputs - 1),
     }
+
+
+def _leaf_code(layout: Layout) -> dict[str, str]:
+    """How a leaf is read: some stages may hold bytes, others floats."""
+    small = {byte_leaves(forest.trees.value) is not None for forest in layout.forests}
+    a_byte, a_float = "t->step * (float)t->small[leaf]", "t->value[leaf]"
+    return {
+        "small": "    const int8_t *small;    /* in steps, a power of two; 0: value has them */\n"
+        "    float step;\n"
+        if True in small
+        else "",
+        "leaf": f"t->small ? {a_byte} : {a_float}" if len(small) == 2
+        else a_byte if True in small else a_float,
+    }  # fmt: skip
 
 
 def _take(layout: Layout, prefix: str, takes_missing: bool) -> str:
@@ -236,7 +251,8 @@ def _stage_function(
             f"    if (!take_all(it, {name}_inputs, {len(stage.slots)}, acquire, context))\n"
             "        return 0;\n"
             if len(stage.slots)
-            else f"    (void)acquire;\n    (void)context;\n    (void){name}_inputs;\n"
+            else f"    (void)it;\n    (void)acquire;\n    (void)context;\n"
+            f"    (void){name}_inputs;\n"
         )
     model = stage.model
     if model is None:
@@ -267,7 +283,18 @@ def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> No
     key = trees.threshold if forest.code is None else forest.code
     tables.add(f"{name}_key", key, "key_type")
     tables.add(f"{name}_skip", trees.skip, "skip_type")
-    tables.add(f"{name}_value", trees.value, "float")
+    bytes_and_step = byte_leaves(trees.value)
+    if bytes_and_step is None:
+        tables.add(f"{name}_value", trees.value, "float")
+        leaves = f"{name}_value"
+    else:
+        tables.add(f"{name}_small", bytes_and_step[0], "int8_t")
+        leaves = "0"
+    if any(byte_leaves(forest.trees.value) for forest in layout.forests):
+        small = "0, 0.0f"
+        if bytes_and_step is not None:
+            small = f"{name}_small, {number(float(bytes_and_step[1]))}"
+        leaves += f", {small}"
     tables.add(f"{name}_base", trees.base, "float")
     output = "0"
     if trees.output is not None and len(trees.base) > 1:
@@ -275,7 +302,7 @@ def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> No
         output = f"{name}_output"
     tables.text(
         f"static const trees_type {name} = {{{name}_start, {name}_slot, {name}_key, {name}_skip, "
-        f"{name}_value, {output}, {name}_base, {trees.n_trees}, {len(trees.base)}}};\n"
+        f"{leaves}, {output}, {name}_base, {trees.n_trees}, {len(trees.base)}}};\n"
     )
 
 

@@ -17,7 +17,7 @@ from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
 from tests.support.needs import needs_compiler
@@ -87,7 +87,8 @@ def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
             rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
             floats(marks, n_outputs), floats(n_outputs),
         )  # fmt: skip
-    return random_trees(rng, k, n_outputs, form=str(rng.choice(["one", "all", "mixed"])))
+    trees = random_trees(rng, k, n_outputs, form=str(rng.choice(["one", "all", "mixed"])))
+    return trees.with_byte_leaves() if rng.random() < 0.5 else trees
 
 
 def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
@@ -214,6 +215,8 @@ def test_the_random_cascades_are_of_all_kinds(compiled):
     stages = [stage for cascade, _ in compiled for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}
     assert models == {TreeEnsemble, LinearModel, KernelModel}
+    forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
+    assert {byte_leaves(forest.value) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
     assert {all(c.holds) for c, _ in compiled} == {False, True}
     assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {

@@ -10,7 +10,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import float32_below
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble, byte_leaves
 from tests.support.tree_walks import columns_of, paths
 from tests.support.trees import random_trees
 
@@ -119,3 +119,31 @@ def test_lightgbm_paths_survive_compacting(digits):
     np.testing.assert_array_equal(np.flatnonzero(whole.any(axis=0)), used)
     for row, mask in zip(X[::200], whole[::200], strict=True):
         assert set(np.flatnonzero(mask).tolist()) == columns_of(ensemble, row)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**31), st.booleans())
+def test_leaves_of_a_byte_are_near_and_come_back(seed, mixed):
+    trees, _ = random_trees(seed, mixed=mixed)
+    leaf = trees.feature < 0
+    rounded = trees.with_byte_leaves()
+    before, after = trees.value[leaf], rounded.value[leaf]
+    largest = np.abs(before).max()
+    # half a step, and a whole one for the largest: the step is at most 1/64 of it
+    assert np.abs(after - before).max() <= largest / 64
+    assert np.abs(after - before)[np.abs(before) < largest * 0.97].max(initial=0) <= largest / 128
+    number, step = byte_leaves(after)
+    np.testing.assert_array_equal(number.astype(np.float32) * step, after)
+    again = rounded.with_byte_leaves()
+    np.testing.assert_array_equal(again.value[leaf], after)
+    assert after.dtype == np.float32
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1 / 3 + 100])
+def test_leaves_that_are_not_of_a_byte(odd):
+    assert byte_leaves(np.array([1.0, 0.5, odd], np.float32)) is None
+
+
+def test_leaves_of_nothing_but_zeros_are_of_a_byte():
+    number, step = byte_leaves(np.zeros(3, np.float32))
+    assert (number.tolist(), step) == ([0, 0, 0], 1)

@@ -186,6 +186,7 @@ class _StagesFit:
             most = max(1, trees // outputs) if rounds is None else round(float(rounds[number]))
             penalty = _penalty(strength, self.prices)
             model, grown = booster.stage(penalty, rounds=most, patience=PATIENCE)
+            model = self.bounds.rounded(model)
             stages.append(Stage.from_model(model, link_of(n_classes), acquisition="node"))
             kept.append(grown)
         return stages, kept

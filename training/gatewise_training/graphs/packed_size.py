@@ -15,7 +15,7 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise.tiers import PackedAs
 from gatewise_training.graphs.tree_attributes import attributes_of
 
@@ -51,12 +51,14 @@ def packed_bytes(stages: Sequence[Stage], packed_as: PackedAs) -> tuple[int, ...
     )
 
 
-def tree_bytes(leaves: int, values: int, n_columns: int, packed_as: PackedAs) -> int:
-    """Bytes of a tree of so many leaves with so many values each, at most."""
+def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, packed_as: PackedAs) -> int:
+    """Bytes of a tree of so many leaves with so many values each, at most; `leaf`: of one in C."""
     if packed_as == "onnx":  # node by node: ten numbers, a word, and the values' places
         return (2 * leaves - 1) * 34 + 11 * leaves * values
     inner = leaves - 1
-    return inner * (4 + slot_width(n_columns, nan=False) + width(inner)) + 4 * leaves * values + 5
+    return (
+        inner * (4 + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
+    )
 
 
 def slot_width(n_columns: int, *, nan: bool) -> int:
@@ -86,11 +88,16 @@ def _table_bytes(stage: Stage, test: int, skip: int, start: int) -> int:
         return (
             (model.n_trees + 1) * start
             + max(n_inner, 1) * (4 + test + skip)
-            + 4 * values * (model.n_nodes - n_inner)
+            + _leaf_bytes(model) * values * (model.n_nodes - n_inner)
             + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )
     return _numbers(model)
+
+
+def _leaf_bytes(trees: TreeEnsemble) -> int:
+    """Bytes of a leaf's value in C."""
+    return 4 if byte_leaves(trees.value[trees.feature < 0]) is None else 1
 
 
 def _numbers(model: LinearModel | KernelModel) -> int:

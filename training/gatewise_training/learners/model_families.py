@@ -83,6 +83,15 @@ class Bounds:
         """Whether any bound is one of size."""
         return self.stage_bytes is not None or self.packed_bytes is not None
 
+    def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
+        """Round leaves to 8 bits where the size of C's tables is bounded.
+
+        Not those of boosted trees of more than two classes: the leaves of rare ones are huge.
+        """
+        small = self.packed_bytes is not None and self.packed_as == "c99"
+        small &= trees.n_outputs == 1 or bool((trees.output < 0).all())
+        return trees.with_byte_leaves() if small else trees
+
     def admit(self, stage: Stage) -> bool:
         """Whether a fitted stage is within the bounds."""
         fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
@@ -103,7 +112,8 @@ class Bounds:
             beside = 6 * n_columns + 4 * outputs + 16
             if self.packed_as == "onnx":
                 beside = TREES_GRAPH_BYTES
-            tree = tree_bytes(leaves, values, n_columns, self.packed_as) + (outputs > 1)
+            leaf = 4 if outputs > 1 and values == 1 else 1  # as `rounded` has them
+            tree = tree_bytes(leaves, leaf, values, n_columns, self.packed_as) + (outputs > 1)
             most.append((self.packed_bytes - beside) // tree)
         return min(most, default=None)
 
@@ -330,6 +340,8 @@ def cross_fitted_stage(
 
     def placed(fitted: _Fitted) -> _StageFit:
         model, link, rounds = fitted
+        if isinstance(model, TreeEnsemble):
+            model = bounds.rounded(model)
         stage = Stage.from_model(model, link)
         return _StageFit(replace(stage, features=features[stage.features]), rounds)
 

@@ -11,21 +11,26 @@ typedef struct {
     const key_type *key;     /* to the left up to here */
     const skip_type *skip;   /* inner nodes of its left part, which come next */
     const float *value;      /* of the leaves, in the order of the walk */
-    const output_type *output; /* which output a tree adds to; 0: all */
+${small}    const output_type *output; /* which output a tree adds to; 0: all */
     const float *base;
     uint32_t n_trees, n_outputs;
 } trees_type;
 //// leaves
 
+static float leaf_value(const trees_type *t, uint32_t leaf)
+{
+    return ${leaf};
+}
+
 static void add_leaf(const trees_type *t, uint32_t tree, uint32_t leaf, float *out)
 {
     uint32_t m;
     if (t->output) {
-        out[t->output[tree]] += t->value[leaf];
+        out[t->output[tree]] += leaf_value(t, leaf);
         return;
     }
     for (m = 0; m < t->n_outputs; m++)
-        out[m] += t->value[leaf * t->n_outputs + m];
+        out[m] += leaf_value(t, leaf * t->n_outputs + m);
 }
 //// walk
 
