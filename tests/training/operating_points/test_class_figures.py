@@ -10,7 +10,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
-from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.candidate_points import CalibrationRecords, candidates
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
@@ -200,3 +200,100 @@ def test_a_gate_may_move_as_far_as_the_bounds_hold_and_no_farther(kind):
     outside = [options[i] for i in beyond if 0 <= i < len(options)]
     assert outside
     assert all(margin(t) < min(own, 1.0) for t in outside)
+
+
+def losses_by_hand(record, exits):
+    """Recall of the cloud less that of the answers, by class."""
+    truth, given = record.answers.truth, record.answers.given
+    rows = np.arange(len(truth))
+    return [
+        float(np.mean(given[-1][truth == c] == c) - np.mean(given[exits, rows][truth == c] == c))
+        for c in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize("losses", [{0: 0.1}, {0: 0.05, 1: 0.01}, {0: 0.2, None: 0.02}])
+def test_the_cheapest_point_that_keeps_losses_by_class_is_picked(losses):
+    record = rare_record(3)
+    exits = [record.exits(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
+    points = [record.measure(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
+    reference = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
+    merit = float(record.correct[-1].mean())
+    frontier = Frontier.from_points(
+        points,
+        reference_accuracy=merit,
+        classes=(0, 1),
+        class_rows=record.answers.class_rows(),
+        reference_recall=reference,
+    )
+    on_curve = set(frontier.points)
+    frontier = replace(frontier, others=tuple(p for p in points if p not in on_curve))
+    kept = [
+        p.cost
+        for p, out in zip(points, exits, strict=True)
+        if all(losses_by_hand(record, out)[c] <= losses.get(c, 1) + 1e-9 for c in (0, 1))
+        and merit - p.accuracy <= losses.get(None, 1) + 1e-9
+    ]
+    assert 0 < len(kept) < len(points)
+    assert frontier.at(max_loss=losses).cost == pytest.approx(min(kept))
+
+
+@pytest.mark.slow
+def test_losses_by_class_are_certified_as_promised():
+    """A pool is the truth; of certificates on rows drawn from it at most 5 % may break a bound."""
+    losses = {0: 0.06, 1: 0.01}
+    bounds = ClassBounds.from_mappings((0, 1), None, None, losses)
+    promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
+    pool, tuning = rare_record(5, n=40_000, share=0.1), rare_record(6, share=0.1)
+    points = [tuning.measure(s) for s in tune(tuning, np.geomspace(1e-4, 1, 30))]
+    order = candidates(tuning, points, promise, rows=4000)
+    rng = np.random.default_rng(0)
+    of_class = [np.flatnonzero(pool.answers.truth == c) for c in (0, 1)]
+    broken, found, draws = np.zeros(2), 0, 200
+    for _ in range(draws):
+        # a test of a class is given how many rows it has
+        drawn = [rng.choice(of_class[0], 400), rng.choice(of_class[1], 3600)]
+        point = certify(pool.rows(np.concatenate(drawn)), order, promise)
+        if point is None:
+            continue
+        found += 1
+        terms = point.guarantee
+        assert terms["max_loss 0"] == 0.06
+        assert terms["method"] == "certain; by class exact paired difference"
+        assert terms["unused max_loss 0"] > 0
+        true = losses_by_hand(pool, pool.exits(point.thresholds))
+        broken += [true[c] > losses[c] for c in (0, 1)]
+    assert found > draws / 2
+    assert broken.max() / draws <= 0.05 + 2 * (0.05 * 0.95 / draws) ** 0.5
+
+
+def test_losses_by_class_that_no_rows_can_certify_are_refused_with_the_rows_needed():
+    record = rare_record(7, n=1000, share=0.03)
+    frontier = Frontier.from_points(
+        [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
+    )
+    bounds = ClassBounds.from_mappings((0, 1), None, None, {0: 0.05})
+    rows = record.answers.class_rows()[0]
+    calibration = CalibrationRecords((record,), (record,), 0.95)
+    with pytest.raises(InputError, match=f"'0' has {rows} calibration rows, 0.05 takes 59"):
+        calibration.certify(frontier, bounds, max_loss=1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({2: 0.1}, "max_loss: there is no class '2'; there are 0, 1"),
+        ({0: 1.5}, "max_loss: '0' has 1.5"),
+        ({}, "max_loss: a dict needs a class"),
+        ({None: 0.1}, "max_loss: a dict needs a class"),
+    ],
+)
+def test_losses_by_class_that_are_none_are_refused(given, message):
+    record = rare_record(0, n=200)
+    frontier = Frontier.from_points(
+        [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
+    )
+    with pytest.raises(InputError, match=message):
+        frontier.at(max_loss=given)
+    with pytest.raises(InputError, match="leave out None"):
+        frontier.at(max_loss={0: 0.1, None: 0.1}, budget=5.0)

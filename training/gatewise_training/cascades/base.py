@@ -26,7 +26,7 @@ from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
 from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -81,7 +81,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         record, stages = records[point.chain], self.chains_[point.chain]
         gate = sum(stage.on_device for stage in stages) - 1
         rows = self.frontier_.class_rows
-        limits = gate_limits(record, point, gate, self.class_bounds_, rows)
+        bounds = self.class_bounds_.as_recalls(self.frontier_.reference_recall)
+        limits = gate_limits(record, point, gate, bounds, rows)
         return replace(point, gate_range=limits)
 
     def _record(
@@ -175,21 +176,28 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
         max_bytes: int | None = None,
+        *,
+        max_loss: float | Mapping[Any, float] | None = None,
         **wanted: float | None,
     ) -> Self:
         check_is_fitted(self, "operating_point_")
         other, classes = copy.copy(self), self.classes_.tolist()
         if max_bytes is not None:
             other.max_bytes_ = max_bytes
-        if min_recall is not None or min_precision is not None:
-            given = ClassBounds.from_mappings(classes, min_recall, min_precision)
+        beside = (min_recall, min_precision, max_bytes) != (None, None, None)
+        others = any(goal is not None for goal in wanted.values())
+        wanted["max_loss"], losses = split_loss(max_loss, beside=others)
+        lifted = max_loss is not None and bool(losses or self.class_bounds_.max_loss)
+        if lifted or (min_recall, min_precision) != (None, None):
+            given = ClassBounds.from_mappings(classes, min_recall, min_precision, losses)
             other.class_bounds_ = replace(
                 self.class_bounds_,
                 **({} if min_recall is None else {"min_recall": given.min_recall}),
                 **({} if min_precision is None else {"min_precision": given.min_precision}),
+                # a loss of all rows takes the place of losses by class
+                **({"max_loss": given.max_loss} if lifted else {}),
             )
             other._limit_gates()
-        beside = (min_recall, min_precision, max_bytes) != (None, None, None)
         if beside and all(goal is None for goal in wanted.values()):
             wanted = dict(self._goal())
         other._take(other._choose(**wanted))
@@ -199,7 +207,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self,
         *,
         budget: float | None = None,
-        max_loss: float | None = None,
+        max_loss: float | Mapping[Any, float] | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
     ) -> Self:

@@ -28,6 +28,7 @@ from gatewise_training.data.input_checks import (
     check_rows,
     feature_names,
 )
+from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import (
     SLACK,
     Frontier,
@@ -64,7 +65,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     feature_costs: CostsLike | None
     budget: float | None
-    max_loss: float | None
+    max_loss: float | Mapping[Any, float] | None
     allow_missing: bool
     random_state: Any
     n_jobs: int | None
@@ -146,7 +147,13 @@ class BudgetedModel(BaseEstimator, ABC):
         """Get the goal of the settings: a budget, or a largest loss."""
         if self.budget is not None:
             return {"budget": self.budget}
-        return {"max_loss": MAX_LOSS if self.max_loss is None else self.max_loss}
+        total = self._losses()[0]
+        return {"max_loss": MAX_LOSS if total is None else total}
+
+    def _losses(self) -> tuple[float | None, Mapping[Any, float] | None]:
+        """Split the `max_loss` of the settings into that of all rows and those by class."""
+        goals = (self.budget, getattr(self, "offload_rate", None))
+        return split_loss(self.max_loss, beside=any(goal is not None for goal in goals))
 
     def _pick(self) -> OperatingPoint:
         """Take the operating point of the settings."""

@@ -18,7 +18,13 @@ from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.fitting import TrainedClassifier, Validation
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table, is_fitted
+from gatewise_training.data.input_checks import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    Constraints,
+    Table,
+    is_fitted,
+)
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given
 from gatewise_training.learners.high_cost_training import (
     can_be_cloned,
@@ -42,7 +48,7 @@ class CascadeClassifier(BudgetedClassifier):
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
     cloud_prices: CloudPrices | None = None
     budget: float | None = None
-    max_loss: float | None = 0.01
+    max_loss: float | Mapping[Any, float] | None = 0.01
     offload_rate: float | None = None
     min_recall: Mapping[Any, float] | None = None
     min_precision: Mapping[Any, float] | None = None
@@ -55,6 +61,7 @@ class CascadeClassifier(BudgetedClassifier):
     verbose: int = 0
 
     _parameter_constraints: ClassVar[Constraints] = {
+        "max_loss": [NOT_NEGATIVE, Mapping, None],
         "max_bytes": [AT_LEAST_1, None],
         "packed_as": [StrOptions(set(get_args(PackedAs)))],
     }
@@ -79,7 +86,7 @@ class CascadeClassifier(BudgetedClassifier):
         self,
         *,
         budget: float | None = None,
-        max_loss: float | None = None,
+        max_loss: float | Mapping[Any, float] | None = None,
         offload_rate: float | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
@@ -88,7 +95,8 @@ class CascadeClassifier(BudgetedClassifier):
         """Get the same fitted models at another operating point; nothing is refitted.
 
         `min_recall` and `min_precision` by class label take the place of those of the settings; an
-        empty dict lifts them. `max_bytes` likewise: stages that never stop are then left out.
+        empty dict lifts them. A `max_loss` by class likewise, which one number lifts, and
+        `max_bytes`: stages that never stop are then left out.
         Beside them one of the others, or the settings' own.
 
         Raises

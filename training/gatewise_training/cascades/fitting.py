@@ -113,7 +113,7 @@ class TrainedClassifier(BudgetedClassifier):
         self._check_costs()
         self.max_bytes_ = self.max_bytes
         self.class_bounds_ = ClassBounds.from_mappings(
-            table.classes.tolist(), self.min_recall, self.min_precision
+            table.classes.tolist(), self.min_recall, self.min_precision, self._losses()[1]
         )
         weights = class_weights(self.class_weight, table.y, table.classes)
         self.cloud_prices_ = self.cloud_prices or CloudPrices()

@@ -165,7 +165,7 @@ class PairCascade(CascadeClassifier):
         self.high_cost_model_, self.class_weights_ = f0, None
         self.max_bytes_ = self.max_bytes
         self.class_bounds_ = ClassBounds.from_mappings(
-            self.classes_.tolist(), self.min_recall, self.min_precision
+            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
         )
         self._check_prices()
         reference = np.concatenate(

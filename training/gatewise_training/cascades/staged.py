@@ -85,8 +85,10 @@ class StagedCascade(TrainedCascade):
         Price of a request, of its bytes and of an evaluation; 0 by default.
     budget : float, optional
         Mean cost per instance that may be spent.
-    max_loss : float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss.
+    max_loss : float, or mapping of class label to float, default 0.01
+        Without a budget: the cheapest operating point within this accuracy loss. By class,
+        ``{"fault": 0.05}``: the high-cost model's recall of the class less the system's, both on
+        the rows of that class, is at most this; the key None bounds the loss of all rows.
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
     min_recall, min_precision : mapping of class label to float, optional

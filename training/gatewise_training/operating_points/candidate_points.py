@@ -57,6 +57,7 @@ class CalibrationRecords:
         """Find the boldest point that keeps the one bound that is not None, and those by class."""
         rows, groups = len(self.certifying[0].weights), self.certifying[0].splitter.n_groups
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
+        self._check_class_rows(promise)
         points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
         order = candidates(self.tuning, points, promise, rows=self.certifying[0].units)
         point = certify(self.certifying, order, promise)
@@ -69,6 +70,27 @@ class CalibrationRecords:
                 f"{self._class_rows(promise)}; give more {more} or a looser bound"
             )
         return point
+
+    def _check_class_rows(self, promise: Promise) -> None:
+        """Refuse losses by class that no answer to the calibration rows could certify."""
+        answers = self.certifying[0].answers
+        if not promise.by_class or answers is None:
+            return
+        short = []
+        for kind, c, bound in promise.by_class.items():
+            rows = answers.class_rows()[c]
+            if kind != "loss" or bound >= 1:
+                continue
+            label = str(promise.by_class.classes[c])
+            if bound <= 0:
+                short.append(f"{label!r} needs a loss above 0")
+            elif rows < (least := math.ceil(math.log(promise.level) / math.log1p(-bound))):
+                short.append(f"{label!r} has {rows} calibration rows, {bound:g} takes {least}")
+        if short:
+            raise InputError(
+                f"max_loss cannot be guaranteed at {self.confidence:g}: {'; '.join(short)}; "
+                "give more rows or a looser bound"
+            )
 
     def _class_rows(self, promise: Promise) -> str:
         """How many rows of the bounded classes there are, and the most that they can show."""
@@ -194,6 +216,10 @@ class _Tuning:
         """
         answers = self.records[0].answers
         assert answers is not None
+        last = self.records[-1]
+        whole = np.full(len(last.weights), last.n_stages)
+        known = answers if last.answers is None else last.answers
+        by_class = by_class.as_recalls(known.figures(whole, last.weights)["recall"])
         to_come = [round(count * rows / self.n) for count in answers.class_rows()]
 
         def inside(point: OperatingPoint) -> float:

@@ -146,13 +146,35 @@ def by_class(
     return tuple(found)
 
 
+def split_loss(
+    given: float | Mapping[Any, float] | None, *, beside: bool
+) -> tuple[float | None, Mapping[Any, float] | None]:
+    """Split a `max_loss` into the bound on all rows and those by class.
+
+    The key None is the bound on all rows. Without it, unless another goal stands `beside`, it is 1:
+    the cheapest point that keeps the others.
+    """
+    if not isinstance(given, Mapping):
+        return given, None
+    losses = {label: loss for label, loss in given.items() if label is not None}
+    if beside and None in given:
+        raise InputError("max_loss: leave out None, the loss of all rows, beside another goal")
+    if not losses:
+        raise InputError("max_loss: a dict needs a class, as {'fault': 0.05}")
+    return (None if beside else given.get(None, 1.0)), losses
+
+
 @dataclass(frozen=True)
 class ClassBounds:
-    """Least recall and least precision of each class; None: no bound."""
+    """Least recall, least precision and largest loss of recall of each class; None: no bound.
+
+    A loss is measured against the high-cost model on the rows of the class.
+    """
 
     classes: tuple[Any, ...]
     min_recall: Shares
     min_precision: Shares
+    max_loss: Shares = ()
 
     @classmethod
     def from_mappings(
@@ -160,36 +182,55 @@ class ClassBounds:
         classes: Sequence[Any],
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        max_loss: Mapping[Any, float] | None = None,
     ) -> Self:
-        """Read bounds from dicts by class label; 0 is no bound.
+        """Read bounds from dicts by class label; a share of 0 is no bound.
 
         >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
         >>> bounds.min_recall, bool(bounds), bounds.named()
         ((0.9, None), True, {'min_recall fault': 0.9})
         """
-        return cls(
-            tuple(classes),
-            *(
-                tuple(share or None for share in by_class(name, given, classes, 0.0, 1.0))
-                for name, given in (("min_recall", min_recall), ("min_precision", min_precision))
-            ),
+        recalls, precisions = (
+            tuple(share or None for share in by_class(name, given, classes, 0.0, 1.0))
+            for name, given in (("min_recall", min_recall), ("min_precision", min_precision))
         )
+        losses = by_class("max_loss", max_loss, classes, 0.0, 1.0) if max_loss else ()
+        return cls(tuple(classes), recalls, precisions, losses)
 
     def __bool__(self) -> bool:
-        return any(bound is not None for bound in (*self.min_recall, *self.min_precision))
+        return bool(self.items())
 
     def items(self) -> list[tuple[str, int, float]]:
-        """List the bounds: "recall" or "precision", class index, least share."""
+        """List the bounds: "recall", "precision" or "loss", class index, least share or loss."""
         return [
             (kind, c, bound)
-            for kind, bounds in (("recall", self.min_recall), ("precision", self.min_precision))
+            for kind, bounds in (
+                ("recall", self.min_recall),
+                ("precision", self.min_precision),
+                ("loss", self.max_loss),
+            )
             for c, bound in enumerate(bounds)
             if bound is not None
         ]
 
     def named(self) -> dict[str, float]:
         """Get the bounds by names as ``min_recall fault``."""
-        return {f"min_{kind} {self.classes[c]}": bound for kind, c, bound in self.items()}
+        return {
+            f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}": bound
+            for kind, c, bound in self.items()
+        }
+
+    def as_recalls(self, reference: Shares | None) -> Self:
+        """Get bounds that mean the same where the reference has these recalls, without losses."""
+        if not self.max_loss:
+            return self
+        if reference is None:
+            raise InputError("max_loss by class needs the high-cost model's recall: fit anew")
+        least = [
+            own if loss is None or most is None else max(own or 0.0, most - loss, 0.0) or None
+            for own, loss, most in zip(self.min_recall, self.max_loss, reference, strict=True)
+        ]
+        return replace(self, min_recall=tuple(least), max_loss=())
 
     def text(self) -> str:
         """Name the bounds for a message."""
@@ -245,9 +286,9 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
         found += [np.sqrt(balanced), balanced]
     for kind, c, _ in bounds.items() if bounds else ():
         # precision is gained by the accuracy of the other classes
-        for factor in (0.3, 1.0, 3.0) if kind == "recall" else (0.3 / odds[c], 0.3):
+        for factor in (0.3 / odds[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
             weights = np.ones(len(shares))
-            weights[c] = factor * (odds[c] if kind == "recall" else 1.0)
+            weights[c] = factor * (1.0 if kind == "precision" else odds[c])
             found.append(weights)
     return found
 

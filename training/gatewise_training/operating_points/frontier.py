@@ -18,7 +18,7 @@ import numpy as np
 from gatewise.console import html_table
 from gatewise.errors import InputError, TooLargeError
 from gatewise.formats import byte_size, threshold
-from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.operating_point import OperatingPoint
 
 __all__ = ["SLACK", "Frontier", "FrontierDisplay", "OperatingPoint"]
@@ -128,6 +128,7 @@ class Frontier:
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
         """Get the same frontier with those of the points that serve some class better."""
+        bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         every = [p for p in points if p.recall is not None]
         tracks = [_undominated(every, lambda p: p.balanced_accuracy or 0.0)]
         for kind, c, _ in bounds.items() if bounds else ():
@@ -185,7 +186,7 @@ class Frontier:
         self,
         *,
         budget: float | None = None,
-        max_loss: float | None = None,
+        max_loss: float | Mapping[Any, float] | None = None,
         offload_rate: float | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
@@ -198,9 +199,11 @@ class Frontier:
         ----------
         budget : float, optional
             The most accurate point whose mean cost is at most this.
-        max_loss : float, optional
+        max_loss : float or mapping of class label to float, optional
             The cheapest point whose accuracy is at most this much below the high-cost
-            model's; the costliest point if there is none.
+            model's; the costliest point if there is none. By class: of the points where the recall
+            of each class named is at most so much below the high-cost model's, the cheapest, or
+            what a budget or an offload rate beside it picks; the key None bounds the loss of all.
         offload_rate : float, optional
             The most accurate point that offloads at most this share.
         min_recall, min_precision : mapping of class label to float, optional
@@ -224,8 +227,10 @@ class Frontier:
         TooLargeError
             An InputError, if none is as small as `max_bytes`; it knows the smallest.
         """
-        bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision)
-        goal = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
+        beside = budget is not None or offload_rate is not None
+        total, losses = split_loss(max_loss, beside=beside)
+        bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision, losses)
+        goal = {"budget": budget, "max_loss": total, "offload_rate": offload_rate}
         return self.pick(bounds, max_bytes, slack=slack, **goal)
 
     def pick(
@@ -288,6 +293,7 @@ class Frontier:
 
         Raises InputError, with the most that is reached, if none keeps them.
         """
+        bounds = bounds.as_recalls(self.reference_recall)
         every = (*self.points, *self.others)
         margins = [bounds.margin(p, self.class_rows) for p in every]
         for least in (slack, 0.0):

@@ -29,7 +29,11 @@ def recall_remark(system: Any) -> str | None:
     falls = []
     for c in np.flatnonzero(is_rare(rows / max(rows.sum(), 1))).tolist():
         before, now = reference[c], point.recall[c]
-        if before is None or now is None or bounds.min_recall[c] is not None:
+        if (
+            before is None
+            or now is None
+            or any(k != "precision" and of == c for k, of, _ in bounds.items())
+        ):
             continue
         if before - now > FALL and (before - now) * rows[c] >= ROWS:
             falls.append((before - now, c, before, now))
