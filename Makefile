@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
+.PHONY: help demo test test-fast test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -56,6 +56,9 @@ test: $(STAMP) mosquitto       ## every test, the README and docstring examples 
 
 test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
 	$(PYTEST) -s tests/chaos
+
+test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
+	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
 	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal

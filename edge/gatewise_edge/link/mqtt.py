@@ -182,11 +182,12 @@ class MqttLink:
         if topic.startswith("gw/v1/") and topic != own:
             raise InputError(f"topic {topic}: below gw/v1/ answers go on {own} alone")
 
-    def publish(self, topic: str, payload: bytes) -> bool:
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Publish at QoS 1 if the link is ready; False if it was not taken."""
         if not self.ready:
             return False
-        return self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_SUCCESS
+        taken = self._client.publish(topic, payload, qos=1, retain=retain)
+        return taken.rc == paho.MQTT_ERR_SUCCESS
 
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.

@@ -15,6 +15,8 @@ from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
+from gatewise_edge.link.topics import answers_topic
+from gatewise_edge.service.home_assistant import HomeAssistant, discovery
 from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
 from gatewise_edge.service.serve import AnswerTotals, run_loop
 from gatewise_edge.service.smoothing import Smoothing
@@ -110,6 +112,13 @@ def edge(
     publish: Annotated[
         str | None,
         typer.Option(help="Publish each line on this topic of the broker, too, as plain JSON."),
+    ] = None,
+    home_assistant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PREFIX",
+            help="Show the device in Home Assistant; its discovery prefix, as homeassistant.",
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many instances.")] = None,
     interval: Annotated[
@@ -237,8 +246,11 @@ def edge(
         )  # fmt: skip
         log = None if resume is None else stack.enter_context(open_log(resume, data))
         link = make_link(
-            broker, publish, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
-        )
+            broker, publish, home_assistant,
+            device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file,
+        )  # fmt: skip
+        if home_assistant is not None and link is not None:
+            discovery(link.device, home_assistant)  # refuses bad names before work starts
         # Before the link is opened: it subscribes to the announcements.
         updater = make_updater(
             update_host, kept, trust,
@@ -308,6 +320,10 @@ def edge(
         writers = [print_json if out is None else stack.enter_context(AnswerFile(out)).write]
         if publish is not None and link is not None:
             writers.append(stack.enter_context(AnswerPublisher(link, publish)).write)
+        if home_assistant is not None and link is not None:
+            answers = stack.enter_context(AnswerPublisher(link, answers_topic(link.device)))
+            home = HomeAssistant(link, home_assistant, answers.write)
+            writers.append(stack.enter_context(home).write)
 
         try:
             run_loop(

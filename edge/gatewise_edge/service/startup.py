@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.errors import LinkError
+from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.sources import InstanceSource, open_source
 from gatewise_edge.sensors.streams import open_signal
 from gatewise_edge.service.answer_log import AnswerLog
@@ -86,17 +87,25 @@ def make_updater(
     return Updater(store, trust=trust, urls=urls, ca_file=ca_file, spread=spread, **options)
 
 
-def make_link(broker: str | None, publish: str | None, **options: Any) -> MqttLink | None:
+def make_link(
+    broker: str | None, publish: str | None, home_assistant: str | None = None, **options: Any
+) -> MqttLink | None:
     """Make the link to ``--broker``, which may publish answers; it is not connected yet."""
     if broker is None:
         if publish is not None:
             raise InputError("--publish needs --broker: the lines go to a topic of it")
+        if home_assistant is not None:
+            raise InputError("--home-assistant needs --broker: the one of Home Assistant")
         return None
+    if home_assistant is not None and options.get("device") is None:
+        raise InputError("--home-assistant needs --device: a lasting id, not one for each start")
     from gatewise_edge.link.mqtt import MqttLink
 
     link = MqttLink(broker, **options)
     if publish is not None:
         link.check_answers_topic(publish)
+    if home_assistant is not None and publish == answers_topic(link.device):
+        raise InputError(f"--home-assistant has {publish} for its values: leave out --publish")
     return link
 
 

@@ -1,0 +1,175 @@
+"""A device in Home Assistant: what it is told, and what its templates make of the messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import date
+
+import pytest
+
+from gatewise.cli import main
+from gatewise.errors import InputError
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.service.home_assistant import HomeAssistant, discovery
+from gatewise_edge.service.outputs import AnswerPublisher
+from tests.edge.service.test_cli import COMMAND
+from tests.support.mqtt_clients import MqttClient
+from tests.support.processes import default_signals
+from tests.support.waiting import wait_until
+
+#: Keys of https://www.home-assistant.io/integrations/mqtt/ ("Device discovery payload", "Using
+#: availability topics", "Adding information about the origin") and .../integrations/sensor.mqtt/
+#: that are used here, with their documented types; {} for "required".
+ROOT = {
+    "device": dict, "origin": dict, "components": dict, "state_topic": str,
+    "availability_topic": str, "availability_template": str,
+}  # fmt: skip
+DEVICE = {"identifiers": list, "name": str, "manufacturer": str}
+ORIGIN = {"name": str, "support_url": str}
+SENSOR = {
+    "platform": str, "unique_id": str, "name": str, "value_template": str,
+    "unit_of_measurement": str, "state_class": str, "icon": str,
+}  # fmt: skip
+REQUIRED = {"device", "origin", "components"}
+STATE_CLASSES = {"measurement", "measurement_angle", "total", "total_increasing"}
+
+
+def check(document, types, required):
+    assert required <= document.keys() <= types.keys(), document
+    assert all(isinstance(value, types[key]) for key, value in document.items()), document
+
+
+def rendered(template, payload):
+    """What Home Assistant shows: it renders with Jinja, with `value` and `value_json`."""
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined)
+    known = {"value": payload}
+    if payload.startswith("{"):
+        known["value_json"] = json.loads(payload)
+    return environment.from_string(template).render(known)
+
+
+def test_the_description_has_the_documented_form():
+    topic, document = discovery("pi-1")
+    assert topic == "homeassistant/device/pi-1/config"
+    check(document, ROOT, REQUIRED)
+    check(document["device"], DEVICE, {"identifiers"})
+    check(document["origin"], ORIGIN, {"name"})
+    sensors = document["components"]
+    assert set(sensors) == {"label", "confidence", "route", "cost_today", "share_offloaded"}
+    for sensor in sensors.values():
+        check(sensor, SENSOR, {"platform", "unique_id"})
+        assert sensor["platform"] == "sensor"
+        assert sensor.get("state_class", "total") in STATE_CLASSES
+    others = discovery("pi-2", "ha/x")[1]["components"].values()
+    ids = {sensor["unique_id"] for sensor in [*sensors.values(), *others]}
+    assert len(ids) == 2 * len(sensors)
+    for device, prefix in (("küche", "homeassistant"), ("a b", "x"), ("pi-1", "a/#"), ("pi-1", "")):
+        with pytest.raises(InputError, match="--home-assistant"):
+            discovery(device, prefix)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "needs --broker"),
+        (["--broker", "mqtt://h"], "needs --device"),
+        (["--broker", "mqtt://h", "--device", "a.b"], "letters, digits"),
+        (
+            ["--broker", "mqtt://h", "--device", "pi", "--publish", "gw/v1/pi/answers"],
+            "leave out --publish",
+        ),
+    ],
+)
+def test_options_that_cannot_be(bundle, options, says, capsys):
+    assert main(["edge", str(bundle.path), "--home-assistant", "homeassistant", *options]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_sums_of_a_day_and_a_message_at_a_time(broker):
+    """Days and seconds are those of the arguments; what waited goes at the end."""
+    reader = MqttClient(broker.url, "gw/v1/pi-3/answers")
+    link = MqttLink(broker.url, device="pi-3")
+    link.connect(60)
+    now, day = [0.0], [date(2026, 1, 1)]
+    line = {"label": "yes", "route": "cloud", "cost": 2.0, "probabilities": [0.25, 0.75]}
+    times = {"clock": lambda: now[0], "today": lambda: day[0]}
+    with (
+        AnswerPublisher(link, "gw/v1/pi-3/answers") as answers,
+        HomeAssistant(link, "ha", answers.write, **times) as home,
+    ):
+        home.write(line)
+        home.write(line | {"route": "edge"})  # held, and passed over by the next
+        home.write({"error": "no reading"})
+        now[0] = 1.0
+        home.write(line | {"route": "edge", "probabilities": []})
+        day[0] = date(2026, 1, 2)
+        home.write(line | {"cost": 0.5})
+    told = [json.loads(reader.get()[1]) for _ in range(3)]
+    link.close()
+    reader.close()
+    assert [t["cost_today"] for t in told] == [2.0, 6.0, 0.5]
+    assert [t["share_offloaded"] for t in told] == [1.0, 0.333333, 1.0]
+    assert [t["confidence"] for t in told] == [0.75, None, 0.75]
+    template = discovery("pi-3")[1]["components"]["confidence"]["value_template"]
+    assert rendered(template, json.dumps(told[1])) == "None"
+
+
+@pytest.mark.slow
+def test_a_device_that_is_killed_becomes_unavailable(bundle, broker, make_peer):
+    make_peer()
+    config, _ = discovery("pi-4")
+    status, answers = "gw/v1/pi-4/status", "gw/v1/pi-4/answers"
+    reader = MqttClient(broker.url, status, answers)
+    options = ["--broker", broker.url, "--device", "pi-4", "--home-assistant", "homeassistant"]
+    process = subprocess.Popen(
+        [*COMMAND, str(bundle.path), *options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
+    )
+
+    def messages(topic):
+        return [payload.decode() for where, payload, _ in list(reader.got) if where == topic]
+
+    try:
+        process.stdin.write("[1, 0, 0, 0, 0, 0]\n")
+        process.stdin.flush()
+        wait_until(lambda: messages(answers), "the first answer")
+        # Who comes later still gets the description: it is retained.
+        late = MqttClient(broker.url, config)
+        document = json.loads(late.get()[1])
+        assert late.got[0][2]
+        late.close()
+        assert document == discovery("pi-4")[1]
+        sensors = document["components"]
+
+        def shown():
+            payload = messages(answers)[-1]
+            return {k: rendered(s["value_template"], payload) for k, s in sensors.items()}
+
+        first = shown()
+        assert (first["label"], first["route"], first["share_offloaded"]) == ("yes", "edge", "0.0")
+        available = document["availability_template"]
+        assert rendered(available, messages(status)[-1]) == "online"
+
+        def offloaded():
+            process.stdin.write("[0.1, 0, 0.1, 0, -1, 0]\n")
+            process.stdin.flush()
+            return shown()["route"] == "cloud"
+
+        wait_until(offloaded, "an offloaded answer")
+        later = shown()
+        assert later["label"] == "no"
+        assert 0 < float(later["share_offloaded"]) < 100
+        assert 0 < float(later["confidence"]) <= 100
+        assert float(later["cost_today"]) > float(first["cost_today"])
+        process.kill()
+        wait_until(lambda: messages(status)[-1] == "offline", "the last will")
+        assert rendered(available, "offline") == "offline"
+    finally:
+        process.kill()
+        process.communicate()
+        reader.close()
