@@ -13,6 +13,7 @@ from gatewise.errors import InputError
 from gatewise_export.commands.options import BlockFunctions
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings, Finding
+from gatewise_sim.doctor.installation import examine_installation
 
 
 def doctor(
@@ -37,17 +38,19 @@ def doctor(
 ) -> None:
     """Find out by round trips what keeps a device from its cloud, and say what to do.
 
+    Without a bundle and a broker: examine this installation, extra by extra.
+
     Looks at libraries, bundle, clock, certificates, name, port, TLS, login, a request and its
     response, the model's version, rights and delays. Run it on the device, with the options
     that the device has. Exit status 1 if something is wrong.
+
+      gatewise doctor
 
       gatewise doctor bundle --broker mqtt://localhost --device pi-1
 
       gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt
         --cert-file pi-1.crt --key-file pi-1.key
     """
-    if bundle is None and broker is None:
-        raise InputError("nothing to examine: give a bundle, --broker URL, or both")
     if not (0 < timeout <= 60 and deadline_ms > 0):
         raise InputError("--timeout must lie in 0 to 60 s, and --deadline-ms above 0")
     settings = DeviceSettings(
@@ -62,7 +65,8 @@ def doctor(
         timeout=timeout,
     )
     findings: list[Finding] = []
-    for finding in examine(settings):
+    alone = bundle is None and broker is None
+    for finding in examine_installation() if alone else examine(settings):
         findings.append(finding)
         if not as_json:
             _show(finding)

@@ -83,6 +83,38 @@ _TEXTS: Final = {
         "({made:%Y-%m-%d %H:%M} UTC)",
         _SET_CLOCK,
     ),
+    # -- the installation ----------------------------------------------------------------------
+    "extra-missing": (
+        "extra",
+        "[{extra}], {use}, lacks {names}",
+        "pip install 'gatewise[{extra}]', if that is what this machine is for",
+    ),
+    "onnxruntime-broken": (
+        "onnxruntime",
+        "onnxruntime does not load: {error}",
+        "install it again, or run devices with --runner numpy",
+    ),
+    "no-mosquitto": (
+        "broker",
+        "no mosquitto here; the embedded broker serves the demo alone",
+        "apt install mosquitto, or use the broker that you have (--broker)",
+    ),
+    "clock-behind the installation": (
+        "clock",
+        "this machine says {now:%Y-%m-%d %H:%M} UTC, before Gatewise was installed "
+        "({made:%Y-%m-%d %H:%M} UTC)",
+        _SET_CLOCK,
+    ),
+    "folder-read-only": (
+        "disk",
+        "nothing can be written in {folder}",
+        "go to a folder that this user may write to",
+    ),
+    "disk-full": (
+        "disk",
+        "{free} MB are free in {folder}; bundles and reports need up to {least}",
+        "make room, or go to another disk",
+    ),
     # -- the device's own certificate ----------------------------------------------------------
     "own-certificate-unusable": (
         "certificate",

@@ -19,6 +19,9 @@ def test_the_command(bundle):
     done = run(bundle.path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "all is well"
+    done = run()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[edge], to run a device, is installed" in done.stdout
     done = run("--broker", f"mqtt://127.0.0.1:{free_port()}")
     assert (done.returncode, done.stderr) == (1, "")
     assert "-> start the broker" in done.stdout
@@ -32,7 +35,6 @@ def test_the_command(bundle):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ((), "nothing to examine"),
         (("--broker", "http://x"), "must begin with mqtt://"),
         (("--broker", "mqtt://x", "--device", "a/b"), "a/b"),
         (("--broker", "mqtt://x", "--timeout", "0"), "--timeout"),
