@@ -155,12 +155,17 @@ def _rounded(shares: tuple[float | None, ...] | None) -> tuple[float | None, ...
 
 
 def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
-    """Bounds on classes; none of a regressor or ranker."""
+    """Bounds on classes, losses as the recalls that they leave; none of a regressor or ranker."""
     bounds = getattr(system, "class_bounds_", None)
+    if not bounds:
+        return {}
+    kept = bounds.as_recalls(system.frontier_.reference_recall)
+    if bounds.max_loss:  # a difference of floats; points' recalls are rounded, too
+        kept = replace(kept, min_recall=tuple(r and max(r - 1e-6, 1e-6) for r in kept.min_recall))
     return {
-        name: getattr(bounds, name)
+        name: getattr(kept, name)
         for name in ("min_recall", "min_precision")
-        if bounds and any(share is not None for share in getattr(bounds, name))
+        if any(share is not None for share in getattr(kept, name))
     }
 
 

@@ -86,6 +86,16 @@ def test_bounds_and_figures_go_into_the_bundle(fitted, rows, tmp_path):
     assert looser.active_point.gate_range is None
 
 
+def test_losses_by_class_bound_a_devices_gate_as_recalls(fitted, rows, tmp_path):
+    system = fitted[0].at(max_loss={"fault": 0.1})
+    manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
+    reference = system.frontier_.reference_recall[0]
+    assert manifest.min_recall == pytest.approx((reference - 0.1, None), abs=2e-6)
+    assert manifest.keeps_bounds(manifest.active)
+    assert manifest.gate_limits(len(manifest.stages) - 1) == system.operating_point_.gate_range
+    assert system.operating_point_.gate_range is not None
+
+
 @pytest.mark.slow
 def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
     plain, (x, y) = fitted[0], rows
