@@ -1,0 +1,132 @@
+"""A page's examples run as a reader copies them: block after block, in one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from tests.support.waiting import wait_until
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+BROKER_PORT = "1883"  # on pages; tests take a free one
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Fenced blocks of a page, in order."""
+    text = page.read_text()
+    for found in re.finditer(r"^```([\w-]*)\n(.*?)^```", text, re.M | re.S):
+        yield Block(found[1], found[2], text.count("\n", 0, found.start()) + 1)
+
+
+class Shell:
+    """A terminal in a folder: lines in order, ended by `&` in the background until closed.
+
+    Parameters
+    ----------
+    folder : Path
+    environment : dict of str
+        Variables beside the present ones.
+    port : int, optional
+        Takes the place of the broker's port, 1883.
+    """
+
+    def __init__(
+        self, folder: Path, environment: dict[str, str] | None = None, port: int | None = None
+    ) -> None:
+        beside = Path(sys.executable).parent
+        self.folder = folder
+        self.environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+        self.environment |= {"COLUMNS": "100", **(environment or {})}
+        self._port = port
+        self._background: list[subprocess.Popen[str]] = []
+
+    def run(self, text: str) -> str:
+        """Run lines; what they print to standard output. A failing one raises."""
+        joined = re.sub(r"\\\n\s*", "", text)
+        return "".join(self._line(line) for line in joined.splitlines() if line.strip())
+
+    def _line(self, line: str) -> str:
+        command = re.sub(r"\s+#\s.*", "", line).strip()
+        if self._port is not None:
+            command = command.replace("gatewise broker", f"gatewise broker --port {BROKER_PORT}")
+            command = command.replace(BROKER_PORT, str(self._port))
+        if command.endswith("&"):
+            self._start(command.removesuffix("&").strip())
+            return ""
+        done = subprocess.run(
+            ["bash", "-ec", command], cwd=self.folder, env=self.environment,
+            capture_output=True, text=True, timeout=280,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        return done.stdout
+
+    def _start(self, command: str) -> None:
+        """Start a service, and wait until it prints that it is ready."""
+        log = self.folder / f".{len(self._background)}.log"
+        with log.open("w") as file:
+            child = subprocess.Popen(
+                ["bash", "-ec", f"exec {command}"], cwd=self.folder, env=self.environment,
+                stdout=file, stderr=file, text=True,
+            )  # fmt: skip
+        self._background.append(child)
+        wait_until(lambda: "ready:" in log.read_text() or child.poll() is not None, command)
+        assert child.poll() is None, log.read_text()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for child in reversed(self._background):
+            child.terminate()
+            child.wait(60)
+
+
+def run_page(page: Path, shell: Shell | None = None) -> None:
+    """Run a page's examples here: those with ``>>>``, and with a shell the lines of ``sh`` blocks.
+
+    A ``text`` block after lines of the shell is what they print; ``...`` stands for anything.
+    """
+    variables: dict[str, Any] = {"__name__": "__main__"}
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    printed: str | None = None
+    for block in blocks(page):
+        if block.language == "sh" and shell is not None:
+            printed = shell.run(block.text)
+            continue
+        if block.language == "text" and printed is not None:
+            same = doctest.OutputChecker().check_output(block.text, printed, FLAGS)
+            assert same, f"{page.name}:{block.line} shows\n{block.text}\nprinted was\n{printed}"
+        elif ">>>" in block.text:
+            examples = doctest.DocTestParser().get_doctest(
+                block.text, variables, page.name, str(page), block.line
+            )
+            runner.run(examples, clear_globs=False)
+            variables = examples.globs
+            assert not runner.failures, f"{page.name}:{block.line}"
+        printed = None
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[Path]:
+    """Work in a folder for a while."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield folder
+    finally:
+        os.chdir(before)
