@@ -120,8 +120,7 @@ def simulate(
         Processes; the figures do not depend on it.
     **changes
         Fields of :class:`Scenario`, in place of the scenario's; `policy` may be a function that
-        gets a :class:`gatewise_edge.DecisionPoint` (:ref:`docs/simulation.md
-        <a-policy-of-your-own>`).
+        gets a :class:`gatewise_edge.DecisionPoint` (docs/simulation.md).
 
     Raises
     ------
