@@ -78,7 +78,7 @@ def test_a_function_that_hangs_costs_its_own_instance_its_later_stages(bundle, e
         late = device.answer(x[i])
         assert (late.route, late.stage) == ("fallback", 0)
         assert late.reason == "sensor-late:roughness"
-        assert late.latency_ms < 150
+        assert late.latency_ms < 5_000  # a loaded machine is late; the function hangs a minute
         assert late.cost < answers[i].cost
         may_go.set()
         after = device.answer(x[i])

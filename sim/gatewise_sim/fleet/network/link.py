@@ -202,7 +202,8 @@ class VirtualLink:
 
         Handshakes take a round trip each: TCP's, TLS's if there is one, MQTT's, and subscribing.
 
-        >>> VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0)).session(1.0, tls=True)
+        >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
+        >>> round(link.session(1.0, tls=True), 6)
         1.4
         """
         at = self.connect(begun)
