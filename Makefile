@@ -12,3 +12,144 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
+.PHONY: help demo test test-fast test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
+	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
+.DEFAULT_GOAL := help
+
+help:            ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: $(STAMP)  ## make .venv and install everything into it
+
+# `make demo` needs [sim] alone; everything else needs [dev], which holds it.
+DEMO_STAMP := $(VENV)/.installed-demo
+CREATE = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gatewise needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+PIP = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	@$(CREATE)
+	@echo "installing what the demo needs into $(VENV) (about 600 MB, once)"
+	$(PIP) --no-compile -e '.[sim]'
+	@touch $@
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(CREATE)
+	@echo "installing everything into $(VENV) (once)"
+	$(PIP) -e '.[dev]'
+	@touch $@ $(DEMO_STAMP)
+
+demo: $(DEMO_STAMP)   ## train, pack, deploy over MQTT, measure: writes demo-out/report.html
+	$(BIN)/gatewise demo --out demo-out
+
+# The broker tests run against a real mosquitto; install it where that is allowed, else say how.
+mosquitto:
+	@PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null || \
+	{ command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq mosquitto >/dev/null; } || \
+	{ echo "make test needs a mosquitto broker: install it (apt install mosquitto, brew install mosquitto) and run again"; exit 2; }
+
+# The chaos suite has the machine to itself: it is about deadlines.
+test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal --ignore=tests/chaos
+	$(PYTEST) tests/chaos
+
+test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
+	$(PYTEST) -s tests/chaos
+
+test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
+	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
+
+test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
+	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
+
+lint: $(STAMP)   ## ruff: style, docstrings, imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+bench: $(STAMP)  ## a quick look at accuracy against cost beside peers; see benchmarks/
+	$(BIN)/python -m benchmarks.bench_adapt --quick
+
+bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
+	$(BIN)/python -m benchmarks.bench_adapt
+
+bench-gate: $(STAMP)       ## what Adapt's gate brings beside a margin: half an hour
+	$(BIN)/python -m benchmarks.bench_gate
+
+bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
+	$(BIN)/python -m benchmarks.bench_guarantee
+
+bench-recall: $(STAMP)     ## what a bound on a rare class's recall costs, and how often it is kept
+	$(BIN)/python -m benchmarks.bench_recall
+
+bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
+	$(BIN)/python -m benchmarks.bench_fit
+
+bench-signals: $(STAMP)    ## accuracy against the time of features, raw signals, groups not seen: an hour
+	$(BIN)/python -m benchmarks.bench_signals
+
+bench-audit: $(STAMP)      ## how soon an audit finds a loss of agreement, and how often it errs
+	$(BIN)/python -m benchmarks.bench_audit
+
+bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
+	$(BIN)/python -m benchmarks.bench_soak
+
+bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
+	$(BIN)/python -m benchmarks.bench_models
+
+bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
+	$(BIN)/python -m benchmarks.bench_trees
+
+bench-cloud: $(STAMP) mosquitto  ## what a worker carries beside a bare broker and onnxruntime: minutes
+	$(BIN)/python -m benchmarks.bench_cloud
+
+bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us and MB: minutes
+	$(BIN)/python -m benchmarks.bench_edge
+
+bench-fleet: $(STAMP)      ## how fast a fleet is simulated, and what sampling costs: minutes
+	$(BIN)/python -m benchmarks.bench_fleet
+
+bench-twin: $(STAMP) mosquitto   ## how near virtual time comes to a live run: minutes, a machine at rest
+	$(BIN)/python -m benchmarks.bench_twin
+
+# Debian for arm64 under qemu; it needs root, debootstrap and the network once, and says so.
+test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and cloud here
+	GATEWISE_PI=1 $(PYTEST) tests/pi -p no:xdist
+
+test-c: $(STAMP)           ## C99 of Letters' cascades and of signals' blocks on x86-64, aarch64 (qemu) and arm-none-eabi: bits, bounds and sizes
+	$(BIN)/python -m benchmarks.c_letters
+	$(BIN)/python -m benchmarks.c_signals
+
+docs: $(STAMP)   ## the documentation site, in site/; tutorials are run, a broken link or docstring ends it
+	$(PYTEST) -q -p no:cacheprovider tests/test_docs.py -k tutorials
+	$(BIN)/python docs/site_pages.py build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs build/docs site
+	@echo "open site/index.html"
+
+pictures: demo $(STAMP)  ## draw README's pictures anew, into docs/pictures; needs Chromium
+	$(BIN)/python docs/make_pictures.py demo-out docs/pictures
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy --strict
+
+# In an environment of its own. Two builds are compared byte by byte; the wheel holds the packages alone.
+RELEASE := build/release
+dist:            ## wheel and sdist, in dist/, checked: built twice to the same bytes, described, packages only
+	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check 'build>=1.2' 'twine>=6.1'
+	rm -rf dist build/again
+	for out in dist build/again; do \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(RELEASE)/bin/pyproject-build -o $$out . >/dev/null || exit 1; done
+	for made in dist/*; do cmp $$made build/again/$${made##*/} || exit 1; done
+	$(RELEASE)/bin/twine check --strict dist/*
+	@$(RELEASE)/bin/python -c 'import glob, re, zipfile; \
+		names = zipfile.ZipFile(glob.glob("dist/*.whl")[0]).namelist(); \
+		other = [n for n in names if not re.match(r"gatewise(_(signals|training|export|edge|cloud|sim))?(-[^/]*\.dist-info)?/", n)]; \
+		raise SystemExit("no part of a package: " + ", ".join(other) if other else 0)'
+
+format: $(STAMP) ## let ruff put the code in form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove what the targets above made
+	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
