@@ -98,11 +98,13 @@ def draw_stumps(
     low, high = np.float64(lower[code[0]]), np.float64(upper[code[real - 1]])
     for d in range(n_draws):
         draws[d] = low + (high - low) * np.random.random()  # noqa: NPY002  (numba's stream)
-    drawn = draws[:n_draws]
-    drawn.sort()
-    e = 0
     for d in range(n_draws):
-        while e < real - 1 and drawn[d] >= upper[code[e + 1]]:
-            e += 1
-        if e < real - 1 and drawn[d] >= upper[code[e]]:
-            allowed[e] = True
+        first, end = 0, real  # bisection: the last value that the threshold has reached
+        while end - first > 1:
+            e = (first + end) // 2
+            if draws[d] >= upper[code[e]]:
+                first = e
+            else:
+                end = e
+        if first < real - 1 and draws[d] >= upper[code[first]]:
+            allowed[first] = True

@@ -58,13 +58,13 @@ def grow_tree(
     counts = np.zeros((most, n_classes), np.int32)
     # nodes that wait: where their rows are, their depth
     waiting = np.empty((most, 4), np.int64)
-    waiting[0] = 0, 0, n, 0
-    n_waiting, n_nodes = 1, 1
+    n_waiting, n_nodes = _wait(waiting, 0, 0, 0, n, 0), 1
     # for each depth what the path above leaves open, and has paid; a left subtree writes below
     alive = np.empty((64, n_features), np.int32)
     n_alive = np.empty(64, np.int64)
     paid = np.zeros((64, n_features + n_groups), np.bool_)
-    alive[0] = np.arange(n_features)
+    for k in range(n_features):
+        alive[0, k] = k
     n_alive[0] = n_features
     some = np.zeros(n_features + n_groups, np.bool_)  # whether any row has paid
     if mu > 0.0:
@@ -208,7 +208,8 @@ def grow_tree(
         if at < 0:
             continue
 
-        paid[depth + 1] = paid[depth]
+        for good in range(n_features + n_groups):
+            paid[depth + 1, good] = paid[depth, good]
         paid[depth + 1, at] = True
         if group[at] >= 0:
             paid[depth + 1, n_features + group[at]] = True
@@ -222,15 +223,22 @@ def grow_tree(
             )
         nan_left[node] = heavy_left and not best_nan
         left[node], right[node] = n_nodes, n_nodes + 1
-        waiting[n_waiting] = n_nodes + 1, begin + middle, end, depth + 1
-        waiting[n_waiting + 1] = n_nodes, begin, begin + middle, depth + 1
-        n_waiting += 2
+        n_waiting = _wait(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
+        n_waiting = _wait(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
         n_nodes += 2
 
     return (
         feature[:n_nodes].copy(), threshold[:n_nodes].copy(), left[:n_nodes].copy(),
         right[:n_nodes].copy(), nan_left[:n_nodes].copy(), counts[:n_nodes].copy(),
     )  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def _wait(waiting: Any, at: int, node: int, begin: int, end: int, depth: int) -> int:
+    """Put a node at a place of the stack; returns the place above it."""
+    # here and below element by element: numba compiles the assignment of a slice for seconds
+    waiting[at, 0], waiting[at, 1], waiting[at, 2], waiting[at, 3] = node, begin, end, depth
+    return at + 1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -245,7 +253,9 @@ def _widest(start: Any) -> int:
 @numba.njit(cache=True, nogil=True)
 def _doubled(rows: Any) -> Any:
     more = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    more[: len(rows)] = rows
+    for i in range(len(rows)):
+        for j in range(rows.shape[1]):
+            more[i, j] = rows[i, j]
     return more
 
 
@@ -280,7 +290,7 @@ def _part(column: Any, code: int, rows: Any, y: Any, weight: Any, moved: Any, n_
         else:
             moved[0, n_right], moved[1, n_right], moved[2, n_right] = rows[i], y[i], weight[i]
             n_right += 1
-    rows[n_left:] = moved[0, :n_right]
-    y[n_left:] = moved[1, :n_right]
-    weight[n_left:] = moved[2, :n_right]
+    for i in range(n_right):
+        at = n_left + i
+        rows[at], y[at], weight[at] = moved[0, i], moved[1, i], moved[2, i]
     return n_left, 2 * heavy >= n_here
