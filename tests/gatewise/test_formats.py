@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
 from gatewise import formats
+from gatewise.errors import InputError
+from gatewise.formats import DAY, read_clock, read_rate, read_span
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,29 @@ def test_values_at_borders(form, value, text):
 )
 def test_an_interval_has_its_unit_once(low, high, form, text):
     assert formats.interval(low, high, form) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30), ("10min", 600), ("10m", 600), ("2h", 7200), ("1day", DAY)],
+)
+def test_spans(text, seconds):
+    assert read_span(text, "x") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 weeks", "1e3s", "nans"])
+def test_no_spans(text):
+    with pytest.raises(InputError, match=re.escape(f"x: {text!r} is not a span of time")):
+        read_span(text, "x")
+
+
+def test_rates_and_clocks():
+    assert read_rate("6/min", "x") == 0.1
+    assert read_clock("24:00", "x") == DAY
+    assert read_clock("1:02:03", "x") == 3723
+    for text in ("6", "6/week", "0/s", "nan/s", "inf/s", "-1/s", "x/s"):
+        with pytest.raises(InputError, match=re.escape("rate: ")):
+            read_rate(text, "rate")
+    for text in ("24:01", "12", "12:00:60", "noon"):
+        with pytest.raises(InputError, match=re.escape("is not a time of day")):
+            read_clock(text, "peak")

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.energy.computation import step_shares
 from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
@@ -22,7 +23,7 @@ from gatewise_sim.fleet.estimate.intervals import Estimate, binomial_interval
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
-from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import (

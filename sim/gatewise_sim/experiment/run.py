@@ -19,12 +19,13 @@ from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
 from gatewise_sim.experiment.preparation import Prepared
-from gatewise_sim.fleet.answers import Answers, rows_by_stage
+from gatewise_sim.fleet.answer_rules import rows_by_stage
+from gatewise_sim.fleet.answers import ROUTES, Answers
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.progress import Listeners
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Workload

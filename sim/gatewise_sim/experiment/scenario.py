@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.formats import DAY, read_clock
 from gatewise.imports import import_object
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
@@ -23,7 +24,6 @@ from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.row_mix import RowMix
-from gatewise_sim.fleet.workload.spans import DAY, read_clock
 
 Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")

@@ -166,9 +166,9 @@ def simulate(
         gatewise report sim-out/report.json other-out/report.json
     """
     options = dict(locals())  # before anything else is: settings of a scenario, by their names
+    from gatewise.formats import read_span
     from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
-    from gatewise_sim.fleet.workload.spans import read_span
 
     if calibrate and calibration is not None:
         raise InputError("give --calibrate or --calibration, not both")

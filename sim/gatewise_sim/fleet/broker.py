@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
+from gatewise_sim.fleet.tickets import VirtualTicket, WorkerSide
 
 DETECT_SECONDS: Final = 3.5
 """Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
@@ -28,7 +28,7 @@ class Availability:
     """What is up now, by a schedule of outages before `seconds`."""
 
     def __init__(
-        self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
+        self, clock: Clock, outages: Outages, workers: Sequence[WorkerSide], *, seconds: float
     ) -> None:
         self._clock = clock
         self._outages = outages
@@ -61,6 +61,11 @@ class Availability:
                 worker.fail()
             else:
                 worker.recover()
+
+    @property
+    def workers_up(self) -> int:
+        """How many workers are up."""
+        return sum(worker.up for worker in self._workers)
 
     @property
     def broker_up(self) -> bool:
@@ -102,7 +107,7 @@ class VirtualBroker:
         self,
         clock: Clock,
         availability: Availability,
-        workers: Sequence[VirtualWorker],
+        workers: Sequence[WorkerSide],
         *,
         message: float,
         hop: float,
@@ -140,16 +145,16 @@ class VirtualBroker:
                 return
         self.unsubscribed += 1
 
-    def pass_on(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
+    def pass_on(self, worker: WorkerSide, ticket: VirtualTicket, index: int) -> None:
         """Give a part to the worker that accepted its request."""
         if self._availability.broker_up:
             self._clock.at(self._clock.now + self._hop, self._hand_part, worker, ticket, index)
 
-    def _hand_part(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
+    def _hand_part(self, worker: WorkerSide, ticket: VirtualTicket, index: int) -> None:
         if worker.up:
             worker.receive_part(ticket, index)
 
-    def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
+    def _hand(self, worker: WorkerSide, make_ticket: Callable[[float], VirtualTicket]) -> None:
         if worker.up:
             worker.receive(make_ticket(self._clock.now))
 

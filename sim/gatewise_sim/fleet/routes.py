@@ -27,8 +27,6 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.messages import Sizes
 
 NO_LABEL: Final = -1
-ROUTES: Final = ("edge", "cloud", "fallback", "error")
-"""What an answer's route is an index of; an error took the place of an answer."""
 _CHUNK: Final = 1024
 
 

@@ -23,7 +23,8 @@ from gatewise.errors import InputError
 from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
-from gatewise_sim.fleet.answers import AnswerRules, Answers, exchange_joules
+from gatewise_sim.fleet.answer_rules import AnswerRules
+from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
@@ -79,11 +80,10 @@ class VirtualFleet:
         # Instances offloaded by chance have been drawn by the time that a device gets them.
         may_send = self._sends | self._can_offload if self._chance else self._sends
         clock, rules = Clock(), AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only)
-        workers = _workers(routes, settings, clock)
+        self.workers = workers = _workers(routes, settings, clock)
         availability = Availability(clock, settings.outages, workers, seconds=settings.seconds)
         self.state = FleetState(
             clock=clock,
-            workers=workers,
             availability=availability,
             broker=VirtualBroker(
                 clock,
@@ -129,7 +129,7 @@ class VirtualFleet:
             for index, device in sorted(self._devices.items())
             if device.auditor is not None and device.auditor.test.alarm_at is not None
         }
-        found = [each for w in self.state.workers for each in w.audits.snapshot().values()]
+        found = [each for w in self.workers for each in w.audits.snapshot().values()]
         return RaisedAlarms(devices, [each["alarm_at"] for each in found if each["alarm"]])
 
     def device(self, index: int) -> VirtualDevice:
@@ -364,7 +364,7 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
         answers=answers,
         joules=exchange_joules(answers, before, settings.link.radio),
         devices=fleet.device_counts,
-        workers=[asdict(worker.counts) for worker in state.workers],
+        workers=[asdict(worker.counts) for worker in fleet.workers],
         unsubscribed=state.broker.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
         events=state.clock.events,

@@ -9,39 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_cloud.worker.batch_sizes import Timing
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Verdict
 from gatewise_cloud.worker.counters import FleetAudit
 from gatewise_edge.device.audit import AgreementTest
 from gatewise_sim.fleet.clock import Clock
-
-
-class Requester(Protocol):
-    """The device's side of a request."""
-
-    def reply(self, error: str | None, worker_us: int) -> None:
-        """Take the worker's response: an error's code, or None for an answer."""
-
-    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        """Take the worker's acceptance of a request in parts."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class VirtualTicket(Ticket):
-    """A ticket with the device's side of its request.
-
-    `parts`: how many come behind it. `label`: of a request that audits an answer, the high-cost
-    model's class index.
-    """
-
-    requester: Requester
-    parts: int = 0
-    label: int = -1
+from gatewise_sim.fleet.tickets import VirtualTicket
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASON, Answers
-from gatewise_sim.fleet.routes import ROUTES
+from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule

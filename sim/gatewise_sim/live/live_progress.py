@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
-from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.live.device_processes import DeviceReports
 from gatewise_sim.live.metered import LiveAnswer
 

@@ -8,8 +8,9 @@ from scipy.stats import binomtest
 from gatewise.errors import InputError
 from gatewise_sim import simulate
 from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.money import MONTH
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report

@@ -5,7 +5,8 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.wire import Request, Response, encode_request, encode_response
-from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
+from gatewise_sim.fleet.answers import ROUTES
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatewise_edge.device.answer import DecisionPoint
-from gatewise_sim.fleet.routes import ROUTES
+from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.run import LiveRun, run_live

@@ -15,7 +15,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
-from gatewise_sim.fleet.answers import rows_by_stage
+from gatewise_sim.fleet.answer_rules import rows_by_stage
 from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.progress import Snapshot

@@ -16,8 +16,8 @@ from difflib import get_close_matches
 from typing import Final, Self
 
 from gatewise.errors import InputError
+from gatewise.formats import read_number, read_span
 from gatewise_sim.experiment.scenario import GOALS, Scenario
-from gatewise_sim.fleet.workload.spans import read_number, read_span
 from gatewise_sim.report.sweep.setting_text import NONE, Value, value_text
 
 POINTS: Final = 1000

@@ -17,7 +17,8 @@ from gatewise_edge.device.answer import Route
 from gatewise_edge.device.auditor import Audit, Auditor
 from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.stages.plan import StagePlan
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.answers import ROUTES
+from gatewise_sim.fleet.routes import Routes
 
 _SUMMED: Final = (
     "audits", "audits_disagreed", "audit_instances", "audit_weighted", "audit_cost",

@@ -15,45 +15,25 @@ from typing import Final
 import numpy as np
 
 from gatewise_edge.device.answer import OwnPolicy
-from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
+from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.coalesce import Coalescer
-from gatewise_edge.link.offload import (
-    RESEND,
-    InFlight,
-    OffloadCounts,
-    OffloadOutcome,
-    Offloads,
-    OutcomeKind,
-)
-from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
-from gatewise_sim.fleet.broker import Availability, VirtualBroker
-from gatewise_sim.fleet.clock import Clock
+from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, Offloads
+from gatewise_sim.fleet.answer_rules import AnswerRules
+from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.audits import AuditRules
 from gatewise_sim.fleet.devices.decisions import DecisionPoints
-from gatewise_sim.fleet.messages import (
-    PUBACK_BYTES,
-    Messages,
-    Sizes,
-    part_packet,
-    request_packet,
-    response_packet,
-)
+from gatewise_sim.fleet.devices.request import Continuation, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
-from gatewise_sim.fleet.routes import ROUTES
-from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
-_ONE_ROW: Final = np.zeros((1, 0), np.float32)
+_ROW: Final = np.zeros(0, np.float32)
 _SOONEST: Final = 0.001  # a request with less time than this is not made, as by the uplink
-Continuation = Callable[[], None]
-#: Parts under way to the broker at a time, as the device's link sends them.
-_PARTS_AHEAD: Final = 4
 
 
-@dataclass(slots=True, eq=False)
-class FleetState:
+@dataclass(slots=True, eq=False, kw_only=True)
+class FleetState(RequestPath):
     """What the devices of a run share; the lists are by row.
 
     `limit` is the deadline (s), and `guard` how much earlier a device stops waiting; requests wait
@@ -61,20 +41,13 @@ class FleetState:
     one for all devices, since only their sums are reported.
     """
 
-    clock: Clock
-    workers: list[VirtualWorker]
-    availability: Availability
-    broker: VirtualBroker
     rules: AnswerRules
-    messages: Messages
-    sizes: Sizes
     sends: list[bool]
     can_offload: list[bool]
     no_local_answer: list[bool]
     limit: float
     guard: float
     outstanding: int
-    model: tuple[str, str]
     coalesce: float = 0.0
     tls: bool = False
     audits: AuditRules | None = None
@@ -205,7 +178,7 @@ class VirtualDevice:
             self._fall_back(answers, i, row, "deadline", then)
             return
         item, due = self._coalescer.join(
-            _ONE_ROW[0],
+            _ROW,
             model=state.model[0],
             version=state.model[1],
             most=state.sizes.most_rows,
@@ -323,7 +296,7 @@ class VirtualDevice:
             # The instance is over: nobody waits.
             request = VirtualRequest(
                 self, item, answers, i, row, ttl_ms / 1000.0, None, item.deadline, auditor=auditor,
-                over=True,
+                label=state.audits.cloud_labels[row], over=True,
             )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))
 
@@ -339,239 +312,3 @@ class VirtualDevice:
             used = self._pace.used(sent=sent, size=size, cost=float(one.cost[0]))
         score = float(state.rules.routes.score[row])
         self._pace.observe(None if math.isnan(score) else score, used, state.clock.now)
-
-
-@dataclass(slots=True, eq=False)
-class VirtualRequest:
-    """One request of a device: sent, at the broker, and back; `ttl` in s.
-
-    Of an audit the `auditor` gets the response. Instances that share a request have one of these
-    each, its `riders` in the order that they came: one of them sends it and counts its bytes.
-    """
-
-    device: VirtualDevice
-    item: InFlight
-    answers: Answers
-    i: int
-    row: int
-    ttl: float
-    then: Continuation | None
-    deadline: float
-    riders: list[VirtualRequest] | None = None
-    auditor: Auditor | None = None
-    size: int = 0
-    worker_us: int = 0
-    up: int = 0
-    down: int = 0
-    payload_up: int = 0
-    payload_down: int = 0
-    over: bool = False
-    next_part: int = 0
-
-    def enter_bytes(self) -> None:
-        """Enter what was sent and received into the answer."""
-        answers, i = self.answers, self.i
-        answers.up[i] = self.up
-        answers.down[i] = self.down
-        answers.payload_up[i] = self.payload_up
-        answers.payload_down[i] = self.payload_down
-
-    def transmit(self, payload: int) -> None:
-        """Send the request over the link."""
-        state = self.device.state
-        self.size = payload
-        if not self.device.connected:  # a link takes nothing then
-            return
-        packet = request_packet(payload)
-        self.payload_up += payload
-        self.up += packet
-        if self.over:
-            self.enter_bytes()
-        if state.availability.link_delivers:
-            due = self.device.link.send(state.clock.now, packet, True)
-            state.clock.at(due, self._arrive_at_broker)
-
-    def send_shared(self) -> None:
-        """Send what has waited for more rows, or settle it unsent."""
-        device, item = self.device, self.item
-        state, now = device.state, device.state.clock.now
-        ttl_ms = math.floor(1000.0 * (item.earliest - now))
-        why: OutcomeKind | None = "deadline" if ttl_ms <= 0 else None
-        item.id = state.messages.next_id()
-        item.content = b"0" if state.sizes.parts else b""
-        if why is None and not device.offloads.open(item, now):
-            why = "full"
-        if why is not None:
-            item.id, item.outcome = b"", OffloadOutcome(why, None, 0.0)
-            device.release(now)
-            return
-        self.ttl = ttl_ms / 1000.0
-        self.transmit(state.sizes.request(ttl_ms, item.rows))
-
-    def wait(self) -> None:
-        """Poll when something is due for this instance."""
-        item, clock = self.item, self.device.state.clock
-        clock.at(
-            clock.now if item.outcome is not None else min(item.wake_at, self.deadline), self.poll
-        )
-
-    def poll(self) -> None:
-        """Send, send again or give up when it is time to, as the device's uplink does."""
-        if self.over:
-            return
-        device, item, now = self.device, self.item, self.device.state.clock.now
-        if self.riders is not None and device.take_due(item, now):
-            self.send_shared()
-        elif item.id and device.offloads.poll(item, now) == RESEND:
-            self.ttl, size = self.first.ttl, self.first.size
-            self.transmit(size)
-        self.settle()
-
-    @property
-    def first(self) -> VirtualRequest:
-        """The one that sent it first: it has its size and time to live."""
-        return next((each for each in self.riders or () if each.size), self)
-
-    def settle(self) -> None:
-        """Conclude this instance if its request has an outcome for it, else wait on."""
-        outcome = self.item.outcome_of_row(self.deadline, self.device.state.clock.now)
-        if outcome is None:
-            self.wait()
-        else:
-            self.device.conclude(self, outcome)
-
-    def _arrive_at_broker(self) -> None:
-        broker = self.device.state.broker
-        if self._acknowledged_at() is not None:
-            broker.handle(broker.deliver, self._ticket)
-
-    def _acknowledged_at(self) -> float | None:
-        """Have the broker acknowledge a message: when the device has it; None: there is no broker.
-
-        Infinite if the link delivers nothing.
-        """
-        state = self.device.state
-        if not state.availability.broker_up:
-            return None
-        self.down += PUBACK_BYTES
-        if self.over:
-            self.enter_bytes()
-        if not state.availability.link_delivers:
-            return math.inf
-        # What follows on the same connection cannot overtake it.
-        return self.device.link.send(state.clock.now, PUBACK_BYTES, False)
-
-    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        """See :class:`gatewise_sim.fleet.worker.Requester`."""
-        broker, size = self.device.state.broker, self.device.state.sizes.acceptance
-        broker.return_response(self._let_go, self._accepted, size, worker, ticket)
-
-    def _accepted(self, size: int, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        device = self.device
-        state = device.state
-        self._take_in(size)
-        item = device.offloads.accept(state.messages.acceptance(self.item.id), state.clock.now)
-        if item is not None:
-            self.next_part = 0
-            for _ in range(_PARTS_AHEAD):
-                self._send_part(worker, ticket, item.transfers)
-
-    def _send_part(self, worker: VirtualWorker, ticket: VirtualTicket, transfer: int) -> None:
-        """Send the next part, as long as it is waited for."""
-        device, item, index = self.device, self.item, self.next_part
-        state = device.state
-        ended = item.outcome is not None or state.clock.now >= item.deadline
-        ended = ended or index == len(state.sizes.parts) or transfer != item.transfers
-        if ended or not state.availability.link_delivers:
-            return
-        self.next_part += 1
-        payload = state.sizes.parts[index]
-        packet = part_packet(payload)
-        self.payload_up += payload
-        self.up += packet
-        if self.over:
-            self.enter_bytes()
-        device.offloads.sent_part(item, payload, state.clock.now)
-        due = device.link.send(state.clock.now, packet, True)
-        state.clock.at(due, self._part_at_broker, worker, ticket, index, transfer)
-
-    def _part_at_broker(
-        self, worker: VirtualWorker, ticket: VirtualTicket, index: int, transfer: int
-    ) -> None:
-        state, acknowledged = self.device.state, self._acknowledged_at()
-        if acknowledged is None:
-            return
-        if acknowledged < math.inf:
-            state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
-        state.broker.handle(state.broker.pass_on, worker, ticket, index)
-
-    def _ticket(self, now: float) -> VirtualTicket:
-        audits = self.device.state.audits
-        return VirtualTicket(
-            device=self.device.name,
-            id=self.item.id,
-            digest=b"",
-            model=self.device.state.model,
-            audit=self.item.audit,
-            label=-1 if audits is None else audits.cloud_labels[self.row],
-            rows=_ONE_ROW if self.item.rows == 1 else np.zeros((self.item.rows, 0), np.float32),
-            arrived=now,
-            expires=now + self.ttl,
-            requester=self,
-            parts=len(self.device.state.sizes.parts),
-        )
-
-    def reply(self, error: str | None, worker_us: int) -> None:
-        """See :class:`gatewise_sim.fleet.worker.Requester`."""
-        state = self.device.state
-        size = (
-            state.sizes.busy
-            if error is not None
-            else state.sizes.response(worker_us, self.item.rows)
-        )
-        state.broker.return_response(self._let_go, self._arrive, size, error, worker_us)
-
-    def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
-        """Send a response on its way from the broker; on arrival do what follows."""
-        state = self.device.state
-        if state.availability.link_delivers:
-            due = self.device.link.send(state.clock.now, response_packet(size), False)
-            state.clock.at(due, then, size, *args)
-
-    def _take_in(self, size: int) -> None:
-        """Count a response, and acknowledge it."""
-        state = self.device.state
-        self.payload_down += size
-        self.down += response_packet(size)
-        self.up += PUBACK_BYTES
-        if state.availability.link_delivers:
-            self.device.link.send(state.clock.now, PUBACK_BYTES, True)
-
-    def _arrive(self, size: int, error: str | None, worker_us: int) -> None:
-        device = self.device
-        state = device.state
-        now = state.clock.now
-        self._take_in(size)
-        if self.auditor is not None and error is None:
-            self._receive_audit(now)
-            return
-        response = state.messages.response(self.item.id, error, self.item.rows)
-        device.offloads.receive(response, now)
-        if self.over:
-            self.enter_bytes()
-        for request in self.riders or (self,):
-            if not request.over:
-                request.worker_us = worker_us
-                request.settle()  # an error may have moved the time of the retry
-
-    def _receive_audit(self, now: float) -> None:
-        """Compare an audited answer with the high-cost model's, if that has come in time."""
-        self.enter_bytes()
-        state, mark, auditor = self.device.state, self.item.audit, self.auditor
-        assert state.audits is not None
-        assert mark is not None
-        assert auditor is not None
-        response = state.messages.audited(self.item.id, state.audits.cloud_labels[self.row])
-        item = self.device.offloads.receive(response, now)
-        if item is not None and item.outcome is not None and item.outcome.kind == "answered":
-            auditor.compare(mark, response)

@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.answers import ROUTES, Answers
 from gatewise_sim.fleet.devices.device import FleetState
 from gatewise_sim.fleet.estimate.plan import SamplingPlan
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
-from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
+from gatewise_sim.fleet.routes import NO_LABEL
 
 _EVERY: Final = 0.25  # seconds between two snapshots
 _RECENT: Final = 2000  # answers
@@ -116,7 +116,7 @@ class RunReports:
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
-                workers_up=sum(worker.up for worker in self._state.workers),
+                workers_up=self._state.availability.workers_up,
                 done=min(1.0, now / self._seconds),
             )
         )

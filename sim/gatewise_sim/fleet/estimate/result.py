@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS, Answers
+from gatewise_sim.fleet.answers import REASONS, ROUTES, Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.alarms import AlarmCount, RaisedAlarms, count_alarms
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
@@ -25,7 +25,7 @@ from gatewise_sim.fleet.estimate.window_sums import (
     WindowCounts,
     WindowSums,
 )
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
 BINS_A_DECADE: Final = 10

@@ -19,13 +19,13 @@ from typing import Final
 import numpy as np
 
 from gatewise.errors import InputError
+from gatewise.formats import DAY
 from gatewise_sim.fleet.estimate.plan import AFTER_OUTAGE, SamplingPlan, Window
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Diurnal, Periodic, Replay, Workload
-from gatewise_sim.fleet.workload.spans import DAY
 
 LEAST_WORKERS: Final = 8
 _WINDOWS: Final = 24

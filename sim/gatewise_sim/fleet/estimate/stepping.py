@@ -153,7 +153,7 @@ def _no_collector() -> Iterator[None]:
 def _counters(fleet: VirtualFleet) -> tuple[_Counts, _Counts]:
     """Sums of the counters of devices and of workers up to now."""
     workers: _Counts = {}
-    for worker in fleet.state.workers:
+    for worker in fleet.workers:
         for name, count in asdict(worker.counts).items():
             workers[name] = workers.get(name, 0) + count
     workers["unsubscribed"] = fleet.state.broker.unsubscribed

@@ -10,11 +10,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, Answers
+from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, ROUTES, Answers
 from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import Bin
 from gatewise_sim.fleet.estimate.sketch import Sketch
-from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 
 SUMS: Final = (
     "n",

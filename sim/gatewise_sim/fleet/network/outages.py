@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.workload.spans import DAY, read_clock, read_span
+from gatewise.formats import DAY, read_clock, read_span
 
 PARTS: Final = ("cloud", "link", "broker", "gateway", "workers")
 

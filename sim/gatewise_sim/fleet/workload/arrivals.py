@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
+from gatewise.formats import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.kinds import (
     Bursty,
     Diurnal,
@@ -38,7 +39,6 @@ from gatewise_sim.fleet.workload.sources import (
     Source,
     TraceSource,
 )
-from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.streams import Streams
 
 _Floats = npt.NDArray[np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.workload.spans import DAY
+from gatewise.formats import DAY
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.workload.spans import read_number, read_span
+from gatewise.formats import read_number, read_span
 
 _SHAPES: Final = ("steps", "linear")
 

@@ -17,17 +17,18 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
-from gatewise_sim.fleet.answers import REASON, REASONS
+from gatewise_sim.fleet.answers import REASON, REASONS, ROUTES
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import audit_seed
 from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import DeviceDraws, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
+from gatewise_sim.fleet.tickets import VirtualTicket
+from gatewise_sim.fleet.worker import ServiceTime, VirtualWorker
 
 NAME = "0" * 8
 SENT = [REASON[reason] for reason in ("offloaded", "timeout", "cloud:busy")]

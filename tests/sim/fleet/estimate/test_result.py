@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.answers import REASONS, ROUTES
 from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
 from gatewise_sim.fleet.energy.radio import radio_joules
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
+from gatewise.formats import DAY
 from gatewise_sim.fleet.network.outages import PARTS, Outage, Outages
-from gatewise_sim.fleet.workload.spans import DAY
 from tests.sim.refused import refused
 
 NOON = 43_200.0

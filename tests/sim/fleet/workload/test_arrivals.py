@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gatewise.errors import InputError
+from gatewise.formats import DAY
 from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
 from gatewise_sim.fleet.workload.kinds import (
     Bursty,
@@ -20,7 +21,6 @@ from gatewise_sim.fleet.workload.kinds import (
     Trace,
 )
 from gatewise_sim.fleet.workload.row_mix import RowMix
-from gatewise_sim.fleet.workload.spans import DAY
 from tests.sim.refused import refused
 
 pytestmark = pytest.mark.slow  # fleets are simulated
