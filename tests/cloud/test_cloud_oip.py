@@ -278,8 +278,8 @@ def _install(home):
     install = subprocess.run(
         [
             home / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input",
-            "--disable-pip-version-check", "--retries", "1", "-c", ROOT / "constraints.txt",
-            "mlserver", "onnxruntime", "numpy",
+            "--no-compile", "--disable-pip-version-check", "--retries", "1",
+            "-c", ROOT / "constraints.txt", "mlserver", "onnxruntime", "numpy",
         ],
         capture_output=True,
         text=True,
