@@ -172,7 +172,6 @@ def _root(
 def _app() -> Any:
     app = typer.Typer(
         cls=_Root,
-        add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},

@@ -1,0 +1,26 @@
+"""The root command: completion by a real shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pages import Shell
+
+COMPLETE = """
+_GATEWISE_COMPLETE=source_bash gatewise > completion.sh
+source completion.sh; COMP_WORDS=({}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )); \
+_gatewise_completion gatewise; echo ${{COMPREPLY[*]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("gatewise tr", "train"),
+        ("gatewise repo pub", "publish"),
+        ("gatewise train --max", "--max-loss --max-bytes"),
+    ],
+)
+def test_bash_completes_commands_and_options(typed, offered, tmp_path):
+    with Shell(tmp_path) as shell:
+        assert shell.run(COMPLETE.format(typed)).strip() == offered
