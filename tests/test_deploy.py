@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,7 @@ from gatewise.cli import build
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
+from gatewise_edge.link.topics import answers_topic
 from tests.support import small_bundle
 from tests.support.mosquitto import SecureBroker
 from tests.support.needs import find_program
@@ -178,6 +180,29 @@ def test_dockerfile():
     assert json.loads(arguments["ENTRYPOINT"]) == ["gatewise"]
     check = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
     compile(check[-1], "healthcheck", "exec")
+
+
+# -- Telegraf ----------------------------------------------------------------------------------
+
+
+def test_telegraf_finds_what_a_device_publishes(bundle):
+    """Telegraf's JSON parser drops texts that are neither tags nor named as fields."""
+    conf = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())
+    (consumer,) = conf["inputs"]["mqtt_consumer"]
+    (parsing,) = consumer["topic_parsing"]
+    assert consumer["topics"] == [parsing["topic"]] == [answers_topic("pi-1").replace("pi-1", "+")]
+    levels = zip(answers_topic("pi-1").split("/"), parsing["tags"].split("/"), strict=True)
+    assert {name: level for level, name in levels if name != "_"} == {"device": "pi-1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gatewise", "edge", bundle.path, "--device", "pi-1"],
+        input="[1, 0, 0, 0, 0, 0]\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    line = json.loads(done.stdout.splitlines()[0])
+    texts = {key for key, value in line.items() if isinstance(value, str)}
+    assert texts == {*consumer["tag_keys"], *consumer["json_string_fields"]}
 
 
 # -- metrics -----------------------------------------------------------------------------------
