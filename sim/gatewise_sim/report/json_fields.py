@@ -17,6 +17,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from gatewise.errors import InputError
 
 
+def json_name(field: dataclasses.Field[Any]) -> str:
+    """Name of a field in JSON."""
+    name: str = field.metadata.get("json", field.name)
+    return name
+
+
 def to_document(value: Any) -> Any:
     """Turn a dataclass, and all that is in it, into what JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -24,7 +30,7 @@ def to_document(value: Any) -> Any:
         for field in dataclasses.fields(value):
             part = getattr(value, field.name)
             if part is not None or field.default is not None:
-                found[_json_name(field)] = to_document(part)
+                found[json_name(field)] = to_document(part)
         for name in getattr(value, "json_properties", ()):
             found[name] = to_document(getattr(value, name))
         return found
@@ -67,7 +73,7 @@ def _instance(kind: Any, value: Any, where: str) -> Any:
         raise _wrong(value, where, "an object")
     given = {}
     for field in dataclasses.fields(kind):
-        name = _json_name(field)
+        name = json_name(field)
         if name in value:
             given[field.name] = from_document(
                 _hints(kind)[field.name], value[name], _inside(where, name)
@@ -99,11 +105,6 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
-
-
-def _json_name(field: dataclasses.Field[Any]) -> str:
-    name: str = field.metadata.get("json", field.name)
-    return name
 
 
 def _inside(where: str, name: str) -> str:

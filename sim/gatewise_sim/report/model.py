@@ -309,7 +309,7 @@ class Report:
         return {
             "schema_version": SCHEMA_VERSION,
             **{name: document.pop(name) for name in first},
-            **{name: to_document(getattr(self, name)) for name in _HEADLINE},
+            **{name: to_document(getattr(self, name)) for name in HEADLINE},
             **document,
         }
 
@@ -345,7 +345,7 @@ class Report:
         return cls.from_dict(document)
 
 
-_HEADLINE: Final = (
+HEADLINE: Final = (
     "instances", "offload_rate", "accuracy", "balanced_accuracy", "feature_cost",
     "cost_reduction", "bytes", "latency_ms", "answers", "money",
 )  # fmt: skip
