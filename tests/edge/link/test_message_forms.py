@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from pathlib import Path
 
+import fastjsonschema
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -21,6 +23,10 @@ from gatewise_edge.link.message_forms import (
 from gatewise_edge.link.wire import Request, Response
 
 ID = bytes(range(16))
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
+check = fastjsonschema.compile(SCHEMA)
+#: Refusals for what a schema cannot say: sizes, and how entries go together.
+BEYOND_A_SCHEMA = ("shape", "infinite", "missing", "size")
 
 
 def message(**changes: object) -> bytes:
@@ -37,6 +43,7 @@ def test_a_request_says_what_its_twin_in_cbor_says():
         wire.encode_request(Request(id=ID, model="digits", version="1", ttl_ms=500, X=X))
     )
     for payload in (message(), message(v=1, n=2, k=2), message(new="ignored", more=None)):
+        check(json.loads(payload))
         got = decode_json_request(payload)
         assert (got.id, got.model, got.version) == (twin.id, twin.model, twin.version)
         assert (got.ttl_ms, got.X.dtype) == (twin.ttl_ms, twin.X.dtype)
@@ -105,6 +112,9 @@ def test_reasons(changes, reason):
     with pytest.raises(WireError) as caught:
         decode_json_request(message(**changes))
     assert (caught.value.reason, caught.value.id) == (reason, ID)
+    if reason not in BEYOND_A_SCHEMA and changes != {"m": "\ud800"}:
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            check(json.loads(message(**changes)))
 
 
 @given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))
@@ -121,7 +131,9 @@ plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(
 @given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain)
 def test_an_entry_of_a_wrong_kind_is_refused(key, value):
     with suppress(WireError):
-        assert decode_json_request(message(**{key: value})).X.shape == (2, 2)
+        payload = message(**{key: value})
+        assert decode_json_request(payload).X.shape == (2, 2)
+        check(json.loads(payload))
 
 
 @given(st.data())
@@ -133,6 +145,7 @@ def test_a_response_has_the_same_bits(data):
         exits=[1] * len(p),
     )  # fmt: skip
     got = json.loads(encode_json_response(response))
+    check(got)
     assert np.array_equal(np.array(got["p"], np.float32), response.probabilities)
     del got["p"]
     assert got == {
@@ -143,11 +156,15 @@ def test_a_response_has_the_same_bits(data):
 
 def test_a_refusal():
     busy = Response(id=ID, model="m", version="1", error="busy", detail="full", wait_ms=7)
-    assert json.loads(encode_json_response(busy)) == {
+    told = json.loads(encode_json_response(busy))
+    check(told)
+    assert told == {
         "v": 1, "id": ID.hex(), "m": "m", "mv": "1", "e": "busy", "d": "full", "w": 7,
     }  # fmt: skip
     bare = Response(id=ID, model="", version="", error="bad-request")
-    assert json.loads(encode_json_response(bare)).keys() == {"v", "id", "e", "d"}
+    told = json.loads(encode_json_response(bare))
+    check(told)
+    assert told.keys() == {"v", "id", "e", "d"}
 
 
 @pytest.mark.parametrize("form", [CBOR, JSON])
