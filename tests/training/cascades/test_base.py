@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -202,6 +203,54 @@ def test_guarantees_are_given(method):
     if method in CASCADES:
         with pytest.raises(InputError, match="cannot be guaranteed"):
             system.at(budget=0.1)
+
+
+class Unfit(LogisticRegression):
+    """A model whose fit ends the test: what is wrong with the settings must be said before."""
+
+    def fit(self, X, y, sample_weight=None):
+        raise AssertionError("a model was fitted")
+
+
+GROUPS = np.repeat(np.arange(40), 20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "message"),
+    [
+        (
+            {"max_loss": {"fault": 0.05, "ok": 0.9}},
+            None,
+            "max_loss fault=0.05 takes 59 calibration rows of this class, and there are 8;",
+        ),
+        (
+            {"max_loss": {"fault": 0.05}, "budget": 5.0},
+            None,
+            "max_loss fault=0.05 takes 59 calibration rows of this class, and there are 8;",
+        ),
+        ({"max_loss": {"fault": 0}}, None, "max_loss fault=0 cannot be certified, only one above"),
+        (
+            {"min_recall": {"fault": 0.9}},
+            None,
+            "min_recall fault=0.9 takes 29 calibration rows of this class, and there are 8;",
+        ),
+        ({"min_recall": {"ok": 1}}, None, "min_recall ok=1 cannot be certified, only one below"),
+        (
+            {"max_loss": {"ok": 0.05}},
+            GROUPS,
+            "max_loss ok=0.05 takes 59 calibration groups with this class, and there are 8;",
+        ),
+        ({"max_loss": 1.5}, None, "max_loss must be between 0 and 1, not 1.5"),
+    ],
+)
+def test_a_guarantee_that_no_calibration_rows_can_give_is_refused_before_any_fit(
+    settings, groups, message
+):
+    y = np.where(np.arange(800) % 20 == 0, "fault", "ok")  # 8 of 160 calibration rows
+    X = np.random.default_rng(0).normal(size=(800, 3))
+    system = clone(QUICK).set_params(high_cost_model=Unfit(), guarantee=0.95, **settings)
+    with pytest.raises(InputError, match=re.escape(message)):
+        system.fit(X, y, groups=groups)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from sklearn.svm import SVC, LinearSVC
 
 import gatewise as gw
 from gatewise.decision import labels, stop_score
+from gatewise.errors import InputError
 from tests.support.image_models import conv_graph, digit_images, graph_of, mlp_graph
 
 FIT = slice(0, 700)
@@ -84,6 +85,24 @@ def test_labels_make_it_an_accuracy(image_models):
         low_cost_model=small, high_cost_model=big, max_loss=0.05, guarantee=0.9, random_state=0
     ).fit(images[FREE], y[FREE])
     assert certified.operating_point_.guarantee["calibration_rows"] == 549
+
+
+@pytest.mark.parametrize("gate", ["threshold", "learned"])
+def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_runs(gate):
+    rows = np.random.default_rng(0).normal(size=(100, 4))
+    y = (np.arange(100) % 10 == 0).astype(int)
+    small = LogisticRegression().fit(rows, y)
+
+    def big(_rows):
+        raise AssertionError("the high-cost model was asked")
+
+    pair = gw.PairCascade(
+        low_cost_model=small, high_cost_model=big, classes=[0, 1], gate=gate,
+        max_loss={1: 0.05}, guarantee=0.95, random_state=0,
+    )  # fmt: skip
+    wanted = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
+    with pytest.raises(InputError, match=wanted):
+        pair.fit(rows, y)
 
 
 def test_channels_last_and_integer_inputs():

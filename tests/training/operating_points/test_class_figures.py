@@ -275,8 +275,18 @@ def test_losses_by_class_that_no_rows_can_certify_are_refused_with_the_rows_need
     bounds = ClassBounds.from_mappings((0, 1), None, None, {0: 0.05})
     rows = record.answers.class_rows()[0]
     calibration = CalibrationRecords((record,), (record,), 0.95)
-    with pytest.raises(InputError, match=f"'0' has {rows} calibration rows, 0.05 takes 59"):
+    with pytest.raises(InputError, match=rf"takes 59 .* and there are {rows};"):
         calibration.certify(frontier, bounds, max_loss=1.0)
+
+
+def test_a_class_without_calibration_rows_leaves_no_part_of_its_loss_unused():
+    rows, bounds = rare_record(8, n=400), ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5})
+    rows = rows.rows(rows.answers.truth == 1)
+    promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
+    terms = certify(rows, [rows.measure((0.5, 0.5))], promise).guarantee
+    assert terms["max_loss 0"] == 1
+    assert "unused max_loss 0" not in terms  # it was NaN, which JSON does not have
+    assert terms["unused max_loss 1"] > 0
 
 
 @pytest.mark.parametrize(

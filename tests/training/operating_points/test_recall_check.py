@@ -126,4 +126,6 @@ def test_a_guarantee_certifies_the_bound_or_says_what_it_lacks(rows):
     assert point.guarantee["min_recall fault"] == 0.1
     assert point.log_loss is not None
     with pytest.raises(InputError, match=r"\d+ of class 'fault': 0.\d+ if none is missed"):
+        system.at(max_loss=0.03, min_recall={"fault": 0.88})
+    with pytest.raises(InputError, match=r"recall fault=0.9 takes 22 .* and there are 20;"):
         system.at(max_loss=0.03, min_recall={"fault": 0.9})

@@ -32,6 +32,7 @@ from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import (
@@ -124,6 +125,10 @@ class TrainedClassifier(BudgetedClassifier):
         calibration = None
         if self.guarantee is not None:
             table, calibration = hold_back(table, self.guarantee, seed)
+            promise = Promise.from_bounds(
+                self.guarantee, by_class=self.class_bounds_, **self._goal()
+            )
+            promise.check_class_rows(calibration.y, calibration.splitter)
         plan = ValidationSplit.choose(
             table.x, table.y, table.weight,
             validation=table.validation, seed=seed, splitter=table.splitter,

@@ -34,6 +34,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel, is_given, 
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
@@ -168,18 +169,24 @@ class PairCascade(CascadeClassifier):
             self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
         )
         self._check_prices()
-        reference = np.concatenate(
-            [f0.labels(x[i : i + TOGETHER]) for i in range(0, len(x), TOGETHER)]
-        )
-        self.labelled_ = y is not None
-        truth = reference if y is None else self._class_indices(y, len(x))
-        outputs = stage.margins(x)
         splitter = RowSplitter.checked(len(x), groups, time)
-        if splitter.is_random and y is not None:  # else a file sorted by class would look so
-            warn_of_similar_neighbours(x, truth, stacklevel=2)
         rows, share = splitter.order(check_random_state(self.random_state)), (1, 2)
+        fitting = rows[:0]
         if self.gate == "learned":
             (fitting, rows), share = splitter.cut(rows, 2, 5), (1, 3)
+        tuning, stating = splitter.cut(rows, *share)
+        self.labelled_ = y is not None
+        truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
+        if self.guarantee is not None:
+            promise = Promise.from_bounds(
+                self.guarantee, by_class=self.class_bounds_, **self._goal()
+            )
+            promise.check_class_rows(truth[stating], splitter.take(stating))
+        reference = truth if y is None else _answers(f0, x)
+        if splitter.is_random and y is not None:  # else a file sorted by class would look so
+            warn_of_similar_neighbours(x, truth, stacklevel=2)
+        outputs = stage.margins(x)
+        if self.gate == "learned":
             missed = (labels(outputs) != truth) & (reference == truth)
             _, columns = with_columns(
                 (None, self.gate_features), self.feature_names_, "gate_features"
@@ -195,7 +202,6 @@ class PairCascade(CascadeClassifier):
                 splitter=splitter.take(rows),
             )  # fmt: skip
 
-        tuning, stating = splitter.cut(rows, *share)
         self._state(stage, record(tuning), record(stating))
         return self
 
@@ -347,3 +353,8 @@ class PairCascade(CascadeClassifier):
     def request_bytes_(self) -> int:
         """Bytes of a request with one instance, before compression."""
         return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
+
+
+def _answers(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Class indices that the high-cost model gives, (n,), some rows at a time."""
+    return np.concatenate([f0.labels(x[i : i + TOGETHER]) for i in range(0, len(x), TOGETHER)])

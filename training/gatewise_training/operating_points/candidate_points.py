@@ -23,6 +23,7 @@ from scipy import stats
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.class_guarantee import most_recalls
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
@@ -55,55 +56,26 @@ class CalibrationRecords:
         **bounds: float | None,
     ) -> OperatingPoint:
         """Find the boldest point that keeps the one bound that is not None, and those by class."""
-        rows, groups = len(self.certifying[0].weights), self.certifying[0].splitter.n_groups
+        first = self.certifying[0]
+        rows, groups, answers = len(first.weights), first.splitter.n_groups, first.answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
-        self._check_class_rows(promise)
+        if answers is not None:
+            promise.check_class_rows(answers.truth, first.splitter)
         points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
-        order = candidates(self.tuning, points, promise, rows=self.certifying[0].units)
+        order = candidates(self.tuning, points, promise, rows=first.units)
         point = certify(self.certifying, order, promise)
         if point is None:
-            beside = f" with {promise.by_class.text()}" if promise.by_class else ""
+            beside = recalls = ""
+            if promise.by_class and answers is not None:
+                beside = f" with {promise.by_class.text()}"
+                recalls = most_recalls(promise.by_class, answers.truth, promise.level)
             inside, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
             raise InputError(
                 f"{promise.kind}={promise.bound:g}{beside} cannot be "
                 f"guaranteed at {self.confidence:g} with {rows} calibration rows{inside}"
-                f"{self._class_rows(promise)}; give more {more} or a looser bound"
+                f"{recalls}; give more {more} or a looser bound"
             )
         return point
-
-    def _check_class_rows(self, promise: Promise) -> None:
-        """Refuse losses by class that no answer to the calibration rows could certify."""
-        answers = self.certifying[0].answers
-        if not promise.by_class or answers is None:
-            return
-        short = []
-        for kind, c, bound in promise.by_class.items():
-            rows = answers.class_rows()[c]
-            if kind != "loss" or bound >= 1:
-                continue
-            label = str(promise.by_class.classes[c])
-            if bound <= 0:
-                short.append(f"{label!r} needs a loss above 0")
-            elif rows < (least := math.ceil(math.log(promise.level) / math.log1p(-bound))):
-                short.append(f"{label!r} has {rows} calibration rows, {bound:g} takes {least}")
-        if short:
-            raise InputError(
-                f"max_loss cannot be guaranteed at {self.confidence:g}: {'; '.join(short)}; "
-                "give more rows or a looser bound"
-            )
-
-    def _class_rows(self, promise: Promise) -> str:
-        """How many rows of the bounded classes there are, and the most that they can show."""
-        answers = self.certifying[0].answers
-        if not promise.by_class or answers is None:
-            return ""
-        found = []
-        for c in sorted({c for kind, c, _ in promise.by_class.items() if kind == "recall"}):
-            rows = answers.class_rows()[c]
-            most = promise.level ** (1 / rows) if rows else 0.0
-            label = promise.by_class.classes[c]
-            found.append(f"{rows} of class {str(label)!r}: {most:.3f} if none is missed")
-        return f" ({'; '.join(found)})" if found else ""
 
 
 def candidates(

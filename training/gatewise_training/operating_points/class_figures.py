@@ -215,10 +215,11 @@ class ClassBounds:
 
     def named(self) -> dict[str, float]:
         """Get the bounds by names as ``min_recall fault``."""
-        return {
-            f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}": bound
-            for kind, c, bound in self.items()
-        }
+        return {self.name(kind, c): bound for kind, c, bound in self.items()}
+
+    def name(self, kind: str, c: int) -> str:
+        """Get the name of one of the bounds, as ``min_recall fault``."""
+        return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}"
 
     def as_recalls(self, reference: Shares | None) -> Self:
         """Get bounds that mean the same where the reference has these recalls, without losses."""

@@ -1,7 +1,7 @@
 """Guarantees: bounds that are certified on calibration rows.
 
-Bounds are those on loss, mean cost or offload rate and, beside one of them, on recall, precision
-and loss of classes.
+Bounds are those on loss, mean cost or offload rate and, beside one of them, on classes
+(:mod:`.class_guarantee`).
 
 Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
 that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like the
@@ -10,12 +10,6 @@ sequence: candidates stand in an order that was fixed without the calibration ro
 tested at the full level (:mod:`.risk_tests`), and the last one before the first failure is
 taken. The number of candidates costs nothing, so :func:`.candidates` sets them as close as the
 validation rows allow.
-
-Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
-is the largest of theirs: where a bound is broken its own test passes with probability at most
-delta, so that all pass no more often. Each is tested at the full level therefore. The loss of a
-class is that of its calibration rows, given their number: the high-cost model's recall less the
-system's, by the exact test of a paired difference.
 
 Where rows have groups, groups are what is drawn independently. The promise is then about the mean
 over new groups, each of which counts alike, and every test is a bet on the groups' means, valid
@@ -39,9 +33,20 @@ from numpy.typing import NDArray
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
-from gatewise_training.operating_points.class_figures import ClassBounds, kept_shares
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.class_guarantee import (
+    check_class_rows,
+    class_tests,
+    classes_pass,
+    left_unused,
+)
 from gatewise_training.operating_points.operating_point import OperatingPoint
-from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
+from gatewise_training.operating_points.risk_tests import (
+    loss_limits,
+    rate_pvalue,
+    shuffled_pvalue,
+)
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 Loss = Literal["difference", "regret"]
@@ -83,6 +88,11 @@ class Promise:
     def level(self) -> float:
         """Probability of a false certificate, at most."""
         return 1.0 - self.confidence
+
+    def check_class_rows(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
+        """Refuse bounds on classes that calibration rows of these classes, (n,), cannot certify."""
+        if self.by_class:
+            check_class_rows(self.by_class, truth, splitter, self.level)
 
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
         """Whether thresholds alone keep the one bound, on any rows with finite scores."""
@@ -129,7 +139,11 @@ def certify(
     if promise.kind == "max_loss" and measured.weighted_accuracy is not None:
         terms["loss"] = "weighted accuracy"
     if promise.by_class:
-        terms |= promise.by_class.named() | _left_unused(cascades, measured, promise.by_class)
+        record = cascades[point.chain]
+        lost = _lost(record, cascades[-1], record.exits(point.thresholds))
+        assert record.answers is not None
+        terms |= promise.by_class.named()
+        terms |= left_unused(promise.by_class, record.answers.truth, lost)
     return replace(measured, guarantee=terms)
 
 
@@ -189,115 +203,27 @@ def _tested(
         else:
             values, lowest, highest, bound = _risks(owners, group, reference, exits, promise, loss)
             means = reference.splitter.group_means(values) if grouped else values
-            passed = _bet(means, bound, lowest, highest, level) <= level
+            passed = shuffled_pvalue(means, bound, lowest, highest, level) <= level
             method = "betting on groups" if grouped else "betting"
         for point, record, out, good in zip(group, owners, exits, passed, strict=True):
             certain = promise.is_certain(cascades, point)
             found = "certain" if certain else method if good else None
             # each bound is tested at the full level, and all must pass
             if found is not None and promise.by_class:
-                kept = _classes_pass(record, reference, out, promise.by_class, level)
-                named = "betting on groups" if grouped else _class_tests(promise.by_class)
+                answers, lost = record.answers, _lost(record, reference, out)
+                assert answers is not None
+                kept = classes_pass(promise.by_class, answers, record.splitter, out, lost, level)
+                named = "betting on groups" if grouped else class_tests(promise.by_class)
                 found = f"{found}; by class {named}" if kept else None
             yield point, found
 
 
-def _left_unused(
-    cascades: Sequence[CascadeRecord], point: OperatingPoint, bounds: ClassBounds
-) -> dict[str, float]:
-    """Get the part of each loss by class that calibration rows leave unused, by its name.
-
-    What is promised less what these rows show, over what is promised.
-    """
-    record = cascades[point.chain]
-    exits = record.exits(point.thresholds)
-    unused = {}
-    for kind, c, bound in bounds.items():
-        if kind == "loss" and bound > 0:
-            shown = float(np.mean(_class_losses(record, cascades[-1], exits, c)[1]))
-            unused[f"unused max_loss {bounds.classes[c]}"] = round(1 - shown / bound, 4)
-    return unused
-
-
-def _class_tests(bounds: ClassBounds) -> str:
-    """Name the tests of bounds on classes."""
-    kinds = {
-        "exact paired difference" if k == "loss" else "exact binomial" for k, *_ in bounds.items()
-    }
-    return ", ".join(sorted(kinds))
-
-
-def _class_losses(
-    record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64], c: int
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Get the rows of a class, (n,), and what is lost on each: 1 if the reference alone is right.
-
-    -1 if it alone is wrong, 0 if neither is.
-    """
-    assert record.answers is not None
-    of_class = record.answers.truth == c
-    right = record.correct[exits, np.arange(len(exits))]
-    return of_class, (reference.correct[-1] - right)[of_class]
-
-
-def _loss_passes(
-    record: CascadeRecord,
-    reference: CascadeRecord,
-    exits: NDArray[np.int64],
-    c: int,
-    bound: float,
-    level: float,
-) -> bool:
-    """Whether the loss on a class's rows passes, given how many rows there are."""
-    of_class, lost = _class_losses(record, reference, exits, c)
-    if bound >= 1:
-        return True
-    if not len(lost):
-        return False
-    if record.splitter.n_groups is not None:
-        means = record.splitter.take(of_class).group_means(lost)
-        return bool(_bet(means[None], bound, -np.ones(1), np.ones(1), level)[0] <= level)
-    worse, better = int((lost > 0).sum()), int((lost < 0).sum())
-    return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
-
-
-def _classes_pass(
-    record: CascadeRecord,
-    reference: CascadeRecord,
-    exits: NDArray[np.int64],
-    bounds: ClassBounds,
-    level: float,
-) -> bool:
-    """Whether every bound on a class passes; given how many rows it counts, a rate as any other."""
-    assert record.answers is not None
-    for kind, c, bound in bounds.items():
-        if kind == "loss":
-            if not _loss_passes(record, reference, exits, c, bound, level):
-                return False
-            continue
-        counted, missed = kept_shares(record.answers, exits, kind, c)
-        if record.splitter.n_groups is None:
-            pvalue = float(rate_pvalue(int(missed.sum()), int(counted.sum()), 1 - bound))
-        elif counted.any():  # of the groups that have such rows
-            rates = record.splitter.take(counted).group_means(missed[counted].astype(float))
-            pvalue = float(_bet(rates[None], 1 - bound, np.zeros(1), np.ones(1), level)[0])
-        else:
-            pvalue = 1.0
-        if not pvalue <= level:
-            return False
-    return True
-
-
-def _bet(
-    values: NDArray[np.float64],
-    bound: float,
-    lowest: NDArray[np.float64],
-    highest: NDArray[np.float64],
-    level: float,
+def _lost(
+    record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Bet on values in random order, since files are often sorted."""
-    order = np.random.default_rng(0).permutation(values.shape[1])
-    return mean_pvalue(values[:, order], bound, lowest=lowest, highest=highest, level=level)
+    """Get what is lost on each row, (n,): whether the reference is right, less the system."""
+    lost: NDArray[np.float64] = reference.correct[-1] - record.correct[exits, np.arange(len(exits))]
+    return lost
 
 
 _Values = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]

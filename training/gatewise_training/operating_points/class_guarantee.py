@@ -1,0 +1,147 @@
+"""Guarantees by class: tests of bounds on recall, precision and loss on calibration rows.
+
+Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
+is the largest of theirs: where a bound is broken its own test passes with probability at most
+delta, so that all pass no more often. Each is tested at the full level therefore. The loss of a
+class is that of its calibration rows, given their number: the high-cost model's recall less the
+system's, by the exact test of a paired difference.
+
+The class's rows must be many enough: were a bound broken by a hair, all of `n` rows would still be
+kept with probability ``(1 - bound) ** n``, which may be no more than the level.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    kept_shares,
+)
+from gatewise_training.operating_points.risk_tests import (
+    loss_limits,
+    rate_pvalue,
+    shuffled_pvalue,
+)
+
+
+def check_class_rows(
+    bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
+) -> None:
+    """Refuse bounds that calibration rows of these classes, (n,), cannot certify, however answered.
+
+    Of a precision the rows are known only when they are answered.
+    """
+    short = []
+    for kind, c, bound in bounds.items():
+        lost = bound if kind == "loss" else 1 - bound  # at most, of the class's rows
+        if kind == "precision" or lost >= 1:
+            continue
+        name = f"{bounds.name(kind, c)}={bound:g}"
+        if lost <= 0:
+            side = "above" if kind == "loss" else "below"
+            short.append(f"{name} cannot be certified, only one {side} it")
+            continue
+        of_class = splitter.take(truth == c)
+        n, units = of_class.n, "rows of"
+        if of_class.n_groups is not None:
+            n, units = of_class.n_groups, "groups with"
+        needed = math.ceil(math.log(level) / math.log1p(-lost) - 1e-9)
+        if n < needed:
+            what = f"{needed} calibration {units} this class"
+            short.append(f"{name} takes {what}, and there are {n}")
+    if short:
+        raise InputError(
+            f"guarantee={1 - level:g}: {'; '.join(short)}; give more data or a looser bound"
+        )
+
+
+def most_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
+    """Name the recalls that calibration rows of these classes can show, for a message."""
+    found = []
+    for kind, c, _ in bounds.items():
+        if kind == "recall":
+            rows = int((truth == c).sum())
+            most = level ** (1 / rows) if rows else 0.0
+            label = str(bounds.classes[c])
+            found.append(f"{rows} of class {label!r}: {most:.3f} if none is missed")
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def classes_pass(
+    bounds: ClassBounds,
+    answers: ExitAnswers,
+    splitter: RowSplitter,
+    exits: NDArray[np.int64],
+    lost: NDArray[np.float64],
+    level: float,
+) -> bool:
+    """Whether every bound on a class passes; given how many rows it counts, a rate as any other.
+
+    Shapes: `exits, lost` (n,); a row lost is 1 where the reference alone is right, -1 where it
+    alone is wrong, and 0 elsewhere.
+    """
+    for kind, c, bound in bounds.items():
+        if kind == "loss":
+            of_class = answers.truth == c
+            passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
+        else:
+            counted, missed = kept_shares(answers, exits, kind, c)
+            passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
+        if not passed:
+            return False
+    return True
+
+
+def _loss_passes(
+    lost: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
+) -> bool:
+    """Whether the loss on a class's rows passes, given how many rows there are."""
+    if bound >= 1 or not len(lost):
+        return bound >= 1
+    if splitter.n_groups is not None:
+        means, one = splitter.group_means(lost)[None], np.ones(1)
+        return bool(shuffled_pvalue(means, bound, -one, one, level)[0] <= level)
+    worse, better = int((lost > 0).sum()), int((lost < 0).sum())
+    return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
+
+
+def _share_passes(
+    missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
+) -> bool:
+    """Whether a recall or precision passes, by the rows that it counts."""
+    if splitter.n_groups is None:
+        return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
+    if not len(missed):
+        return False
+    # of the groups that have such rows
+    rates, one = splitter.group_means(missed.astype(float))[None], np.ones(1)
+    return bool(shuffled_pvalue(rates, 1 - bound, 0 * one, one, level)[0] <= level)
+
+
+def class_tests(bounds: ClassBounds) -> str:
+    """Name the tests of bounds on classes."""
+    kinds = {
+        "exact paired difference" if k == "loss" else "exact binomial" for k, *_ in bounds.items()
+    }
+    return ", ".join(sorted(kinds))
+
+
+def left_unused(
+    bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
+) -> dict[str, float]:
+    """Get the part of each loss by class that calibration rows leave unused, by its name.
+
+    What is promised less what these rows, (n,), show, over what is promised.
+    """
+    return {
+        f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
+        for kind, c, bound in bounds.items()
+        if kind == "loss" and bound > 0 and (truth == c).any()
+    }
