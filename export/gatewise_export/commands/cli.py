@@ -27,6 +27,7 @@ from gatewise_export.commands.options import (
     PublicKeyFile,
     Sign,
     Target,
+    by_class_option,
     bytes_option,
     chosen_goal,
 )
@@ -66,7 +67,6 @@ def frontier(
     """
     from gatewise_export.commands.manifest_frontier import (
         bounds_of,
-        by_class_option,
         chosen_point,
         frontier_of,
         points_of,
@@ -76,8 +76,8 @@ def frontier(
     goal = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     bounds = bounds_of(
         opened.manifest,
-        by_class_option("--min-recall", min_recall or ()),
-        by_class_option("--min-precision", min_precision or ()),
+        by_class_option("--min-recall", min_recall),
+        by_class_option("--min-precision", min_precision),
     )
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")

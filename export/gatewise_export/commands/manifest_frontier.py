@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,22 +75,3 @@ def chosen_point(
         )
     chosen = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
     return points_of(manifest).index(chosen)
-
-
-def by_class_option(name: str, texts: Sequence[str]) -> dict[str, float]:
-    """Read an option that is given as ``class=number``, once a class.
-
-    >>> by_class_option("--min-recall", ["fault=0.9"])
-    {'fault': 0.9}
-    """
-    found = {}
-    for text in texts:
-        label, equals, value = text.rpartition("=")
-        try:
-            number = float(value)
-        except ValueError:
-            equals = ""
-        if not equals or not label:
-            raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
-        found[label] = number
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 Budget = Annotated[float | None, typer.Option(help="Mean cost per instance to spend at most.")]
 MaxLoss = Annotated[
     float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
+]
+MaxLossByClass = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="SHARE | CLASS=SHARE",
+        help="Accuracy to give up at most against the high-cost model or, as fault=0.05, recall of "
+        "a class; may be repeated, for several classes.",
+    ),
 ]
 OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
 MinRecall = Annotated[
@@ -66,6 +75,45 @@ def bytes_option(text: str | None) -> int | None:
     if size < 1:
         raise InputError(f"--max-bytes {text}: give a number of bytes, as 65536, 64KB or 1MB")
     return size
+
+
+def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
+    """Read an option that is given as ``class=number``, once a class.
+
+    >>> by_class_option("--min-recall", ["fault=0.9"])
+    {'fault': 0.9}
+    """
+    found: dict[str, float] = {}
+    for text in texts or ():
+        label, equals, value = text.rpartition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not label:
+            raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
+        if label in found:
+            raise InputError(f"{name} {text}: the class stands twice")
+        found[label] = number
+    return found
+
+
+def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
+    """Read ``--max-loss``: the loss of all rows, a plain number, and those by class.
+
+    >>> loss_option(["fault=0.05", "0.02"])
+    (0.02, {'fault': 0.05})
+    """
+    plain = [text for text in texts or () if "=" not in text]
+    if len(plain) > 1:
+        raise InputError(f"--max-loss {plain[1]}: these are two losses of all rows; give one")
+    try:
+        total = float(plain[0]) if plain else None
+    except ValueError:
+        raise InputError(
+            f"--max-loss {plain[0]}: give a number, or a class and one, as fault=0.05"
+        ) from None
+    return total, by_class_option("--max-loss", [text for text in texts or () if "=" in text])
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:

@@ -16,15 +16,17 @@ from gatewise_export.commands.options import (
     BundleName,
     BundleVersion,
     MaxBytes,
-    MaxLoss,
+    MaxLossByClass,
     MinPrecision,
     MinRecall,
     OffloadRate,
     Out,
     Sign,
     Target,
+    by_class_option,
     bytes_option,
     chosen_goal,
+    loss_option,
 )
 from gatewise_export.commands.tables import print_trained
 
@@ -44,7 +46,7 @@ def train(
         ),
     ] = "staged",
     budget: Budget = None,
-    max_loss: MaxLoss = None,
+    max_loss: MaxLossByClass = None,
     offload_rate: OffloadRate = None,
     min_recall: MinRecall = None,
     min_precision: MinPrecision = None,
@@ -119,8 +121,9 @@ def train(
     """Learn a system from a table under a budget, and pack it into a bundle.
 
     Without a budget: the cheapest operating point within 0.01 of the high-cost model's
-    accuracy. The rows held out (or the file's own test part) measure what is printed; they are
-    kept beside the bundle, as bundle-test.csv, for verify, edge and simulate.
+    accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The rows held
+    out (or the file's own test part) measure what is printed; they are kept beside the bundle,
+    as bundle-test.csv, for verify, edge and simulate.
 
     Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
     categories and dates, or have `gatewise init` write a file of kinds and prices.
@@ -132,25 +135,28 @@ def train(
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
         gatewise train log.csv --drop id --categorical supplier --time when --impute --out bundle
+        gatewise train log.csv --max-loss fault=0.05 --max-loss ok=0.01 --out bundle
         gatewise train windows.csv --target activity --groups subject --out bundle
     """
     from dataclasses import asdict
 
-    from gatewise_export.commands.manifest_frontier import by_class_option
     from gatewise_export.training_run import TrainingSettings, rows_beside, train_bundle
     from gatewise_training.data.table_columns import ColumnOptions
 
     weights: Any = class_weight
     if weights is not None and weights != ["balanced"]:
         weights = by_class_option("--class-weight", weights)
+    total, losses = loss_option(max_loss)
+    goal = chosen_goal(budget=budget, max_loss=total, offload_rate=offload_rate)
     objectives = {
-        "min_recall": by_class_option("--min-recall", min_recall or ()) or None,
-        "min_precision": by_class_option("--min-precision", min_precision or ()) or None,
+        "min_recall": by_class_option("--min-recall", min_recall) or None,
+        "min_precision": by_class_option("--min-precision", min_precision) or None,
         "class_weight": "balanced" if weights == ["balanced"] else weights,
         "max_bytes": bytes_option(max_bytes),
         "packed_as": packed_as,
     }
-    goal = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    if losses:
+        objectives["max_loss"] = losses if total is None else {None: total, **losses}
     if sign is not None:
         Signer(sign)  # refuse a key that cannot be used before the training
     settings = TrainingSettings(

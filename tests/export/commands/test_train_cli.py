@@ -110,6 +110,18 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     ([], "say which column is the label"),
     (["--target", "cultivar", "--budget", "3", "--max-loss", "0.1"], "not several"),
     (["--target", "cultivar", "--budget", "-3"], "in the range [0.0"),
+    (
+        ["--target", "cultivar", "--budget", "9", "--max-loss", "0.1", "--max-loss", "north=0.1"],
+        "not several",
+    ),
+    (["--target", "cultivar", "--max-loss", "much"], "--max-loss much: give a number, or a class"),
+    (["--target", "cultivar", "--max-loss", "0.1", "--max-loss", "0.2"], "two losses of all rows"),
+    (["--target", "cultivar", "--max-loss", "moon=0.1"], "max_loss: there is no class 'moon'"),
+    (["--target", "cultivar", "--max-loss", "north=2"], "max_loss: 'north' has 2.0"),
+    (
+        ["--target", "cultivar", "--min-recall", "north=0.1", "--min-recall", "north=0.2"],
+        "--min-recall north=0.2: the class stands twice",
+    ),
     (["--target", "cultivar", "--method", "magic"], "no method 'magic'"),
     (["--target", "cultivar", "--budget", "0.5"], "below the price of the cheapest feature"),
     (["--target", "cultivar", "--time", "hue=%A"], "'%A' is no format of a time"),
@@ -192,6 +204,30 @@ def test_a_system_for_a_device_of_few_bytes(
     assert sum(stage.bytes for stage in manifest.every_stage) <= 5120
     single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
     assert "--max-bytes" in refused("train", *table_, *single)
+
+
+def test_losses_by_class_stand_by_themselves_and_beside_a_budget_or_a_number(
+    home: Path, run: Run, refused: Refused, tmp_path: Path
+) -> None:
+    out, losses = tmp_path / "b", ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
+    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt", *losses]
+    for beside in ([], ["--budget", "5"], ["--max-loss", "0.05"]):
+        status, _, err = run(*train, *beside, "--out", out, "--json")
+        assert (status, err) == (0, "")
+        manifest = Bundle.open(out).manifest
+        point, best = manifest.active_point, manifest.reference_recall
+        middle, north, south = range(3)
+        assert point.recall[north] >= best[north] - 0.3 - 1e-6
+        assert point.recall[south] >= best[south] - 0.5 - 1e-6
+        # a bundle keeps them as the recalls that they leave
+        assert manifest.min_recall[middle] is None
+        assert manifest.min_recall[north] == pytest.approx(best[north] - 0.3, abs=1e-5)
+        if "--budget" in beside:
+            assert point.expected_cost <= 5
+        if "0.05" in beside:
+            assert point.accuracy >= manifest.reference_accuracy - 0.05
+    single = ["--method", "greedy-miser", *losses, "--out", tmp_path / "none"]
+    assert "'max_loss'" in refused("train", home / "wine.csv", "--target", "cultivar", *single)
 
 
 def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
