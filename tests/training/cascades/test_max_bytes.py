@@ -8,9 +8,13 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 import gatewise as gw
+from gatewise.acquisition import exit_costs
+from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.model_families import Bounds, cross_fitted_stage, shaped
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of
 
@@ -65,6 +69,39 @@ def test_large_trees_are_found_where_small_ones_cannot_do_it() -> None:
     leaves = [(s.model.n_nodes + s.n_trees) / 2 / s.n_trees for c in alone for s in c]
     assert max(leaves) > 12
     assert best > 0.8
+
+
+def tree(*features: int) -> TreeEnsemble:
+    """A tree that tests these features one after another, each where the last was above 0."""
+    n = len(features)
+    inner, leaf = np.arange(n), np.full(n + 1, -1)
+    return TreeEnsemble(
+        np.int32([*features, *leaf]), np.zeros(2 * n + 1, np.float32),
+        np.int32([*(n + inner), *leaf]), np.int32([*(inner + 1)[:-1], 2 * n, *leaf]),
+        np.zeros(2 * n + 1, bool), np.ones((2 * n + 1, 1), np.float32), np.int32([0]),
+        np.int32([0]), np.zeros(1, np.float32), 3,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("acquisition", "saved"), [("stage", 30.0), ("node", 0.0)])
+def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, saved) -> None:
+    """Node by node no row went beyond feature 0, which the stage that is kept reads too."""
+    rows = -np.ones((4, 3), np.float32)
+    chain = tuple(
+        Stage.from_model(tree(*features), "sigmoid", acquisition=acquisition)
+        for features in ((0, 1, 2), (0,))
+    )
+    system = gw.StagedCascade(max_bytes=1000)
+    system.high_cost_model_, system.feature_costs_ = None, gw.FeatureCosts([1.0, 10.0, 20.0])
+    system.n_features_in_, system.classes_ = 3, np.array([0, 1])
+    system.max_bytes_, system.chains_ = 1000, (chain,)
+    point = OperatingPoint((None, ALWAYS_STOP), 1.0 + saved, 0.9, 0.0, exit_shares=(0.0, 1.0, 0.0))
+    system._take(point)
+    assert system.operating_point_.thresholds == (ALWAYS_STOP,)
+    assert system.operating_point_.cost == pytest.approx(1.0)
+    assert exit_costs(
+        system.feature_costs_, [stage.acquired(rows) for stage in system.stages_]
+    ).max() == pytest.approx(1.0)
 
 
 @pytest.mark.slow

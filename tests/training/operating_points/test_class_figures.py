@@ -238,6 +238,20 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_picked(losses):
     assert frontier.at(max_loss=losses).cost == pytest.approx(min(kept))
 
 
+def test_losses_are_numbers_of_any_kind_and_a_refusal_names_them_not_recalls():
+    record = rare_record(0)
+    last = np.full(len(record.weights), record.n_stages)
+    recall = record.answers.figures(last, record.weights)["recall"]
+    low = record.measure((ALWAYS_STOP, None))
+    frontier = Frontier.from_points(
+        [low], reference_accuracy=0.9, classes=(0, 1), reference_recall=recall
+    )
+    frontier = replace(frontier, class_rows=record.answers.class_rows())
+    assert frontier.at(max_loss={0: np.float32(0.9), 1: np.int64(1)}) == low
+    with pytest.raises(InputError, match=r"no operating point keeps max_loss 0=0.01:"):
+        frontier.at(max_loss={0: 0.01})
+
+
 @pytest.mark.slow
 def test_losses_by_class_are_certified_as_promised():
     """A pool is the truth; of certificates on rows drawn from it at most 5 % may break a bound."""
@@ -296,6 +310,9 @@ def test_a_class_without_calibration_rows_leaves_no_part_of_its_loss_unused():
         ({0: 1.5}, "max_loss: '0' has 1.5"),
         ({}, "max_loss: a dict needs a class"),
         ({None: 0.1}, "max_loss: a dict needs a class"),
+        ({0: 0.1, None: -0.1}, "max_loss: None, the loss of all rows, is -0.1"),
+        ({0: 0.1, None: "low"}, "max_loss: None, the loss of all rows, is 'low'"),
+        (-0.1, "max_loss must be a number of at least 0, not -0.1"),
     ],
 )
 def test_losses_by_class_that_are_none_are_refused(given, message):
@@ -305,5 +322,7 @@ def test_losses_by_class_that_are_none_are_refused(given, message):
     )
     with pytest.raises(InputError, match=message):
         frontier.at(max_loss=given)
+    with pytest.raises(InputError, match="offload_rate must be a number of at least 0, not nan"):
+        frontier.at(offload_rate=np.nan)
     with pytest.raises(InputError, match="leave out None"):
         frontier.at(max_loss={0: 0.1, None: 0.1}, budget=5.0)

@@ -136,7 +136,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _take(self, point: OperatingPoint) -> None:
         """Make a point the active one; with `max_bytes_` its chain has no stage that never stops.
 
-        Devices keep none of those then. What the instances acquired for them alone falls away.
+        Devices keep none of those then. What the instances acquired for them alone falls away;
+        where stages acquire node by node, the cost stays as an upper bound.
         """
         chains = self.chains_[: self._n_chains]
         stages = chains[point.chain]
@@ -155,17 +156,20 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         left = tuple(stages[s] for s in kept)
         exits = [*kept, len(stages)]
         shares = np.array(point.exit_shares)[exits]
-        n = self.n_features_in_
-        before, after = (
-            self._exit_costs([s.at_most(n) for s in some], [s.tier for s in some])
-            for some in (stages, left)
-        )
+        n, cost = self.n_features_in_, point.cost
+        # node by node a row may acquire less than a stage can: what it saves is not known here
+        if all(stage.acquisition == "stage" for stage in stages):
+            before, after = (
+                self._exit_costs([s.at_most(n) for s in some], [s.tier for s in some])
+                for some in (stages, left)
+            )
+            cost -= float(shares @ (before[exits] - after))
         gate = sum(stage.on_device for stage in stages) - 1
         self.chains_ = (*chains, left)
         self.operating_point_ = replace(
             point,
             thresholds=tuple(point.thresholds[s] for s in kept),
-            cost=point.cost - float(shares @ (before[exits] - after)),
+            cost=cost,
             exit_shares=tuple(shares.tolist()),
             gate_range=point.gate_range if gate in kept else None,
             chain=len(chains),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
@@ -135,7 +136,7 @@ def by_class(
             some = ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
             problems.append(f"there is no class {text!r}; there are {some}")
             continue
-        good = isinstance(value, int | float) and not isinstance(value, bool)
+        good = isinstance(value, Real) and not isinstance(value, bool)
         if not good or not low <= value <= high or value == math.inf:
             limits = f"a number of at least {low:g}" + f", up to {high:g}" * (high < math.inf)
             problems.append(f"{text!r} has {value!r}, which must be {limits}")
@@ -161,7 +162,13 @@ def split_loss(
         raise InputError("max_loss: leave out None, the loss of all rows, beside another goal")
     if not losses:
         raise InputError("max_loss: a dict needs a class, as {'fault': 0.05}")
-    return (None if beside else given.get(None, 1.0)), losses
+    total = given.get(None, 1.0)
+    if not isinstance(total, Real) or not 0 <= total < math.inf:
+        raise InputError(
+            f"max_loss: None, the loss of all rows, is {total!r}, which must be a number of at "
+            "least 0"
+        )
+    return (None if beside else total), losses
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from functools import partial
 from numbers import Integral
 from typing import Any
 
-import numpy as np
-
 from gatewise.console import html_table
 from gatewise.errors import InputError, TooLargeError
 from gatewise.formats import byte_size, threshold
@@ -261,13 +259,13 @@ class Frontier:
         offload_rate: float | None = None,
         slack: float = 0.0,
     ) -> OperatingPoint:
-        given = [v for v in (budget, max_loss, offload_rate) if v is not None]
+        goals = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
+        given = [(name, value) for name, value in goals.items() if value is not None]
         if len(given) != 1:
             raise InputError("give exactly one of budget, max_loss and offload_rate")
-        if not np.isfinite(given[0]) or given[0] < 0:
-            raise InputError(
-                f"budget, max_loss and offload_rate must be at least 0, not {given[0]}"
-            )
+        ((name, value),) = given
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name} must be a number of at least 0, not {value}")
         if max_loss is not None:
             floor = self.reference_merit - max_loss - 1e-12
             good = [p for p in self.points if p.merit - slack * _error(p) >= floor]
@@ -293,16 +291,16 @@ class Frontier:
 
         Raises InputError, with the most that is reached, if none keeps them.
         """
-        bounds = bounds.as_recalls(self.reference_recall)
+        recalls = bounds.as_recalls(self.reference_recall)
         every = (*self.points, *self.others)
-        margins = [bounds.margin(p, self.class_rows) for p in every]
+        margins = [recalls.margin(p, self.class_rows) for p in every]
         for least in (slack, 0.0):
             kept = [p for p, margin in zip(every, margins, strict=True) if margin >= least]
             if kept:
                 return kept
         raise InputError(
             f"no operating point keeps {bounds.text()}: on validation rows "
-            f"{bounds.best(every)}; lower the bound, or fit with class_weight='balanced'"
+            f"{recalls.best(every)}; give a looser bound, or fit with class_weight='balanced'"
         )
 
     def to_frame(self) -> Any:
