@@ -31,8 +31,8 @@ from gatewise_export.training_data import Split, feature_table, load_dataset, sp
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
-from gatewise_training.cascades.fitting import Validation
 from gatewise_training.data.datasets import Dataset
+from gatewise_training.data.input_checks import Validation
 from gatewise_training.data.neighbouring_rows import neighbour_remark
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier

@@ -15,7 +15,8 @@ from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.packing.verification import self_test, verify, verify_graphs
 from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
+from gatewise_training.learners.model_families import cross_fitted_stage
+from gatewise_training.learners.stage_bounds import Bounds
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 

@@ -36,7 +36,8 @@ from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-    from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+    from gatewise_training.operating_points.frontier import Frontier
+    from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 def frontier(
@@ -230,7 +231,7 @@ def _frontier_document(
 
 
 def _draw(curve: Frontier, active: OperatingPoint, title: str, path: Path) -> None:
-    from gatewise_training.operating_points.frontier import FrontierDisplay
+    from gatewise_training.views.frontier_display import FrontierDisplay
 
     display = FrontierDisplay(curve, name=title).plot(active=active)
     display.figure_.savefig(path)

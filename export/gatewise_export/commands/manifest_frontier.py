@@ -9,7 +9,8 @@ from typing import Any
 from gatewise.errors import InputError
 from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import kept_bytes
 
 

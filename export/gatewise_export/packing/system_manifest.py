@@ -30,7 +30,7 @@ from gatewise_signals.signal_input import WINDOW, SignalInput
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
     from gatewise_training.cascades.base import BudgetedClassifier
-    from gatewise_training.operating_points.frontier import OperatingPoint
+    from gatewise_training.operating_points.operating_point import OperatingPoint
 
 CLOUD = "cloud.onnx"
 BACKEND = "backend.json"

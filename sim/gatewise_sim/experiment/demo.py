@@ -242,7 +242,7 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
 
 
 def _frontier_plot(system: Any, name: str, beside: Any) -> str:
-    from gatewise_training.operating_points.frontier import FrontierDisplay
+    from gatewise_training.views.frontier_display import FrontierDisplay
 
     drawn = io.StringIO()
     display = FrontierDisplay.from_estimator(system, name=name)

@@ -20,7 +20,7 @@ from gatewise_export.commands.manifest_frontier import (
 from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 def open_whole(

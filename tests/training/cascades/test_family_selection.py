@@ -8,7 +8,7 @@ import pytest
 from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
-from gatewise_training.learners.model_families import Bounds
+from gatewise_training.learners.stage_bounds import Bounds
 from tests.support.fit_problems import problem_of
 
 SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]

@@ -13,7 +13,8 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.model_families import Bounds, cross_fitted_stage, shaped
+from gatewise_training.learners.model_families import cross_fitted_stage
+from gatewise_training.learners.stage_bounds import Bounds, shaped
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of

@@ -17,7 +17,7 @@ from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, PenaltySweep, Task
-from gatewise_training.operating_points.frontier import FrontierDisplay
+from gatewise_training.views.frontier_display import FrontierDisplay
 from tests.support.ranked_queries import queries
 from tests.support.tree_walks import counted
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError, TooLargeError
-from gatewise_training.operating_points.frontier import Frontier, FrontierDisplay, OperatingPoint
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import CascadeRecord, kept_bytes
 
@@ -119,11 +120,3 @@ def test_bytes_change_neither_curve_nor_hull(figures) -> None:
     frame = surface.to_frame()
     assert frame["on_curve"].sum() == len(plain.points)
     assert frame["bytes"].tolist() == [p.bytes for p in (*surface.points, *surface.others)]
-
-
-def test_smaller_devices_have_curves_of_their_own_in_the_plot() -> None:
-    small = OperatingPoint((0.5,), cost=2.0, accuracy=0.8, offload_rate=0.1, bytes=1000)
-    large = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, bytes=60_000)
-    frontier = Frontier.from_points([large], reference_accuracy=1.0).with_small([small, large])
-    axes = FrontierDisplay(frontier, name="s").plot().ax_
-    assert axes.get_legend_handles_labels()[1] == ["s", "s in 8.2 kB", "s in 1.0 kB"]

@@ -27,8 +27,9 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
-from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK
 from gatewise_training.operating_points.gate_ranges import gate_limits
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord
 from gatewise_training.views.explanation import Explanation, explain, one_row
 

@@ -29,12 +29,9 @@ from gatewise_training.data.input_checks import (
     feature_names,
 )
 from gatewise_training.operating_points.class_figures import split_loss
-from gatewise_training.operating_points.frontier import (
-    SLACK,
-    Frontier,
-    FrontierDisplay,
-    OperatingPoint,
-)
+from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.stage_display import StageDisplay
 from gatewise_training.views.summary import summary_html, summary_text
 

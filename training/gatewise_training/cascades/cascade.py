@@ -17,12 +17,13 @@ from gatewise.tiers import PackedAs
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.fitting import TrainedClassifier, Validation
+from gatewise_training.cascades.fitting import TrainedClassifier
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
     NOT_NEGATIVE,
     Constraints,
     Table,
+    Validation,
     is_fitted,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given

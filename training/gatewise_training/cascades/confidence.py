@@ -19,7 +19,8 @@ from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.learners.model_families import FAMILIES, Bounds
+from gatewise_training.learners.model_families import FAMILIES
+from gatewise_training.learners.stage_bounds import Bounds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -23,7 +23,8 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.feature_selection.forward import come_in_blocks
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS
-from gatewise_training.learners.model_families import Bounds, cross_fitted_stage, shaped
+from gatewise_training.learners.model_families import cross_fitted_stage
+from gatewise_training.learners.stage_bounds import Bounds, shaped
 
 FAR_WORSE = 1.25
 """A family whose regret is so many times the best one's will not be selected beside it."""

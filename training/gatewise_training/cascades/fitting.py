@@ -26,13 +26,14 @@ from gatewise.models.stage import Stage
 from gatewise.prices import LARGEST_REQUEST, request_bytes
 from gatewise_training.cascades.base import BudgetedClassifier, class_details
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import Table, check_training
+from gatewise_training.data.input_checks import Table, Validation, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
-from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import (
@@ -40,9 +41,6 @@ from gatewise_training.operating_points.thresholds import (
     frontier_points,
     kept_bytes,
 )
-
-Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
-"""Validation rows, their labels and, where rows have groups, their groups."""
 
 
 class TrainedClassifier(BudgetedClassifier):

@@ -21,7 +21,8 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import capacity, link_of
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
-from gatewise_training.learners.model_families import ROUNDS, Bounds
+from gatewise_training.learners.model_families import ROUNDS
+from gatewise_training.learners.stage_bounds import Bounds
 
 PROBE_ROWS = 20000
 """Rows of a small model that shows what a price leads to."""

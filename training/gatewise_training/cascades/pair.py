@@ -33,8 +33,9 @@ from gatewise_training.learners.given_classifiers import (
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.guarantee import Promise
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 

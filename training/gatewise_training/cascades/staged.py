@@ -36,7 +36,8 @@ from gatewise_training.feature_selection.forward import (
 )
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.given_classifiers import check_given, given_stages
-from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
+from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
+from gatewise_training.learners.stage_bounds import Bounds
 
 FEW_UNITS = 32
 """Up to so many features and groups, forward selection is cheap enough to be tried always."""

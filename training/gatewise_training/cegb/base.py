@@ -28,7 +28,7 @@ from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 @dataclass(frozen=True, eq=False)

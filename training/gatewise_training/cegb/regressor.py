@@ -13,10 +13,8 @@ from sklearn.utils.validation import _check_sample_weight
 
 from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.objectives import Measured
-from gatewise_training.data.input_checks import check_values, checked_splitter
+from gatewise_training.data.input_checks import Validation, check_values, checked_splitter
 from gatewise_training.data.validation_split import after, chosen_folds, folds_of
-
-Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

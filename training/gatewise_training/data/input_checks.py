@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import (
     Interval,
@@ -28,6 +28,9 @@ from gatewise_training.data.row_splitter import RowSplitter
 
 Constraints = dict[str, list[Any]]
 """What values each parameter of an estimator takes, in scikit-learn's terms."""
+
+Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
+"""A user's validation rows, their labels and, where rows have groups, their groups."""
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")

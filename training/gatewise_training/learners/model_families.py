@@ -1,12 +1,12 @@
 """Model families of a stage, each fitted on some columns as a flat model.
 
 A flat model's float32 margins are the same bits everywhere. Bounds for small devices are part of
-the fit: a family shrinks its models to them.
+the fit: a family shrinks its models to them (:mod:`.stage_bounds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +18,8 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import NODE_BYTES, TreeEnsemble
-from gatewise.tiers import PackedAs
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
-from gatewise_training.graphs.packed_size import (
-    SUMS_GRAPH_BYTES,
-    TREES_GRAPH_BYTES,
-    packed_bytes,
-    tree_bytes,
-)
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     RANDOM_THRESHOLDS,
@@ -35,102 +28,10 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
+from gatewise_training.learners.stage_bounds import Bounds
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
-
-LEAVES = (4, 8, 16, 31, 63, 127, 255)
-"""Leaves of a tree that are tried within a bound of size."""
-HIGH_RATE = 0.4
-"""Learning rate that makes much of few trees."""
-FEWEST_ROUNDS = 4
-"""Larger trees are not tried once fewer rounds of them fit."""
-SOME_TREES, FEW_LEAVES = 24, 8
-"""Without a search, trees have fewer leaves until so many fit, and no fewer than so many."""
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """Leaves of each tree, and the learning rate."""
-
-    leaves: int
-    rate: float
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a stage must keep; None: no bound.
-
-    `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as a device
-    keeps it, in the form `packed_as`. `shape`: that of boosted trees, where it is searched.
-    """
-
-    stage_bytes: int | None = None
-    trees: int | None = None
-    packed_bytes: int | None = None
-    packed_as: PackedAs = "c99"
-    shape: TreeShape | None = None
-
-    @property
-    def packed_numbers(self) -> int | None:
-        """Bytes for a model's numbers, less what is packed beside them."""
-        if self.packed_bytes is None:
-            return None
-        return self.packed_bytes - (SUMS_GRAPH_BYTES if self.packed_as == "onnx" else 0)
-
-    @property
-    def of_size(self) -> bool:
-        """Whether any bound is one of size."""
-        return self.stage_bytes is not None or self.packed_bytes is not None
-
-    def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
-        """Round leaves to 8 bits where the size of C's tables is bounded.
-
-        Not those of boosted trees of more than two classes: the leaves of rare ones are huge.
-        """
-        small = self.packed_bytes is not None and self.packed_as == "c99"
-        small &= trees.n_outputs == 1 or bool((trees.output < 0).all())
-        return trees.with_byte_leaves() if small else trees
-
-    def admit(self, stage: Stage) -> bool:
-        """Whether a fitted stage is within the bounds."""
-        fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
-        if fits and self.packed_bytes is not None:
-            fits = packed_bytes((stage,), self.packed_as)[0] <= self.packed_bytes
-        return fits and (self.trees is None or stage.n_trees <= self.trees)
-
-    def trees_of(self, leaves: int, n_columns: int, outputs: int, values: int = 1) -> int | None:
-        """Get how many trees of so many leaves fit, of a model that reads so many columns.
-
-        `values` are the numbers of a leaf. None: as many as one likes.
-        """
-        most = [] if self.trees is None else [self.trees]
-        if self.stage_bytes is not None:
-            flat = (2 * leaves - 1) * (NODE_BYTES + 4 * (values - 1))
-            most.append(self.stage_bytes // flat)
-        if self.packed_bytes is not None:
-            beside = 6 * n_columns + 4 * outputs + 16
-            if self.packed_as == "onnx":
-                beside = TREES_GRAPH_BYTES
-            leaf = 4 if outputs > 1 and values == 1 else 1  # as `rounded` has them
-            tree = tree_bytes(leaves, leaf, values, n_columns, self.packed_as) + (outputs > 1)
-            most.append((self.packed_bytes - beside) // tree)
-        return min(most, default=None)
-
-    def tree_budget(
-        self, n_trees: int, n_leaves: int, n_columns: int, outputs: int = 1, values: int = 1
-    ) -> tuple[int, int]:
-        """Get trees and leaves of each that fit: few leaves rather than few trees, but not tiny."""
-        if self.shape is not None:
-            n_leaves = self.shape.leaves
-        wanted, of_size = min(n_trees, SOME_TREES * outputs), replace(self, trees=None)
-        while self.shape is None and n_leaves > FEW_LEAVES:
-            fitting = of_size.trees_of(n_leaves, n_columns, outputs, values)
-            if fitting is None or fitting >= wanted:
-                break
-            n_leaves = max(FEW_LEAVES, n_leaves // 2)
-        fitting = self.trees_of(n_leaves, n_columns, outputs, values)
-        return max(1, n_trees if fitting is None else min(n_trees, fitting)), n_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,29 +194,6 @@ def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]
     """
     few = ("random-boosting",) if n_rows <= LARGE_ROWS else ()
     return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", "svm")))
-
-
-def shaped(
-    families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
-) -> dict[str, tuple[str, Bounds]]:
-    """List what to try within bounds: of boosted trees, each shape that is worth it.
-
-    Which is best depends on the data: few large trees at a high rate, or many small ones.
-    """
-    found = {family: (family, bounds) for family in families}
-    if not bounds.of_size or "boosting" not in found:
-        return found
-    outputs = 1 if n_classes == 2 else n_classes
-    most = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
-    del found["boosting"]
-    for leaves in LEAVES:
-        rounds = (bounds.trees_of(leaves, n_columns, outputs) or 0) // outputs
-        if leaves > LEAVES[0] and (leaves > most or rounds < FEWEST_ROUNDS):
-            break
-        for rate in (HIGH_RATE, 0.2 if rounds < 100 else 0.1):
-            shape = replace(bounds, shape=TreeShape(leaves, rate))
-            found[f"boosting, {leaves} leaves, rate {rate:g}"] = "boosting", shape
-    return found
 
 
 def cross_fitted_stage(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,6 @@ from gatewise_training.operating_points.risk_tests import (
     shuffled_pvalue,
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord
-
-Loss = Literal["difference", "regret"]
 
 TOGETHER = 32
 """Candidates that are tested in one go."""
@@ -113,13 +110,11 @@ def certify(
     records: CascadeRecord | Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
     promise: Promise,
-    *,
-    loss: Loss = "difference",
 ) -> OperatingPoint | None:
     """Find the boldest candidate that keeps a promise."""
     cascades = checked_records(records, promise, weighted=False)
     found: tuple[OperatingPoint, str] | None = None
-    for point, method in _tested(cascades, candidates, promise, loss):
+    for point, method in _tested(cascades, candidates, promise):
         if method is None:
             break
         found = point, method
@@ -184,7 +179,6 @@ def _tested(
     cascades: Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
     promise: Promise,
-    loss: Loss,
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
     """Yield each candidate with the method that certifies it, or None."""
     reference, level = cascades[-1], promise.level
@@ -198,10 +192,10 @@ def _tested(
             passed = rate_pvalue(sent.sum(axis=1), sent.shape[1], promise.bound) <= level
             method = "exact binomial"
         elif promise.kind == "max_loss" and not grouped and reference.class_weights is None:
-            passed = _losses_pass(owners, reference.correct[-1], exits, promise, loss)
-            method = "exact paired difference" if loss == "difference" else "exact regret"
+            passed = _losses_pass(owners, reference.correct[-1], exits, promise)
+            method = "exact paired difference"
         else:
-            values, lowest, highest, bound = _risks(owners, group, reference, exits, promise, loss)
+            values, lowest, highest, bound = _risks(owners, group, reference, exits, promise)
             means = reference.splitter.group_means(values) if grouped else values
             passed = shuffled_pvalue(means, bound, lowest, highest, level) <= level
             method = "betting on groups" if grouped else "betting"
@@ -235,7 +229,6 @@ def _risks(
     reference: CascadeRecord,
     exits: NDArray[np.int64],
     promise: Promise,
-    loss: Loss,
 ) -> _Values:
     """Values of each candidate's rows, the least and most that they can be, and their bound.
 
@@ -254,8 +247,6 @@ def _risks(
         )
     right = _right(owners, exits)
     lost = reference.correct[-1] - right
-    if loss == "regret":
-        lost = np.maximum(lost, 0.0)
     weights = reference.worths
     most = float(weights.max())
     return (
@@ -282,14 +273,11 @@ def _losses_pass(
     reference: NDArray[np.float64],
     exits: NDArray[np.int64],
     promise: Promise,
-    loss: Loss,
 ) -> NDArray[np.bool_]:
     if promise.bound >= 1:  # no loss is more
         return np.ones(len(exits), bool)
     n, right = exits.shape[1], _right(owners, exits)
     worse = (right < reference).sum(axis=1)
-    if loss == "regret":
-        return rate_pvalue(worse, n, promise.bound) <= promise.level
     better = (right > reference).sum(axis=1)
     limits = loss_limits(n, promise.bound, promise.level)
     passed: NDArray[np.bool_] = worse - better <= limits[worse + better]

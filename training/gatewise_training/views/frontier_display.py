@@ -1,0 +1,85 @@
+"""Plot of accuracy against cost: operating points, their hull, and those of smaller devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatewise.formats import byte_size
+from gatewise_training.operating_points.operating_point import OperatingPoint
+
+
+class FrontierDisplay:
+    """Plot of accuracy against cost, of the :class:`.Frontier` of one system or several.
+
+    Examples
+    --------
+    ``FrontierDisplay.from_estimator(system, name="staged").ax_.figure.savefig("f.png")``
+    draws one; pass ``ax=display.ax_`` to put the next system into the same plot.
+    """
+
+    def __init__(self, frontier: Any, *, name: str = "") -> None:
+        self.frontier = frontier
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls, system: Any, *, name: str | None = None, ax: Any = None
+    ) -> FrontierDisplay:
+        """Plot the frontier of a fitted system.
+
+        Parameters
+        ----------
+        system : a fitted cascade or budgeted model
+        name : str, optional
+            Its label; the class's name by default.
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+
+        Returns
+        -------
+        FrontierDisplay
+            With `ax_` and `figure_`.
+        """
+        display = cls(
+            system.frontier_,
+            name=type(system).__name__ if name is None else name,
+        )
+        return display.plot(ax=ax, active=system.operating_point_)
+
+    def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
+        """Draw points faint, the hull as a line, the active operating point as a ring.
+
+        Dotted: the hulls of what devices of less memory reach, an eighth each time.
+        """
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(6.4, 4.2), layout="constrained").subplots()
+        points, hull = self.frontier.points, self.frontier.hull().points
+        line = ax.plot(*_xy(hull), marker=".", label=self.name)[0]
+        ax.plot(*_xy(points), ".", alpha=0.3, color=line.get_color())
+        for size in self._smaller_sizes():
+            curve = self.frontier.within_bytes(size).hull().points
+            ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
+        if active is not None:
+            ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
+            ax.plot([active.cost], [active.merit], "o", color=line.get_color(), **ring)
+        merit = "weighted accuracy" if self.frontier.weighted else "accuracy"
+        ax.set(xlabel="mean cost per instance", ylabel=f"{merit} on validation data")
+        ax.grid(alpha=0.25)
+        ax.legend(loc="lower right", frameon=False)
+        self.ax_ = ax
+        self.figure_ = ax.figure
+        return self
+
+    def _smaller_sizes(self) -> list[int]:
+        """Bytes to draw a curve for, where there are points as small: powers of 2."""
+        sizes = [p.bytes for p in (*self.frontier.points, *self.frontier.others)]
+        largest = max(p.bytes for p in self.frontier.points)
+        powers = [1 << max(largest.bit_length() - 3 * i, 0) for i in (1, 2)]
+        return [size for size in powers if min(sizes) <= size < largest]
+
+
+def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
+    return [p.cost for p in points], [p.merit for p in points]
