@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.bench_guarantee import certify_regret
 from gatewise.decision import ALWAYS_STOP, labels, split
 from gatewise.errors import InputError
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.risk_tests import rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 from tests.support.shared_data import shared_data
 
@@ -122,23 +122,11 @@ def test_offload_rates_on_letters_are_used_up_but_for_a_tenth(letters, rate):
     assert 1 - risks.mean() / rate <= 0.1
 
 
-def certify_regret(rows, order, bound):
-    """What counts losses alone would find: no row that only the cascade gets right makes up."""
-    found = None
-    for point in order:
-        right = rows.correct[rows.exits(point.thresholds), np.arange(len(rows.weights))]
-        worse = int((right < rows.correct[-1]).sum())
-        if rate_pvalue(worse, len(right), bound.bound) > bound.level:
-            break
-        found = point
-    return found
-
-
 @pytest.mark.slow
 def test_losses_on_letters_are_kept_and_the_difference_wastes_less_than_the_regret(letters):
     difference, regret = (
         np.array(list(resampled(*letters, 4000, max_loss=0.02, certify=test)))
-        for test in (certify, certify_regret)
+        for test in (certify, lambda rows, *rest: certify_regret([rows], *rest))
     )
     for found in (difference, regret):
         assert (found > 0.02).mean() <= MOST_VIOLATIONS
