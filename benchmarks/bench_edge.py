@@ -91,7 +91,7 @@ def _noop() -> Call:
     import onnxruntime
     from onnx import TensorProto, helper
 
-    shape = ["n", 16]
+    shape: list[str | int | None] = ["n", 16]
     graph = helper.make_graph(
         [helper.make_node("Identity", ["x"], ["y"])],
         "noop",

@@ -132,7 +132,7 @@ def _case(
     """Certify on many calibration sets; compare what was promised with the truth."""
     kind, bound, loss = case
     test = certify if loss == "difference" else certify_regret
-    promise = Promise.from_bounds(CONFIDENCE, **{kind: bound})
+    promise = Promise(kind, bound, CONFIDENCE)
     started = time.perf_counter()
     order = candidates(tuning, points, promise, rows=ROWS)
     laid_out = time.perf_counter() - started

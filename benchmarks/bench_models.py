@@ -168,7 +168,7 @@ def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
         with gw.Device(bundle, link=link, policy="cloud-only", deadline_ms=8000) as device:
             link.connect()
             answers = [device.answer(row) for row in X]
-    return [int(a.label) if a.route == "cloud" else None for a in answers]
+    return [a.class_index if a.route == "cloud" else None for a in answers]
 
 
 def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,7 @@ TUNINGS, RESAMPLINGS, QUICK_RESAMPLINGS = 10, 500, 10
 CONFIDENCE, SEED, PRICES = 0.95, 0, 40
 FAULT = 1
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
-Case = tuple[str | None, float, float]
+Case = tuple[Literal["balanced"] | None, float, float]
 CASES: tuple[Case, ...] = ((None, 0.01, 0.75), ("balanced", 0.03, 0.88))
 """Class weights, largest loss (with them: of weighted accuracy), and least recall of a fault."""
 HEADER = (
@@ -217,7 +217,7 @@ def _summary(points: Sequence[OperatingPoint | None], least: float) -> dict[str,
 
 
 def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for way, found in case["ways"].items():
         figures = ("-",) * 8
         if found["picked"]:

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from lightgbm import LGBMClassifier
@@ -175,7 +175,7 @@ class _Split:
     seed: int
 
     @property
-    def balanced(self) -> str | None:
+    def balanced(self) -> Literal["balanced"] | None:
         return "balanced" if self.given.rare else None
 
     @property

@@ -63,7 +63,7 @@ class Curve:
         """Take prunings of a sequence, about evenly spaced in cost."""
         return cls(
             [
-                Made(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)  # type: ignore[misc]
+                Made(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
                 for level in sequence.thinned(n_points)
             ]
         )

@@ -138,7 +138,7 @@ def table(
         for fold in map(_with_validation, folds or problem.deal(seed)):
             assert fold.validation is not None
             forest = grown(fold, costs, n_trees, seed, criterion="threshold_pairs")
-            whole.append(Curve([Made(lambda f=forest: f, fold, costs)]))  # type: ignore[misc]
+            whole.append(Curve([Made(lambda f=forest: f, fold, costs)]))
             instances = build_problem(forest, fold.validation[0], costs)
             exact = PruneSequence(instances, breakpoints(instances))
             for key, sequence in (("ensemble", exact), ("per-tree", per_tree(instances))):
