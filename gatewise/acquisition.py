@@ -58,5 +58,16 @@ def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np
     return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
 
 
+def last_exit_within(costs: NDArray[np.float64], most: float) -> int:
+    """Get the last exit that costs at most so much, of rising costs (n_exits,); -1 without any.
+
+    An instance that gets no further never costs more, whatever its scores are.
+
+    >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
+    1
+    """
+    return int(np.searchsorted(costs, most, side="right")) - 1
+
+
 def _price(costs: FeatureCosts, acquired: Acquired) -> NDArray[np.float64]:
     return np.asarray(costs.price(acquired) if acquired.ndim == 1 else costs.per_instance(acquired))

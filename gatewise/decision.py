@@ -14,7 +14,7 @@ that a device stops exactly where the estimator does. Scores are float32 and fre
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -137,6 +137,25 @@ def midway(below: float, above: float) -> float:
     low, high = np.float32(below), np.float32(above)
     middle = np.float32(0.5 * (float(low) + float(high)))
     return float(high if middle <= low else middle)
+
+
+def reachable_exits(
+    thresholds: Sequence[float | None], may_be_nan: Callable[[int], bool] = lambda _: False
+) -> list[int]:
+    """List the exits that an instance can take; the number of stages is what follows them.
+
+    A stage that always stops ends the list, unless its score may be NaN.
+
+    >>> reachable_exits([None, 0.5, ALWAYS_STOP, 0.5])
+    [1, 2]
+    """
+    exits = []
+    for stage, threshold in enumerate(thresholds):
+        if threshold is not None:
+            exits.append(stage)
+            if threshold <= ALWAYS_STOP and not may_be_nan(stage):
+                return exits
+    return [*exits, len(thresholds)]
 
 
 def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -> NDArray[np.int64]:

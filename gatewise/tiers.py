@@ -141,8 +141,5 @@ def cascade_costs(
         request=prices.of_offload(n_sent) + gateway,
         union=union,
     )
-    out[first:-1] += prices.of_message(n_sent)
-    for s, tier in enumerate(tiers):
-        if tier != "device":
-            out[s] += gateway
+    out[first:-1] += prices.of_message(n_sent) + gateway  # summed as a device does
     return out

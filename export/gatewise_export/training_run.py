@@ -299,8 +299,12 @@ def _fit(
         if "allow_missing" not in make(settings.method).get_params():
             raise InputError(f"method {settings.method} takes no missing values; use staged")
         options["allow_missing"] = True
-    if "max_bytes" in options and "max_bytes" not in make(settings.method).get_params():
-        raise InputError(f"method {settings.method} takes no --max-bytes; use a cascade, as staged")
+    for name in ("max_bytes", "max_instance_cost"):
+        if name in options and name not in make(settings.method).get_params():
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"method {settings.method} takes no {option}; use a cascade, as staged"
+            )
     options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
     if settings.costs is not None and (cloud := PriceList.read(settings.costs).cloud) is not None:
         if "cloud_prices" in make(settings.method).get_params():

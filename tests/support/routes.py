@@ -28,6 +28,7 @@ def made_up_routes(n: int = 10, hard: int = 10) -> Routes:
         request_inputs=np.array([0, 1]),
         dtype=np.dtype(np.float32),
         has_cloud=True,
+        last_exit=1,
         stages_take_nan=False,
         cloud_takes_nan=False,
         offload_price=0.5,

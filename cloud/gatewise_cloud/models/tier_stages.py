@@ -102,6 +102,7 @@ class TierStages:
         self._runner = StageRunner(bundle)
         self._columns = [columns_of(manifest, manifest.stage_inputs(s)) for s in self.indices]
         self._n_classes = manifest.n_classes
+        self._last_exit = manifest.last_exit
         self._take_nan = manifest.missing["stages"] == "allowed"
         self._test(bundle)
 
@@ -125,6 +126,7 @@ class TierStages:
             probabilities[rows] = output.probabilities
             exits[rows] = stage
             stopped = output.stops(self._runner.thresholds[stage])
+            stopped |= stage >= self._last_exit  # what follows could cost an instance too much
             offload[rows[stopped]] = False
             rows = rows[~stopped]
         return TierAnswer(labels, probabilities, exits, offload)

@@ -240,6 +240,9 @@ class ActiveBundle:
         if self._policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
         made = self._load(bundle, check=check)
+        if self._policy == "cloud-only" and not made.plan.has_cloud:
+            most = bundle.manifest.max_instance_cost
+            raise InputError(f"policy cloud-only: offloads may cost more than {most:g} an instance")
         if self._policy != "system" or not made.plan.has_cloud:
             return made
         gate = Gate.from_manifest(

@@ -204,7 +204,7 @@ class OffloadFlow:
         stage = plan.n_stages if response.exits is None else int(response.exits[row])
         if response.probabilities.shape[1] != len(plan.classes):
             return self._fall_back(pending, "cloud:classes", plan.offload_price)
-        if not plan.n_here <= stage <= plan.n_stages:
+        if not plan.n_here <= stage <= plan.last_exit:
             return self._fall_back(pending, "cloud:stage", plan.offload_price)
         reason = pending.reason
         if stage < plan.n_stages and reason == "offloaded" and plan.tiers[stage] == "gateway":

@@ -20,8 +20,10 @@ _FLOAT32: Final = np.dtype(np.float32)
 class StagePlan:
     """What the manifest fixes for all instances, at the active operating point.
 
-    The first `n_here` of `n_stages` stages run on the device and may acquire `stage_inputs`; a
-    request carries `request_inputs`, in this order. ``*_take*_nan`` say whether NaN is a value
+    The first `n_here` of `n_stages` stages run on the device and may acquire `stage_inputs`;
+    `has_cloud` says whether an instance may leave it. The manifest's cap on the cost of an instance
+    ends its way at `last_exit`, which may leave out stages of the device and all that is behind it.
+    A request carries `request_inputs`, in this order. ``*_take*_nan`` say whether NaN is a value
     there. Prices are what an offload costs beside its features: `offload_price` if the high-cost
     model answered, `gateway_price` if a stage beyond the device did, `request_price` without an
     answer (:func:`gatewise.tiers.cascade_costs`). A request's values are of type `dtype`.
@@ -37,6 +39,7 @@ class StagePlan:
     stage_inputs: NDArray[np.intp]
     request_inputs: NDArray[np.intp]
     has_cloud: bool
+    last_exit: int
     stages_take_nan: bool
     cloud_takes_nan: bool
     offload_price: float
@@ -48,9 +51,12 @@ class StagePlan:
     def from_manifest(cls, manifest: Manifest) -> Self:
         """Read it from a manifest."""
         tiers = manifest.tiers
-        here = on_device(tiers)
+        every, last = on_device(tiers), manifest.last_exit
+        here = min(every, last + 1)
         prices, inputs = manifest.cloud_prices(), manifest.request_inputs()
         gateway = prices.gateway if "gateway" in tiers else 0.0
+        offload_price = prices.of_offload(len(inputs)) + gateway
+        gateway_price = prices.of_message(len(inputs)) + gateway
         stages_take_nan = manifest.missing["stages"] == "allowed"
         return cls(
             model=manifest.name,
@@ -62,12 +68,13 @@ class StagePlan:
             tiers=tiers,
             stage_inputs=np.unique(np.concatenate([manifest.stage_inputs(s) for s in range(here)])),
             request_inputs=inputs,
-            has_cloud=manifest.cloud is not None,
+            has_cloud=last >= every,
+            last_exit=last,
             stages_take_nan=stages_take_nan,
             cloud_takes_nan=manifest.missing["cloud"] == "allowed"
-            and (stages_take_nan or here == len(tiers)),
-            offload_price=prices.of_offload(len(inputs)) + gateway,
-            gateway_price=prices.of_message(len(inputs)) + gateway,
+            and (stages_take_nan or every == len(tiers)),
+            offload_price=offload_price if last == len(tiers) else gateway_price,
+            gateway_price=gateway_price,
             request_price=prices.of_message(len(inputs)),
             dtype=request_dtype(manifest.instance, manifest.signal),
         )

@@ -133,8 +133,7 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool
     rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
     outputs = [[output for output, _ in row] for row in rows]
     exits = np.array([runner.exit_of_row(row) for row in outputs])
-    if bundle.manifest.cloud is None:
-        exits = np.minimum(exits, len(runner) - 1)
+    exits = np.minimum(exits, bundle.manifest.last_exit)
     chosen = np.array(
         [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
     )

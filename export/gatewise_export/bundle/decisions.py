@@ -52,7 +52,8 @@ def decided(
     choices = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
     if cloud_labels is not None:
         choices.append(cloud_labels)
-    exits = np.minimum(exits, len(choices) - 1)  # without a cloud the last stage's answer stands
+    # without a cloud the last stage's answer stands
+    exits = np.minimum(exits, min(len(choices) - 1, manifest.last_exit))
     return Outcome(
         margins=tuple(margins),
         exits=exits,

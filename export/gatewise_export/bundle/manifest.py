@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import exit_costs
+from gatewise.acquisition import exit_costs, last_exit_within
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link
@@ -111,6 +111,9 @@ class Manifest:
         Bounds by class that the active operating point keeps, and that a pacer may not break.
     packed_as : {"c99", "onnx"} or None
         What the operating points' `bytes` count: tables of C99, or files of stages.
+    max_instance_cost : float or None
+        The most that an instance may cost at any operating point, whatever its values: a device
+        and what is behind it end its way before an exit that could cost more.
     task : {"classify", "regress", "rank"}
         What an answer is: a class, a measured value, or a document's score. Where it is a value,
         there is no cloud, each chain is one stage with one margin and link ``identity``, that
@@ -148,6 +151,7 @@ class Manifest:
     min_recall: ByClass | None = None
     min_precision: ByClass | None = None
     packed_as: PackedAs | None = None
+    max_instance_cost: float | None = None
     min_runtime_version: str = "0.1.0"
     task: Task = "classify"
     instance: InstanceSpec | None = None
@@ -261,6 +265,14 @@ class Manifest:
             return exit_costs(costs, acquired)[:-1]
         asked = self.cloud_inputs() if self.cloud.carries is None else self.request_inputs()
         return cascade_costs(costs, acquired, costs.mask(asked), self.prices, self.tiers)
+
+    @property
+    def last_exit(self) -> int:
+        """The last exit that an instance may take; the number of stages: the high-cost model."""
+        last = len(self.stages) - (self.cloud is None)
+        if self.max_instance_cost is None:
+            return last
+        return min(last, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
         """Features that a stage acquires, bool (n_features,): all its inputs.

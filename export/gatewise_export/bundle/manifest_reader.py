@@ -6,7 +6,11 @@ import re
 from datetime import datetime, timedelta
 from typing import get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gatewise.columns.document import read_encoder
+from gatewise.decision import reachable_exits
 from gatewise.tiers import PackedAs
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
@@ -26,6 +30,7 @@ from gatewise_export.bundle.manifest_parts.operating_points import (
 )
 from gatewise_export.bundle.manifest_parts.specs import (
     CLASS_FIGURES,
+    LARGEST,
     MANIFEST,
     MOST_BYTES,
     MOST_STAGES,
@@ -103,7 +108,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     missing = document["missing"]
     missing.keys(("stages", "cloud"))
     encoder, packed_as = document.get("encoder"), document.get("packed_as")
-    return Manifest(
+    manifest = Manifest(
         name=_topic_level(document["name"]),
         version=_topic_level(document["version"]),
         created=_time(document["created"]),
@@ -133,7 +138,26 @@ def read_manifest(text: str | bytes) -> Manifest:
         min_recall=read_by_class(document, "min_recall", len(classes)),
         min_precision=read_by_class(document, "min_precision", len(classes)),
         packed_as=None if packed_as is None else packed_as.choice(PACKED_AS),
+        max_instance_cost=document.optional_number("max_instance_cost", 0.0, LARGEST),
     )
+    check_highest_costs(document["operating_points"], manifest)
+    return manifest
+
+
+def check_highest_costs(points: JsonField, manifest: Manifest) -> None:
+    """Refuse operating points at which an instance may cost more than `max_instance_cost`."""
+    most = manifest.max_instance_cost
+    if most is None:
+        return
+    limits: dict[int, NDArray[np.float64]] = {}
+    fields = points.items(1, MOST_POINTS)
+    for i, (field, point) in enumerate(zip(fields, manifest.operating_points, strict=True)):
+        if point.chain not in limits:
+            limits[point.chain] = manifest.with_active(i).exit_costs()
+        costs = limits[point.chain]
+        highest = max(costs[e] for e in reachable_exits(point.thresholds))
+        if highest > most:
+            field.fail(f"may cost {highest:g} an instance, more than max_instance_cost {most:g}")
 
 
 def _listed_files(field: JsonField) -> dict[str, FileSpec]:

@@ -43,7 +43,8 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         raise ConversionError(
             f"{type(system).__name__} cannot be written as C: only what classifies can"
         )
-    stages = tuple(stage for stage in system.stages_ if stage.on_device)
+    here, last = on_device([stage.tier for stage in system.stages_]), system._last_exit()
+    stages = system.stages_[: min(here, last + 1)]
     beyond = [stage.features for stage in system.stages_ if not stage.on_device]
     f0 = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)
@@ -55,7 +56,7 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         feature_names=tuple(system.feature_names_),
         classes=tuple(system.classes_.tolist()),
         takes_missing=system.missing_["stages"] == "allowed",
-        offloads=f0 is not None,
+        offloads=last >= here,
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
         request=None if f0 is None else np.concatenate([f0.asked, *beyond]).astype(np.int64),
@@ -71,7 +72,8 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
             f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
             "written as C"
         )
-    n_stages = on_device(manifest.tiers)
+    here, last = on_device(manifest.tiers), manifest.last_exit
+    n_stages = min(here, last + 1)
     if any(spec.origin == "given" for spec in manifest.stages[:n_stages]):
         raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
     stages = tuple(
@@ -89,8 +91,8 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         feature_names=manifest.feature_names,
         classes=tuple(manifest.classes),
         takes_missing=manifest.missing["stages"] == "allowed",
-        offloads=manifest.cloud is not None,
-        cloud_takes_missing=_later_take_missing(manifest, n_stages),
+        offloads=last >= here,
+        cloud_takes_missing=_later_take_missing(manifest, here),
         rows=rows,
         request=manifest.request_inputs().astype(np.int64),
         signal=manifest.signal,

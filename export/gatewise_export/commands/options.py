@@ -39,6 +39,10 @@ MaxBytes = Annotated[
         help="What a device keeps of the stages at most, in bytes; 64KB is 65536, 1MB 1048576."
     ),
 ]
+MaxInstanceCost = Annotated[
+    float | None,
+    typer.Option(help="What any one instance may cost at most, whatever its values; no mean."),
+]
 Sign = Annotated[
     Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
 ]

@@ -16,6 +16,7 @@ from gatewise_export.commands.options import (
     BundleName,
     BundleVersion,
     MaxBytes,
+    MaxInstanceCost,
     MaxLossByClass,
     MinPrecision,
     MinRecall,
@@ -51,6 +52,7 @@ def train(
     min_recall: MinRecall = None,
     min_precision: MinPrecision = None,
     max_bytes: MaxBytes = None,
+    max_instance_cost: MaxInstanceCost = None,
     packed_as: Annotated[
         str | None,
         typer.Option(
@@ -153,6 +155,7 @@ def train(
         "min_precision": by_class_option("--min-precision", min_precision) or None,
         "class_weight": "balanced" if weights == ["balanced"] else weights,
         "max_bytes": bytes_option(max_bytes),
+        "max_instance_cost": max_instance_cost,
         "packed_as": packed_as,
     }
     if losses:

@@ -55,7 +55,10 @@ def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
     names = {output.name for output in outputs}
     stages, thresholds = system.stages_, system.operating_point_.thresholds
     answers = [append_stage(nodes, f"s{s}_", stage) for s, stage in enumerate(stages)]
-    deciding = len(stages) - (system.high_cost_model_ is None)  # the last word needs no score
+    last = len(stages) - (system.high_cost_model_ is None)
+    if hasattr(system, "_last_exit"):  # of classes
+        last = system._last_exit()
+    deciding = last  # the last word needs no score
     stops = [
         _stops(nodes, f"s{s}_", stage, threshold) if s < deciding else None
         for s, (stage, threshold) in enumerate(zip(stages, thresholds, strict=True))
@@ -64,14 +67,15 @@ def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
         nodes.add("Identity", f"{answers[0]}value", "value")
     else:
         for what in ("index", "probabilities"):
-            found = f"{answers[-1]}{what}"
-            for s in range(len(stages) - 2, -1, -1):
+            final = min(last, len(stages) - 1)
+            found = f"{answers[final]}{what}"
+            for s in range(final - 1, -1, -1):
                 found = _choose(nodes, stops[s], f"{answers[s]}{what}", found, what)
             nodes.add("Identity", found, what if what == "probabilities" else "class_index")
         nodes.constants.append(label_tensor(system.classes_))
         nodes.add("Gather", "classes class_index", "label")
     if names & {"offload", "cost"}:
-        _leave(nodes, stops, has_cloud=system.high_cost_model_ is not None)
+        _leave(nodes, stops, last)
     if "offload" in names:
         nodes.value("gone", np.int64(len(stages)))
         nodes.add("Equal", "exit gone", "offload")
@@ -213,9 +217,8 @@ def _stops(nodes: GraphParts, prefix: str, stage: Stage, threshold: float | None
     return name
 
 
-def _leave(nodes: GraphParts, stops: list[str | None], *, has_cloud: bool) -> None:
-    """``exit``, int64 (n,): the first stage that stops, else the cloud or the last stage."""
-    last = len(stops) if has_cloud else len(stops) - 1
+def _leave(nodes: GraphParts, stops: list[str | None], last: int) -> None:
+    """``exit``, int64 (n,): the first stage that stops, else the last exit."""
     nodes.value("first_column", np.int64(0))
     nodes.add("Gather", f"{INPUT} first_column", "one_column", axis=1)
     nodes.add("Shape", "one_column", "length")

@@ -130,6 +130,7 @@ def manifest_of_system(
         reference_recall=_rounded(system.frontier_.reference_recall),
         class_rows=system.frontier_.class_rows or None,
         packed_as=system.packed_as if points[0].bytes else None,
+        max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )
 

@@ -80,10 +80,13 @@ def verify(
     rows = X if hasattr(X, "columns") else _named(system, x)
     exits, answers = system.exit_stage(rows), known.model
     predicting = system
-    if answers[0] is not None:  # the high-cost model may take long: every row is its once
+    f0 = system.high_cost_model_
+    if f0 is not None and answers[0] is not None:  # it may take long: every row is its once
         predicting = copy.copy(system)
         offloaded = np.flatnonzero(exits == len(system.stages_))
-        predicting.high_cost_model_ = _Answered(answers[0][offloaded])  # type: ignore[assignment]
+        predicting.high_cost_model_ = _Answered(  # type: ignore[assignment]
+            answers[0][offloaded], f0.asked
+        )
     predicted = predicting.predict(rows)
     if bundle.manifest.answers_values:
         predicted = predicted.astype(np.float32)
@@ -110,8 +113,9 @@ def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
 class _Answered:
     """A high-cost model's labels of the rows that are offloaded, computed before."""
 
-    def __init__(self, labels: NDArray[np.int64]) -> None:
+    def __init__(self, labels: NDArray[np.int64], asked: NDArray[np.intp]) -> None:
         self._labels = labels
+        self.asked = asked
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         assert len(x) == len(self._labels)

@@ -93,7 +93,7 @@ def calibrate(
     assumed = Calibration.assumed(routes)
     if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
         edge_ms = _stages(_edge_alone(bundle, table), routes)
-        watch.end("calibrated: the bundle has no cloud model")
+        watch.end("calibrated: no instance leaves the device")
         return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
     done(0.1)
     timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes, backend)

@@ -196,7 +196,7 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
         notes += tuple(filter(None, [seen.remark(seen.count(rows), len(rows))]))
     plan, calibration = prepared.routes.plan, prepared.calibration
     if not plan.has_cloud:
-        notes += ("The bundle has no cloud model: every answer is the device's own.",)
+        notes += ("No instance leaves its device: every answer is the device's own.",)
     if calibration.source != "assumed" and calibration.model != f"{plan.model}/{plan.version}":
         notes += (f"The service times are those of another bundle: {calibration.model}.",)
     return notes

@@ -133,7 +133,7 @@ class Routes:
         if known.shape != (len(rows),):
             raise InputError(f"{len(rows)} rows and labels of shape {known.shape}")
 
-        device = _on_device(bundle, rows)
+        device = _on_device(bundle, plan, rows)
         local, goes_on, in_trouble = device.acquired, device.goes_on, device.in_trouble
         carried = np.zeros(len(plan.names), bool)
         cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
@@ -240,7 +240,7 @@ class _DeviceResults:
     confidence: NDArray[np.float32]
 
 
-def _on_device(bundle: Bundle, rows: NDArray[np.float32]) -> _DeviceResults:
+def _on_device(bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32]) -> _DeviceResults:
     n = len(rows)
     found = _DeviceResults(
         exits=np.full(n, -1, np.int64),
@@ -250,7 +250,7 @@ def _on_device(bundle: Bundle, rows: NDArray[np.float32]) -> _DeviceResults:
         acquired=np.zeros(rows.shape, bool),
         confidence=np.full(n, np.nan, np.float32),
     )
-    has_cloud = bundle.manifest.cloud is not None
+    has_cloud = plan.has_cloud
     # Its policy only spares it the gate's drift alarm: the same stages run and acquire.
     with Device(bundle, policy="edge-only", check=False) as device:
         for i, row in enumerate(rows):

@@ -57,7 +57,7 @@ class VirtualFleet:
         self._routes, self._settings = routes, settings
         cloud_only = settings.policy == "cloud-only"
         if cloud_only and not routes.plan.has_cloud:
-            raise InputError("policy cloud-only: the bundle has no cloud model")
+            raise InputError("policy cloud-only: no instance of this bundle leaves its device")
         if callable(settings.policy) != (routes.by_stage is not None):
             raise InputError("a policy of one's own takes routes by stage, and no other does")
         self._can_offload = routes.cloud_label != NO_LABEL

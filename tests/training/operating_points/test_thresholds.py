@@ -115,7 +115,8 @@ def test_without_a_cloud_the_last_stage_always_answers():
 @pytest.mark.parametrize("seed", range(4))
 def test_equal_costs_of_each_row_change_nothing(seed):
     r = record(seed, n=120, stages=3)
-    spelt = replace(r, exit_costs=np.repeat(r.exit_costs[:, None], 120, axis=1))
+    own = np.repeat(r.exit_costs[:, None], 120, axis=1)
+    spelt = replace(r, exit_costs=own, cost_limits=r.exit_costs)
     lams = np.geomspace(1e-3, 1, 12)
     assert tune(spelt, lams) == tune(r, lams)
     for one, other in zip(frontier_points(spelt), frontier_points(r), strict=True):

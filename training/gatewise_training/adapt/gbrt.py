@@ -68,7 +68,8 @@ class AdaptGBRT(Growth, Adapt):
     Parameters
     ----------
     high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, guarantee, allow_missing, random_state, n_jobs, verbose
+    min_recall, min_precision, class_weight, max_instance_cost,
+    guarantee, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than

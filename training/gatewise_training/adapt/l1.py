@@ -38,7 +38,8 @@ class L1Cascade(PenalisedCascade):
     Parameters
     ----------
     high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, guarantee, random_state, n_jobs, verbose
+    min_recall, min_precision, class_weight, max_instance_cost,
+    guarantee, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     penalties : sequence of float, default 12 values from 0.9 to 0.001
         Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;

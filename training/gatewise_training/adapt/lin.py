@@ -51,7 +51,8 @@ class AdaptLin(Adapt):
     Parameters
     ----------
     high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, guarantee, random_state, n_jobs, verbose
+    min_recall, min_precision, class_weight, max_instance_cost,
+    guarantee, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept.

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Acquired, at_exits, exit_costs
+from gatewise.acquisition import Acquired, at_exits, exit_costs, last_exit_within
 from gatewise.costs import CloudPrices
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError, TooLargeError
@@ -50,9 +50,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         Recall and precision of each class that operating points are to keep.
     max_bytes_ : int or None
         What a device may keep of the stages at most.
+    max_instance_cost_ : float or None
+        The most that an instance may cost at any operating point.
     """
 
     max_bytes: int | None = None  # settings that a method need not have
+    max_instance_cost: float | None = None
     packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
@@ -61,6 +64,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
     max_bytes_: int | None = None
+    max_instance_cost_: float | None = None
     _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
     _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
 
@@ -101,7 +105,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         answers = [*(labels(margins) for margins, _ in parts), reference]
         tiers = [stage.tier for stage in stages]
-        limits = [s.at_most(self.n_features_in_) for s in stages]
         weights, n_classes = self.class_weights_, len(self.classes_)
         of_stages = [probabilities(p[0], s.link) for p, s in zip(parts, stages, strict=True)]
         return CascadeRecord(
@@ -109,7 +112,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             correct=np.stack([answer == y for answer in answers]).astype(np.float64),
             agrees=np.stack([answer == reference for answer in answers]),
             exit_costs=self._exit_costs(acquired, tiers),
-            cost_limits=self._exit_costs(limits, tiers),
+            cost_limits=self._exit_limits(stages),
             weights=weight / weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
@@ -128,7 +131,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         frontier, most = self.frontier_, self.max_bytes_
         if most is not None:
             frontier = frontier.within_bytes(most)
-        point = self.calibration_.certify(frontier, bounds, **wanted)
+        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **wanted)
         if most is not None and point.bytes > most:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", most, point.bytes, hint)
@@ -157,20 +160,19 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         left = tuple(stages[s] for s in kept)
         exits = [*kept, len(stages)]
         shares = np.array(point.exit_shares)[exits]
-        n, cost = self.n_features_in_, point.cost
+        before, after, cost = self._exit_limits(stages), self._exit_limits(left), point.cost
         # node by node a row may acquire less than a stage can: what it saves is not known here
         if all(stage.acquisition == "stage" for stage in stages):
-            before, after = (
-                self._exit_costs([s.at_most(n) for s in some], [s.tier for s in some])
-                for some in (stages, left)
-            )
             cost -= float(shares @ (before[exits] - after))
+        # exits that instances can reach cost no more than the point's limit, rarely others
+        reached = before[exits] <= (np.inf if point.max_cost is None else point.max_cost)
         gate = sum(stage.on_device for stage in stages) - 1
         self.chains_ = (*chains, left)
         self.operating_point_ = replace(
             point,
             thresholds=tuple(point.thresholds[s] for s in kept),
             cost=cost,
+            max_cost=float(after[reached].max()),
             exit_shares=tuple(shares.tolist()),
             gate_range=point.gate_range if gate in kept else None,
             chain=len(chains),
@@ -181,6 +183,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
         max_bytes: int | None = None,
+        max_instance_cost: float | None = None,
         *,
         max_loss: float | Mapping[Any, float] | None = None,
         **wanted: float | None,
@@ -189,7 +192,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         other, classes = copy.copy(self), self.classes_.tolist()
         if max_bytes is not None:
             other.max_bytes_ = max_bytes
-        beside = (min_recall, min_precision, max_bytes) != (None, None, None)
+        if max_instance_cost is not None:
+            other._cap_cost(max_instance_cost)
+        bounds = (min_recall, min_precision, max_bytes, max_instance_cost)
+        beside = any(bound is not None for bound in bounds)
         others = any(goal is not None for goal in wanted.values())
         wanted["max_loss"], losses = split_loss(max_loss, beside=others)
         lifted = max_loss is not None and bool(losses or self.class_bounds_.max_loss)
@@ -222,6 +228,27 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         empty dict lifts them. Beside them a budget or a loss, or the settings' own.
         """
         return self._moved_within(min_recall, min_precision, budget=budget, max_loss=max_loss)
+
+    def _cap_cost(self, most: float) -> None:
+        """Keep the operating points at which no instance can cost more."""
+        self.frontier_ = self.frontier_.within_cost(most)
+        self.max_instance_cost_ = float(most)
+
+    def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
+        """Get the most that leaving at each exit of a cascade can cost, on any row."""
+        acquired = [stage.at_most(self.n_features_in_) for stage in stages]
+        return self._exit_costs(acquired, [stage.tier for stage in stages])
+
+    def _last_exit(self) -> int:
+        """Get the last exit that an instance may take; the number of stages: an offload.
+
+        The cap on its cost ends the way of an instance even where a score that is NaN does not.
+        """
+        last = len(self.stages_) - (self.high_cost_model_ is None)
+        most = self.max_instance_cost_
+        if most is None:
+            return last
+        return min(last, last_exit_within(self._exit_limits(self.stages_), most))
 
     def _exit_costs(
         self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
@@ -304,9 +331,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         outputs = [stage.margins(x) for stage in self.stages_]
         scores = [split(o, s.score)[1] for o, s in zip(outputs, self.stages_, strict=True)]
         exits = exit_stages(scores, self.operating_point_.thresholds)
-        if self.high_cost_model_ is None:
-            exits = np.minimum(exits, len(self.stages_) - 1)
-        return exits, outputs
+        return np.minimum(exits, self._last_exit()), outputs
 
 
 def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:

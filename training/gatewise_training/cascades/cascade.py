@@ -56,6 +56,7 @@ class CascadeClassifier(BudgetedClassifier):
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     guarantee: float | None = None
     max_bytes: int | None = None
+    max_instance_cost: float | None = None
     packed_as: PackedAs = "c99"
     random_state: Any = None
     n_jobs: int | None = None
@@ -64,6 +65,7 @@ class CascadeClassifier(BudgetedClassifier):
     _parameter_constraints: ClassVar[Constraints] = {
         "max_loss": [NOT_NEGATIVE, Mapping, None],
         "max_bytes": [AT_LEAST_1, None],
+        "max_instance_cost": [NOT_NEGATIVE, None],
         "packed_as": [StrOptions(set(get_args(PackedAs)))],
     }
 
@@ -92,18 +94,21 @@ class CascadeClassifier(BudgetedClassifier):
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
         max_bytes: int | None = None,
+        max_instance_cost: float | None = None,
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
         `min_recall` and `min_precision` by class label take the place of those of the settings; an
         empty dict lifts them. A `max_loss` by class likewise, which one number lifts, and
-        `max_bytes`: stages that never stop are then left out.
+        `max_bytes`: stages that never stop are then left out. Of `max_instance_cost` only the
+        operating points are left at which no instance can cost more.
         Beside them one of the others, or the settings' own.
 
         Raises
         ------
         InputError
-            If no operating point keeps the bounds, or several of the others are given.
+            If no operating point keeps the bounds, or several of the others are given; of a
+            `max_instance_cost` it names the lowest possible.
         TooLargeError
             If none is as small as `max_bytes`; its `smallest` says how small they get.
         """
@@ -111,6 +116,7 @@ class CascadeClassifier(BudgetedClassifier):
             min_recall,
             min_precision,
             max_bytes=max_bytes,
+            max_instance_cost=max_instance_cost,
             budget=budget,
             max_loss=max_loss,
             offload_rate=offload_rate,

@@ -30,7 +30,8 @@ class ConfidenceCascade(TrainedCascade):
     Parameters
     ----------
     high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, guarantee, allow_missing, random_state, n_jobs, verbose
+    min_recall, min_precision, class_weight, max_instance_cost,
+    guarantee, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

@@ -7,6 +7,7 @@ in the shape of a scikit-learn classifier.
 from __future__ import annotations
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,10 +31,15 @@ from gatewise_training.data.input_checks import Table, Validation, check_trainin
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.capped_cascades import stages_within_cost
 from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import (
+    OperatingPoint,
+    cost_too_low,
+    points_within_cost,
+)
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import (
@@ -110,7 +116,7 @@ class TrainedClassifier(BudgetedClassifier):
             warn_of_similar_neighbours(table.x[:, :first], table.y, stacklevel=3)
         self.classes_ = table.classes
         self._check_costs()
-        self.max_bytes_ = self.max_bytes
+        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
         self.class_bounds_ = ClassBounds.from_mappings(
             table.classes.tolist(), self.min_recall, self.min_precision, self._losses()[1]
         )
@@ -158,7 +164,8 @@ class TrainedClassifier(BudgetedClassifier):
                 problem = problem.with_high_cost_model(found, first)
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
             self.high_cost_model_ = problem.high_cost_model
-            candidates = self._within_bytes(problem, self._fit_candidates(of_stages))
+            candidates = self._within_cost(self._fit_candidates(of_stages))
+            candidates = self._within_bytes(problem, candidates)
             report(1, 1, "thresholds")
             if cheaper and first is not None:
                 self._settle_cheaper(problem, candidates, calibration, first)
@@ -232,6 +239,30 @@ class TrainedClassifier(BudgetedClassifier):
             for c in candidates
         ]  # fmt: skip
 
+    def _within_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
+        """Take those parts of the candidates with which instances keep `max_instance_cost`."""
+        most = self.max_instance_cost
+        if most is None:
+            return candidates
+        found: dict[tuple[Stage, ...], FittedStages] = {}
+        lowest = math.inf
+        for candidate in candidates:
+            stages = candidate.stages
+            first = [s for s, stage in enumerate(stages) if stage.on_device]
+
+            def limits(
+                kept: Sequence[int], stages: tuple[Stage, ...] = stages
+            ) -> NDArray[np.float64]:
+                return self._exit_limits([stages[s] for s in kept])
+
+            lowest = min(lowest, *(float(limits([s])[0]) for s in first))
+            for kept in stages_within_cost(limits, first, len(stages), most):
+                part = candidate.part(kept)
+                found.setdefault(part.stages, part)
+        if not found:
+            raise cost_too_low(most, lowest)
+        return list(found.values())
+
     def _within_bytes(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> Sequence[FittedStages]:
@@ -261,14 +292,18 @@ class TrainedClassifier(BudgetedClassifier):
             final = candidates[-1]
             reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
         records = self._candidate_records(problem, candidates, reference)
-        bounds, last = self.class_bounds_, records[-1]
+        bounds, last, most = self.class_bounds_, records[-1], self.max_instance_cost
         shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
         further = emphases(shares, bounds)
         points = [
             point
             for number, record in enumerate(records)
-            for point in frontier_points(record, chain=number, seed=problem.seed, emphases=further)
+            for point in frontier_points(
+                record.within_cost(most), chain=number, seed=problem.seed, emphases=further
+            )
         ]
+        if most is not None:
+            points = points_within_cost(points, most)
         stages = [candidate.stages for candidate in candidates]
         kept = self._keep(
             stages,

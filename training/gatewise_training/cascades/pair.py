@@ -35,7 +35,7 @@ from gatewise_training.operating_points.candidate_points import CalibrationRecor
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint, points_within_cost
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
@@ -82,7 +82,7 @@ class PairCascade(CascadeClassifier):
         acquired as a whole.
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
-    budget, max_loss, offload_rate, min_recall, min_precision, guarantee
+    budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost, guarantee
         As for :class:`StagedCascade`. A guarantee is certified on the rows that state figures.
     random_state
         Of the choice of these rows.
@@ -165,7 +165,7 @@ class PairCascade(CascadeClassifier):
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
-        self.max_bytes_ = self.max_bytes
+        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
         self.class_bounds_ = ClassBounds.from_mappings(
             self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
         )
@@ -208,9 +208,12 @@ class PairCascade(CascadeClassifier):
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
         """Choose thresholds on the tuning record; measure them on the other one."""
-        self.chains_ = ((stage,),)
+        self.chains_, most = ((stage,),), self.max_instance_cost
+        points = frontier_points(tuning.within_cost(most))
+        if most is not None:
+            points = points_within_cost(points, most)
         self._tuned = Frontier.from_points(
-            frontier_points(tuning),
+            points,
             reference_accuracy=float(tuning.correct[-1].mean()),
             **class_details(tuning, self.classes_),
         )
@@ -249,9 +252,16 @@ class PairCascade(CascadeClassifier):
             tuned = self._tuned
             if self.max_bytes_ is not None:
                 tuned = tuned.within_bytes(self.max_bytes_)
-            point = self.calibration_.certify(tuned, bounds, **wanted)
+            most = self.max_instance_cost_
+            point = self.calibration_.certify(tuned, bounds, most, **wanted)
             return replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
+
+    def _cap_cost(self, most: float) -> None:
+        self._tuned = self._tuned.within_cost(most)
+        points = tuple(self._stated[p] for p in self._tuned.points)
+        self.frontier_ = replace(self.frontier_, points=points)
+        self.max_instance_cost_ = float(most)
 
     # -- the models ------------------------------------------------------------------------
 

@@ -123,6 +123,10 @@ class StagedCascade(TrainedCascade):
     max_bytes : int, optional
         Bytes that a small device keeps of its stages, all of them together. Which stages, and how
         many trees of how many leaves, is chosen on validation rows.
+    max_instance_cost : float, optional
+        The most that any one instance may cost, whatever its values: no operating point has a way
+        that costs more (features of all stages on it, the high-cost model's, the price of an
+        offload). `budget` bounds the mean, this every instance, on devices too.
     packed_as : {"c99", "onnx"}
         What `max_bytes` and an operating point's `bytes` count: the tables of :func:`.to_c`, in
         float form, or the stages' files in a bundle of this one operating point.

@@ -26,7 +26,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import most_recalls
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint, keeps_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 FARTHEST = 5.0
@@ -54,16 +54,23 @@ class CalibrationRecords:
         self,
         frontier: Frontier,
         by_class: ClassBounds | None = None,
+        max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound that is not None, and those by class."""
+        """Find the boldest point that keeps the one bound that is not None, and those by class.
+
+        No instance may cost more than `max_cost` there.
+        """
         first = self.certifying[0]
         rows, groups, answers = len(first.weights), first.splitter.n_groups, first.answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
             promise.check_class_rows(answers.truth, first.splitter)
         points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
-        order = candidates(self.tuning, points, promise, rows=first.units)
+        tuning = [record.within_cost(max_cost) for record in self.tuning]
+        order = candidates(tuning, points, promise, rows=first.units)
+        if max_cost is not None:
+            order = [p for p in order if keeps_cost(p, max_cost)]
         point = certify(self.certifying, order, promise)
         if point is None:
             beside = recalls = ""
@@ -301,7 +308,7 @@ class SettingsPath:
             thresholds[int(np.abs(possible - share**power).argmin())]
             for share, (possible, thresholds) in zip(self.shares, self.cuts, strict=True)
         ]
-        if not self.record.has_cloud:
+        if not self.record.offloads:
             setting[-1] = ALWAYS_STOP
         return self.record.measure(setting, self.chain)
 

@@ -17,7 +17,11 @@ from gatewise.console import html_table
 from gatewise.errors import InputError, TooLargeError
 from gatewise.formats import threshold
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import (
+    OperatingPoint,
+    keeps_cost,
+    points_within_cost,
+)
 
 SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
@@ -168,6 +172,17 @@ class Frontier:
         return replace(
             self, points=tuple(curve), others=tuple(p for p in kept if p not in on_curve)
         )
+
+    def within_cost(self, max_instance_cost: float) -> Frontier:
+        """Get the frontier of the points at which no instance can cost more.
+
+        InputError, with the lowest cost that one keeps, without any.
+        """
+        every = (*self.points, *self.others)
+        curve = _undominated(points_within_cost(every, max_instance_cost), _merit)
+        on_curve = set(curve)
+        others = (p for p in every if p not in on_curve and keeps_cost(p, max_instance_cost))
+        return replace(self, points=tuple(curve), others=tuple(others))
 
     def hull(self) -> Frontier:
         """Get the upper convex hull: what mixing two points at random can reach."""

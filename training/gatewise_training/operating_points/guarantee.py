@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ClassBounds
@@ -94,7 +93,7 @@ class Promise:
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
         """Whether thresholds alone keep the one bound, on any rows with finite scores."""
         record = cascades[point.chain]
-        exits = reachable(record, point.thresholds)
+        exits = record.reachable(point.thresholds)
         if self.kind == "max_loss" and self.bound >= 1:
             return True
         if self.kind == "budget":
@@ -140,17 +139,6 @@ def certify(
         terms |= promise.by_class.named()
         terms |= left_unused(promise.by_class, record.answers.truth, lost)
     return replace(measured, guarantee=terms)
-
-
-def reachable(record: CascadeRecord, thresholds: Sequence[float | None]) -> list[int]:
-    """List the exits that a row with finite scores can take; the last is the cloud."""
-    exits = []
-    for stage, threshold in enumerate(thresholds):
-        if threshold is not None:
-            exits.append(stage)
-            if threshold <= ALWAYS_STOP and not np.isnan(record.scores[stage]).any():
-                return exits
-    return [*exits, record.n_stages]
 
 
 def checked_records(
@@ -238,7 +226,7 @@ def _risks(
         zero = np.zeros(len(owners))
         return _sent(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
     if promise.kind == "budget":
-        ways = [reachable(r, p.thresholds) for r, p in zip(owners, group, strict=True)]
+        ways = [r.reachable(p.thresholds) for r, p in zip(owners, group, strict=True)]
         return (
             np.stack([r.costs(e) for r, e in zip(owners, exits, strict=True)]),
             np.array([r.lowest_costs()[w].min() for r, w in zip(owners, ways, strict=True)]),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from gatewise.console import html_table
+from gatewise.errors import InputError
 from gatewise.formats import threshold
 
 
@@ -36,6 +39,8 @@ class OperatingPoint:
     bytes : int
         What a device keeps of the system at this point, packed as the system's `packed_as` says:
         the stages that may stop or, if none does, the smallest.
+    max_cost : float or None
+        The most that one instance can cost, on any rows; None where it is not known.
     chain : int
         Which of the system's candidate cascades the thresholds belong to.
     guarantee : dict or None
@@ -70,6 +75,7 @@ class OperatingPoint:
     trees: float = 0.0
     nbytes: int = 0
     bytes: int = 0
+    max_cost: float | None = None
     chain: int = 0
     guarantee: Mapping[str, Any] | None = field(default=None, hash=False)
     weighted_accuracy: float | None = None
@@ -111,3 +117,28 @@ def _cell(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(map(_cell, value))
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def points_within_cost(points: Iterable[OperatingPoint], most: float) -> list[OperatingPoint]:
+    """Keep the points at which no instance can cost more; InputError if there are none."""
+    if not isinstance(most, Real) or not 0 <= float(most) < math.inf:
+        raise InputError(f"max_instance_cost must be at least 0 and finite, not {most!r}")
+    every = list(points)
+    kept = [p for p in every if keeps_cost(p, most)]
+    if not kept:
+        known = [p.max_cost for p in every if p.max_cost is not None]
+        raise cost_too_low(most, min(known, default=math.inf))
+    return kept
+
+
+def keeps_cost(point: OperatingPoint, most: float) -> bool:
+    """Whether no instance can cost more at an operating point."""
+    return point.max_cost is not None and point.max_cost <= most
+
+
+def cost_too_low(most: float, lowest: float) -> InputError:
+    """Make the error of a cap that nothing keeps."""
+    return InputError(
+        f"no operating point keeps max_instance_cost={float(most)!r} for every instance; "
+        f"the lowest cap possible is {float(lowest)!r}"
+    )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 from gatewise.acquisition import at_exits
-from gatewise.decision import ALWAYS_STOP, exit_stages, midway
+from gatewise.decision import ALWAYS_STOP, exit_stages, midway, reachable_exits
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
@@ -65,6 +65,12 @@ class CascadeRecord:
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
     given_splitter: RowSplitter | None = None  # of the rows; None: they are alike
+    may_offload: bool = True  # False: an instance that is offloaded would cost too much
+
+    @property
+    def offloads(self) -> bool:
+        """Whether there is a high-cost model that rows may be sent to."""
+        return self.has_cloud and self.may_offload
 
     @property
     def splitter(self) -> RowSplitter:
@@ -131,6 +137,15 @@ class CascadeRecord:
             raise InputError("costs of these rows do not limit those of new rows; give cost_limits")
         return self.exit_costs
 
+    def reachable(self, thresholds: Sequence[float | None]) -> list[int]:
+        """List the exits that a row with finite scores can take; the last is the cloud."""
+        return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
+
+    def within_cost(self, most: float | None) -> CascadeRecord:
+        """Get the same record, without offloads if one could cost more than `most`."""
+        may = most is None or float(self.highest_costs()[-1]) <= most
+        return self if may == self.may_offload else replace(self, may_offload=may)
+
     def lowest_costs(self) -> NDArray[np.float64]:
         """Get the least that leaving at each exit can cost, shape (n_stages + 1,)."""
         return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
@@ -165,6 +180,8 @@ class CascadeRecord:
         for s in open_stages if self.trees else []:
             run[s:] += self.trees[s]
         left = np.bincount(exits, self.weights, self.n_stages + 1)
+        known = self.cost_limits is not None or self.exit_costs.ndim == 1
+        ways = self.reachable(thresholds)
         return OperatingPoint(
             thresholds=thresholds,
             cost=float(np.average(self.costs(exits), weights=self.weights)),
@@ -175,6 +192,7 @@ class CascadeRecord:
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             bytes=kept_bytes(self.packed, open_stages),
+            max_cost=float(self.highest_costs()[ways].max()) if known else None,
             chain=chain,
             exit_shares=tuple((left / left.sum()).tolist()),
             validation_groups=groups,
@@ -203,7 +221,7 @@ def tune(
     """
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")
-    last = -1 if record.has_cloud else record.n_stages - 1
+    last = -1 if record.offloads else record.n_stages - 1
     # one kernel for both shapes: a copy of a few megabytes is cheaper than compiling another
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
@@ -247,12 +265,12 @@ def frontier_points(
         points += _tuned_points(record, aim, chain, n_lams, seed)
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
-        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.has_cloud else []
+        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.offloads else []
         for threshold in [ALWAYS_STOP, *cuts]:
             alone: list[float | None] = [None] * record.n_stages
             alone[s] = threshold
             settings[tuple(alone)] = None
-    if record.has_cloud:
+    if record.offloads:
         settings[(None,) * record.n_stages] = None
     return points + [record.measure(setting, chain) for setting in settings]
 

@@ -71,6 +71,9 @@ def _lines(system: Any) -> list[str]:
     if most is not None:
         form = "tables of C" if system.packed_as == "c99" else "files"
         lines.append(f"stages of {point.bytes} bytes as {form}, at most {most}")
+    most = getattr(system, "max_instance_cost_", None)
+    if most is not None:
+        lines.append(f"an instance costs {point.max_cost:.4g} at most, {most:.4g} allowed")
     bounds = getattr(system, "class_bounds_", None)
     if bounds:
         lines.append(f"keeps {bounds.text()}")

@@ -18,7 +18,7 @@ POINT_FIGURES: Final = (
 """Keys of an operating point that are left out where they are not known."""
 CLASS_FIGURES: Final = (
     "reference_weighted_accuracy", "reference_recall", "class_rows", "min_recall", "min_precision",
-    "packed_as",
+    "packed_as", "max_instance_cost",
 )  # fmt: skip
 """Keys of the manifest that are left out where they are not known."""
 MANIFEST: Final = "manifest.json"

@@ -1,0 +1,129 @@
+"""`max_instance_cost` in bundles: an instance ends before it could cost more."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.compiled_c import build, compiler
+from gatewise.errors import InputError
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_edge.device.device import Device
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.link import InProcessLink
+from gatewise_export import pack, to_c, to_onnx, verify, verify_graphs
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_training import CloudPrices
+from tests.support.budgeted_methods import COSTS, ready, table
+from tests.support.bundle_files import assert_graph_answers, run_onnx
+
+pytestmark = pytest.mark.slow  # fits, compiles and starts devices
+
+SAMPLE = 16
+
+
+@pytest.fixture(scope="module", params=[9.0, None], ids=["no-offload", "whole"])
+def capped(request, tmp_path_factory):
+    """A system with a cap below an offload, and one with the cap that an offload just keeps."""
+    X, X_test, y, _ = table()
+    whole = float(COSTS.price(np.ones(len(X.columns), bool))) + 1.0
+    settings = {
+        "cloud_prices": CloudPrices(request=1.0), "families": ("linear",), "allow_missing": False
+    }  # fmt: skip
+    system = ready("staged", X, y, **settings).fit(X, y)
+    cap = request.param or whole
+    system = system.at(max_instance_cost=cap).at(max_loss=0.0 if request.param is None else 1.0)
+    place = tmp_path_factory.mktemp("capped")
+    bundle = pack(system, place / "bundle", sample=X_test[:SAMPLE], name="capped")
+    x = X_test.to_numpy(np.float32)
+    huge = x.copy()
+    huge[np.random.default_rng(0).random(x.shape) < 0.3] = 3e38  # sums of products: inf - inf
+    huge[np.random.default_rng(1).random(x.shape) < 0.3] = -3e38
+    return system, bundle, x, huge, cap
+
+
+def scores_of(system, x):
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.stack([stage.run(x)[1] for stage in system.stages_])
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_bundle_keeps_the_cap_wherever_it_runs(capped, tmp_path):
+    system, bundle, x, huge, cap = capped
+    manifest = read_manifest(bundle.manifest.to_json())
+    assert manifest.max_instance_cost == system.max_instance_cost_ == cap
+    offloads = manifest.last_exit == len(manifest.stages)
+    assert offloads == (cap > 9.0)
+    assert verify(system, bundle, x).agrees
+    assert verify_graphs(bundle, x).agrees
+    assert_graph_answers(system, run_onnx(to_onnx(system), x), x)
+    rows = np.concatenate([x, huge])
+    assert offloads or np.isnan(scores_of(system, huge)).any()
+    frame = pd.DataFrame(rows, columns=system.feature_names_)
+    exits = system.exit_stage(frame)
+    costs = system.cost(frame)
+    assert costs.max() <= cap
+    assert (system.offload(frame).any()) == offloads
+    link = InProcessLink(CloudModel.from_bundle(bundle).answer)
+    with Device(bundle, link=link, deadline_ms=60_000) as device:
+        answers = [device.answer(row) for row in rows]
+    assert [a.stage for a in answers] == exits.tolist()
+    np.testing.assert_allclose([a.cost for a in answers], costs)
+    if compiler() is None:
+        pytest.skip("Python's witnesses agree; no C compiler here (cc, gcc or clang) for the last")
+    source = to_c(bundle, tmp_path / "c", name="capped")
+    (compiled,) = build([(source, [s.model.n_outputs for s in system.stages_])], flags=("-O1",))
+    said = compiled(rows)
+    assert said.exits.tolist() == exits.tolist()
+    assert (said.exits == len(system.stages_)).any() == offloads
+    assert compiled.selftest() == 0
+
+
+def document_of(bundle):
+    return json.loads(bundle.manifest.to_json())
+
+
+def test_a_manifest_with_a_point_above_the_cap_is_refused(capped):
+    _, bundle, *_ = capped
+    document = document_of(bundle)
+    highest = max(float(c) for c in bundle.manifest.exit_costs())
+    document["max_instance_cost"] = 0.1
+    with pytest.raises(
+        BundleError, match=r"operating_points\[0\].* may cost .* than max_instance_cost 0.1"
+    ):
+        read_manifest(json.dumps(document))
+    for wrong in (-1.0, "much", True):
+        document["max_instance_cost"] = wrong
+        with pytest.raises(BundleError, match="max_instance_cost"):
+            read_manifest(json.dumps(document))
+    document["max_instance_cost"] = highest
+    assert read_manifest(json.dumps(document)).last_exit == len(bundle.manifest.stages)
+    del document["max_instance_cost"]
+    assert read_manifest(json.dumps(document)).last_exit == len(bundle.manifest.stages)
+
+
+@pytest.mark.parametrize("capped", [9.0], indirect=True)
+def test_a_device_whose_offloads_would_break_the_cap_sends_nothing(capped):
+    _, bundle, x, huge, cap = capped
+
+    def never(X):
+        raise AssertionError("sent")
+
+    with pytest.raises(InputError, match="cloud-only: offloads may cost more than 9 an instance"):
+        Device(bundle, link=InProcessLink(never), policy="cloud-only")
+    absent = x.copy()
+    absent[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan
+    onwards = lambda point: "offload"  # noqa: E731
+    for policy in ("system", onwards):
+        with Device(bundle, link=InProcessLink(never), policy=policy) as device:
+            for row in np.concatenate([huge, absent]):
+                try:
+                    answer = device.answer(row)
+                except SensorError:  # its first feature is missing: no stage has answered
+                    continue
+                assert answer.route in ("edge", "fallback")
+                assert answer.cost <= cap

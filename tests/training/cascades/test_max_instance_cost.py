@@ -1,0 +1,176 @@
+"""`max_instance_cost`: no instance costs more, whatever its values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+
+import gatewise as gw
+from gatewise.acquisition import last_exit_within
+from gatewise.decision import ALWAYS_STOP, reachable_exits
+from gatewise.errors import InputError
+from gatewise_training.operating_points.capped_cascades import stages_within_cost
+from tests.support.budgeted_methods import COSTS, METHODS, ready, table
+
+CAPPED = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
+REQUEST = gw.CloudPrices(request=1.0)
+OFFLOAD = 9.5 + 7.0 + 1.0  # all prices of features, the shared ones, and a request
+
+
+def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    X, X_test, y, y_test = table()
+    return X.to_numpy(np.float32), X_test.to_numpy(np.float32), y, y_test
+
+
+def unfitted(method: str, X, y, **settings):
+    return ready(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings)
+
+
+def wild_rows(n: int, seed: int = 0) -> np.ndarray:
+    """Rows far inside and far outside the training rows, of values from 1e-3 to 1e30."""
+    rng = np.random.default_rng(seed)
+    low = np.abs(data()[0]).min(axis=0)
+    x = rng.lognormal(0.0, 1.5, (n, len(low))) * (1 + low)
+    wild = rng.random(x.shape) < 0.05
+    return np.where(wild, 10.0 ** rng.uniform(-3, 30, x.shape) * rng.choice([-1, 1], x.shape),
+                    x).astype(np.float32)  # fmt: skip
+
+
+def paid(system, x, exits) -> np.ndarray:
+    """Costs by hand: the union of what the stages up to the exit acquired, each price once."""
+    bought = np.zeros(x.shape, bool)
+    for s, stage in enumerate(system.stages_):
+        bought |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= s)[:, None]
+    sent = exits == len(system.stages_)
+    bought[sent] = True  # the forest asks for every feature
+    shared = np.zeros(len(x))
+    groups = np.array([g or "" for g in ("a", "a", None, "b", "b", "b", None, "c", None)])
+    for group, price in (("a", 2.0), ("b", 4.0), ("c", 1.0)):
+        shared += price * bought[:, groups == group].any(axis=1)
+    return bought @ np.asarray(COSTS.own) + shared + sent
+
+
+@pytest.mark.parametrize("method", CAPPED)
+@pytest.mark.parametrize("cap", [3.0, 12.0, OFFLOAD])
+def test_no_instance_costs_more_and_the_points_say_so(method, cap):
+    X, X_test, y, _ = data()
+    system = unfitted(method, X, y, max_instance_cost=cap).fit(X, y)
+    x = np.concatenate([X_test, wild_rows(2000)])
+    assert 0 < max(p.max_cost for p in system.operating_points_) <= cap
+    for point in {p.max_cost: p for p in system.operating_points_}.values():
+        at = system.at(budget=point.cost)
+        costs = paid(at, x, at.exit_stage(x))
+        np.testing.assert_allclose(at.cost(x), costs)
+        assert costs.max() <= at.operating_point_.max_cost + 1e-9 <= cap + 1e-9
+        assert not at.offload(x).any() or cap >= OFFLOAD
+
+
+@pytest.mark.slow
+def test_a_million_instances_never_cost_more():
+    X, _, y, _ = data()
+    system = unfitted("staged", X, y, max_instance_cost=9.0, allow_missing=True).fit(X, y)
+    at = [system.at(budget=p.cost) for p in system.operating_points_]
+    at = list({a.operating_point_.thresholds: a for a in at}.values())
+    over, ways = 0, set()
+    for seed in range(20):
+        x = wild_rows(50_000, seed)
+        x[np.random.default_rng(seed).random(x.shape) < 0.02] = np.nan
+        chosen = at[seed % len(at)]
+        exits = chosen.exit_stage(x)
+        over += np.count_nonzero(paid(chosen, x, exits) > 9.0)
+        ways |= {(seed % len(at), way) for way in np.unique(exits).tolist()}
+    assert over == 0
+    assert len(ways) > len(at)
+
+
+def test_a_cap_on_a_fitted_system_keeps_its_points_that_hold_it():
+    X, _, y, _ = data()
+    full = unfitted("staged", X, y).fit(X, y)
+    before = full.operating_point_
+    assert {p.max_cost for p in full.operating_points_} >= {OFFLOAD}
+    held = full.at(max_instance_cost=8.0)
+    assert {p.max_cost for p in held.operating_points_} <= {
+        p.max_cost for p in full.operating_points_ if p.max_cost <= 8.0
+    }
+    assert held.cost(wild_rows(1000)).max() <= 8.0
+    assert held.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # also at further points
+    assert full.operating_point_ is before
+    assert full.max_instance_cost_ is None
+    best = max(p.accuracy for p in full.operating_points_ if p.max_cost <= 8.0)
+    assert held.at(budget=1e9).operating_point_.accuracy == best
+    assert "an instance costs" in str(held.summary())
+
+
+@pytest.mark.parametrize("method", ["staged", "adapt-lin"])
+def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
+    X, _, y, _ = data()
+    with pytest.raises(InputError, match=r"max_instance_cost=0\.1 .*lowest cap possible is 0\.5"):
+        unfitted(method, X, y, max_instance_cost=0.1).fit(X, y)
+    full = unfitted(method, X, y).fit(X, y)
+    lowest = min(p.max_cost for p in full.operating_points_)
+    with pytest.raises(InputError, match=rf"lowest cap possible is {lowest}"):
+        full.at(max_instance_cost=lowest / 2)
+    assert full.at(max_instance_cost=lowest).cost(wild_rows(100)).max() <= lowest
+    for wrong in (np.nan, np.inf, -1.0, "much"):
+        with pytest.raises(InputError, match="max_instance_cost must be at least 0 and finite"):
+            full.at(max_instance_cost=wrong)
+    with pytest.raises(ValueError, match="max_instance_cost"):
+        unfitted(method, X, y, max_instance_cost=-1.0).fit(X, y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
+def test_a_certificate_is_of_a_point_that_keeps_the_cap(bound):
+    X, _, y, _ = data()
+    forest = RandomForestClassifier(30, random_state=0)  # a fitted one may know the rows
+    terms = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **bound}
+    system = unfitted("staged", X, y, **terms).fit(X, y)
+    assert system.operating_point_.guarantee["confidence"] == 0.8
+    assert system.operating_point_.max_cost <= 8.0
+    assert system.cost(wild_rows(2000)).max() <= 8.0
+
+
+def test_two_given_models_keep_a_cap_too():
+    x, x_test, y, y_test = data()
+    small = RandomForestClassifier(3, max_depth=2, random_state=0).fit(x, y)
+    big = RandomForestClassifier(30, random_state=0).fit(x, y)
+    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
+    pair.fit(x_test, y_test)
+    assert {p.max_cost for p in pair.operating_points_} == {1.0, 2.0}
+    alone = pair.at(max_instance_cost=1.5)
+    assert not alone.offload(wild_rows(500)).any()
+    refitted = pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)
+    assert {p.max_cost for p in refitted.operating_points_} == {1.0}
+    assert refitted.cost(wild_rows(500)).max() == 1.0
+
+
+def test_small_cases_by_brute_force():
+    """Parts of a chain keep the cap and begin where a chain may; the whole stays if it can."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n = int(rng.integers(1, 5))
+        costs, cloud = rng.integers(0, 6, n).astype(float), float(rng.integers(0, 6))
+        first = sorted(rng.choice(n, rng.integers(1, n + 1), replace=False).tolist())
+        cap = float(rng.integers(0, 20))
+
+        def limits(kept, costs=costs, cloud=cloud):
+            reached = np.cumsum(costs[list(kept)])
+            return np.append(reached, reached[-1] + cloud)
+
+        found = stages_within_cost(limits, first, n, cap)
+        if limits(range(n))[-1] <= cap:
+            assert found == [tuple(range(n))]
+            continue
+        assert all(limits(kept)[-2] <= cap for kept in found)
+        assert all(kept[0] in first and list(kept) == sorted(set(kept)) for kept in found)
+        assert bool(found) == any(costs[s] <= cap for s in first)
+
+
+def test_exits_that_scores_can_reach():
+    assert reachable_exits([None, 0.5, None]) == [1, 3]
+    assert reachable_exits([0.5, ALWAYS_STOP, 0.5]) == [0, 1]
+    assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda s: s == 1) == [0, 1, 2, 3]
+    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), 3.0) == 2
+    assert last_exit_within(np.array([1.0]), 0.5) == -1
