@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ LEAF = -1
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """One tree with node indices of its own; the arrays are those of ``TreeEnsemble``."""
+    """Nodes of one tree, or of several; the arrays are those of ``TreeEnsemble``."""
 
     feature: NDArray[Any]
     threshold: NDArray[np.float32]
@@ -57,29 +58,44 @@ def forest_nodes(forest: Any) -> list[Nodes]:
     return trees
 
 
-def lightgbm_nodes(text: str) -> tuple[list[Nodes], int, int]:
-    """Trees, number of outputs and number of features of a LightGBM model's text."""
-    head, *blocks = text.split("\nTree=")
+def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
+    """Trees, their roots, number of outputs and number of features of a LightGBM model's text.
+
+    The nodes are those of all trees, one tree after another, each tree's leaves behind its splits.
+    """
+    head, _, rest = text.partition("\nTree=")
+    body = rest.partition("\nend of trees")[
+        0
+    ]  # behind it are lines that begin with features' names
     if "average_output" in head.split("\n"):
         raise InputError('LightGBM boosting="rf" is not supported; use a forest')
     header = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
-    n_outputs, n_features = int(header["num_tree_per_iteration"]), int(header["max_feature_idx"])
-    return [_lightgbm_tree(block) for block in blocks], n_outputs, n_features + 1
+    n_outputs, n_features = (
+        int(header["num_tree_per_iteration"]),
+        int(header["max_feature_idx"]) + 1,
+    )
 
-
-def _lightgbm_tree(block: str) -> Nodes:
-    fields = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-    if int(fields.get("num_cat", 0)):
-        raise InputError("LightGBM's categorical splits are not supported; encode the categories")
-    if int(fields.get("is_linear", 0)):
-        raise InputError("LightGBM's linear leaves are not supported; train with linear_tree=False")
+    fields: defaultdict[str, list[str]] = defaultdict(list)
+    for line in body.split("\n"):
+        key, _, values = line.partition("=")
+        fields[key].append(values)
 
     def numbers(key: str, kind: type) -> NDArray[Any]:
-        return np.array(fields.get(key, "").split(), dtype=kind)
+        """One after another, those of all trees."""
+        return np.fromstring(" ".join(fields[key]), kind, sep=" ")
 
-    n_splits = int(fields["num_leaves"]) - 1
-    leaves = numbers("leaf_value", np.float64)
-    n = n_splits + len(leaves)
+    if numbers("num_cat", np.int64).any():
+        raise InputError("LightGBM's categorical splits are not supported; encode the categories")
+    if numbers("is_linear", np.int64).any():
+        raise InputError("LightGBM's linear leaves are not supported; train with linear_tree=False")
+    n_leaves = numbers("num_leaves", np.int64)
+    n_splits = n_leaves - 1
+    roots = np.cumsum(n_splits + n_leaves) - (n_splits + n_leaves)
+    root, splits = np.repeat(roots, n_splits), np.repeat(n_splits, n_splits)
+    inner = root + _places(n_splits)
+    outer = np.repeat(roots + n_splits, n_leaves) + _places(n_leaves)
+    n = len(inner) + len(outer)
+
     kinds = numbers("decision_type", np.int64)
     missing = kinds >> 2 & 3
     if (missing == 1).any():
@@ -88,18 +104,29 @@ def _lightgbm_tree(block: str) -> Nodes:
     # missing type None (0) treats NaN as the number 0; type NaN (2) has a default side
     nan_left = np.where(missing == 2, kinds & 2, threshold >= 0).astype(bool)
 
+    def at_splits(values: NDArray[Any], fill: float, dtype: type) -> NDArray[Any]:
+        spread: NDArray[Any] = np.full(n, fill, dtype)
+        spread[inner] = values
+        return spread
+
     def children(key: str) -> NDArray[np.int64]:
         side = numbers(key, np.int64)
-        return np.where(side < 0, n_splits + ~side, side)
+        return root + np.where(side < 0, splits + ~side, side)
 
-    def padded(array: NDArray[Any], fill: float) -> NDArray[Any]:
-        return np.concatenate([array, np.full(n - len(array), fill, array.dtype)])
-
-    return Nodes(
-        feature=padded(numbers("split_feature", np.int64), LEAF),
-        threshold=padded(float32_below(threshold), 0),
-        left=padded(children("left_child"), LEAF),
-        right=padded(children("right_child"), LEAF),
-        nan_left=padded(nan_left, False),
-        value=np.concatenate([np.zeros(n_splits), leaves])[:, None],
+    value = np.zeros((n, 1), np.float32)
+    value[outer, 0] = numbers("leaf_value", np.float64)
+    nodes = Nodes(
+        feature=at_splits(numbers("split_feature", np.int64), LEAF, np.int32),
+        threshold=at_splits(float32_below(threshold), 0, np.float32),
+        left=at_splits(children("left_child"), LEAF, np.int32),
+        right=at_splits(children("right_child"), LEAF, np.int32),
+        nan_left=at_splits(nan_left, False, np.bool_),
+        value=value,
     )
+    return nodes, roots.astype(np.int32), n_outputs, n_features
+
+
+def _places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, ... within each of several runs of so many."""
+    ends = np.cumsum(sizes)
+    return np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)

@@ -270,8 +270,10 @@ class TreeEnsemble:
     ) -> TreeEnsemble:
         """Convert a LightGBM booster."""
         text = booster.model_to_string(num_iteration=num_iteration, start_iteration=start_iteration)
-        trees, n_outputs, n_features = lightgbm_nodes(text)
-        return cls._of_nodes(trees, np.arange(len(trees)) % n_outputs, n_outputs, n_features)
+        nodes, roots, n_outputs, n_features = lightgbm_nodes(text)
+        output = np.arange(len(roots), dtype=np.int32) % n_outputs
+        base = np.zeros(n_outputs, np.float32)
+        return cls(**vars(nodes), roots=roots, output=output, base=base, n_features=n_features)
 
     @classmethod
     def from_forest(cls, forest: Any) -> TreeEnsemble:

@@ -54,6 +54,34 @@ def test_a_single_leaf_is_a_tree(digits):
     np.testing.assert_allclose(ensemble.margins(X)[:, 0], booster.predict(X, raw_score=True))
 
 
+def test_trees_of_all_sizes_have_their_own_nodes(digits):
+    """An absent class and classes that are learned have single leaves between large trees."""
+    X, y = digits
+    goal = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
+    booster = lgb.train(QUIET | goal, lgb.Dataset(X, y), 40)
+    ensemble = TreeEnsemble.from_lightgbm(booster)
+    sizes = np.diff([*ensemble.roots, ensemble.n_nodes])
+    told = [tree["num_leaves"] for tree in booster.dump_model()["tree_info"]]
+    assert sizes.tolist() == [2 * leaves - 1 for leaves in told]
+    assert sizes.min() == 1 < sizes.max()
+    expected = booster.predict(X, raw_score=True)
+    np.testing.assert_allclose(ensemble.margins(X), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_features_may_be_named_as_fields_of_a_model_file(digits):
+    """Behind its trees the file lists features by name, one `threshold=3` a line."""
+    X, y = digits
+    names = ["threshold", "leaf_value", "num_leaves", *(f"f{k}" for k in range(61))]
+    goal = {"objective": "multiclass", "num_class": 10}
+    boosters = [
+        lgb.train(QUIET | goal, lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=given), 3)
+        for given in (names, "auto")
+    ]
+    own, other = map(TreeEnsemble.from_lightgbm, boosters)
+    np.testing.assert_array_equal(own.threshold, other.threshold)
+    np.testing.assert_array_equal(own.value, other.value)
+
+
 def test_a_compact_ensemble_has_the_same_margins(digits):
     X, y = digits
     goal = {"objective": "multiclass", "num_class": 10}

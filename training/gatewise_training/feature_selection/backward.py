@@ -60,7 +60,8 @@ def _gains(
         weight=plan.weight[rows],
         params=settings,
     )
-    booster = lgb.train(settings, data, 60 if n_classes == 2 else 25)
+    rounds = 60 if n_classes == 2 else 25
+    booster = lgb.train(settings, data, rounds, keep_training_booster=True)
     gain = np.zeros(plan.x.shape[1])
     gain[columns] = booster.feature_importance("gain")
     return gain

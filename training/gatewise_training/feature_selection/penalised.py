@@ -88,7 +88,7 @@ class _Chooser:
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_coupled": penalty.tolist(),
         }
-        booster = lgb.train(settings, self._data, self._rounds)
+        booster = lgb.train(settings, self._data, self._rounds, keep_training_booster=True)
         used: NDArray[np.bool_] = booster.feature_importance("split") > 0
         return self._with_free_members(paid | used)
 

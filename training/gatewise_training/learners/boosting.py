@@ -101,7 +101,14 @@ def fit_boosting(
     if validation is not None:
         valid = [data.create_valid(validation[0], validation[1], weight=validation[2])]
         callbacks = [lgb.early_stopping(PATIENCE, verbose=False)]
-    booster = lgb.train(settings, data, rounds, valid_sets=valid, callbacks=callbacks)
+    booster = lgb.train(
+        settings,
+        data,
+        rounds,
+        valid_sets=valid,
+        callbacks=callbacks,
+        keep_training_booster=True,  # no copy by way of text
+    )
     kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
     return TreeEnsemble.from_lightgbm(booster, num_iteration=kept), kept
 
