@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import itertools
 import subprocess
 import sys
@@ -12,49 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gatewise_edge import Device
 from gatewise_export import pack
 from gatewise_export.repository.repository import Repository
+from tests.support.certificates import Authority
 
 DEVICES = 20
 INSTANCES = 420
 RATE = 12.0
 SERVER = Path(__file__).with_name("https_main.py")
-
-
-def certificate(folder: Path, address: str) -> tuple[Path, Path]:
-    """A certificate of its own for a server at an address, and the key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "models")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return folder / "cert.pem", folder / "key.pem"
 
 
 class Version:
@@ -95,8 +60,9 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, t
     for number in range(2):
         rig.start_worker(number, one.bundle, two.bundle)
     host = rig.network.url.removeprefix("mqtt://").partition(":")[0]
-    cert, cert_key = certificate(tmp_path, host)
-    rig.start_server([str(SERVER), host, "8443", str(cert), str(cert_key), str(tmp_path / "www")])
+    authority = Authority(tmp_path, "authority", address=host)
+    served = (*authority.issue("models"), tmp_path / "www")
+    rig.start_server([str(SERVER), host, "8443", *map(str, served)])
 
     rng = np.random.default_rng(1)
     devices = [
@@ -105,7 +71,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, t
             rng.integers(0, len(packed.rows), INSTANCES).tolist(), rate=RATE,
             update={
                 "store": str(tmp_path / f"store-{i}"), "trust": str(repository.root_file),
-                "url": f"https://{host}:8443", "ca_file": str(cert),
+                "url": f"https://{host}:8443", "ca_file": str(authority.file),
             },
         )
         for i in range(DEVICES)

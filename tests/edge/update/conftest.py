@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gatewise_edge import Device
 from gatewise_edge.update import Store, Updater
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
+from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto
 from tests.support.waiting import wait_until
 
@@ -209,44 +204,17 @@ def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Run
         running.close()
 
 
-def certificate(folder: Path, days: float) -> Path:
-    """Write a server's certificate, its own authority, and its key; good for a day around then."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
-    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(then - datetime.timedelta(days=1))
-        .not_valid_after(then + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"server{days}.pem"
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 @pytest.fixture
 def certified_broker(tmp_path: Path) -> Iterator[Callable[[float], tuple[Mosquitto, Path]]]:
     """Start a broker with TLS whose certificate is good some days from now."""
     made: list[Mosquitto] = []
 
     def start(days: float) -> tuple[Mosquitto, Path]:
-        path = certificate(tmp_path, days)
-        lines = [f"{what} {path}" for what in ("cafile", "certfile", "keyfile")]
-        made.append(Mosquitto(tmp_path, *lines))
-        return made[-1], path
+        authority = Authority(tmp_path, "authority", days=days)
+        certificate, key = authority.issue("server")
+        files = {"cafile": authority.file, "certfile": certificate, "keyfile": key}
+        made.append(Mosquitto(tmp_path, *(f"{what} {path}" for what, path in files.items())))
+        return made[-1], authority.file
 
     yield start
     for broker in made:

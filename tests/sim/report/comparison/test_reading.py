@@ -92,7 +92,7 @@ def test_a_sweep_that_is_none(write, points, said):
         ('{"kind": "junit"}', ": not a report: kind is 'junit'"),
         ('{"kind": NaN}', ": NaN in it: a report has finite numbers only"),
         ('{"a": -Infinity}', ": -Infinity in it"),
-        ("[" * 100_000, ": not JSON, or damaged (maximum recursion depth exceeded"),
+        ("[" * 100_000, ": not JSON, or damaged ("),  # each Python says it in its own words
         ('{"a": ' + "9" * 5000 + "}", ": not JSON, or damaged (Exceeds the limit"),
         ("\x00\x01", ": not JSON, or damaged"),
     ],
