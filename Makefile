@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -62,6 +62,22 @@ test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
 	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
+
+# In environments of their own; PYTHON=python3.14 takes another Python.
+test-python: mosquitto  ## the fast tests with PYTHON, in .venv-PYTHON
+	$(MAKE) test-fast VENV=.venv-$(notdir $(PYTHON))
+
+# What is declared at its oldest, all else at its newest: their warnings are not ours to mend.
+OLDEST := .venv-oldest
+$(OLDEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip install --disable-pip-version-check uv
+	$(OLDEST)/bin/uv pip install --python $(OLDEST)/bin/python --resolution lowest-direct -e '.[sim,cluster,parquet,jpeg]'
+	$(OLDEST)/bin/uv pip install --python $(OLDEST)/bin/python -e '.[test]'
+	@touch $@ $(OLDEST)/.installed-demo
+
+test-oldest: $(OLDEST)/.installed mosquitto  ## the fast tests with the oldest dependencies that pyproject.toml allows
+	PYTEST_ADDOPTS="-W default" $(MAKE) test-fast VENV=$(OLDEST)
 
 lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .

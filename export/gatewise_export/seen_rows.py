@@ -43,8 +43,7 @@ class SeenRows:
     def fingerprinted(cls, seen: NDArray[np.float32], held_out: NDArray[np.float32]) -> Self:
         """Take fingerprints of rows of shape (n, n_features)."""
         prints = np.unique(_prints(seen))
-        others = _prints(held_out)
-        return cls(prints, float(np.isin(others, prints).mean()) if len(others) else 0.0)
+        return cls(prints, float(_among(held_out, prints).mean()) if len(held_out) else 0.0)
 
     @classmethod
     def find(cls, bundle: Bundle) -> Self | None:
@@ -69,7 +68,7 @@ class SeenRows:
 
     def count(self, x: NDArray[np.float32]) -> int:
         """Rows of shape (n, n_features), in the manifest's order, that training saw."""
-        return int(np.isin(_prints(x), self.prints).sum())
+        return int(_among(x, self.prints).sum())
 
     def remark(self, count: int, n_rows: int) -> str | None:
         """Say that figures on these rows flatter; None where no more were seen than by chance."""
@@ -81,6 +80,11 @@ class SeenRows:
             f"Training saw {count:,} of these {n_rows:,} rows{usual}: figures on them flatter the "
             "bundle. The test rows beside it are such as training has not seen."
         )
+
+
+def _among(x: NDArray[np.float32], prints: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which rows have one of these fingerprints, shape (n,)."""
+    return np.isin(_prints(x), prints, kind="sort")  # numpy 2.0's tables of uint64 overflow
 
 
 def _prints(x: NDArray[np.float32]) -> NDArray[np.uint64]:

@@ -225,7 +225,7 @@ def test_pickles_are_never_loaded(tmp_path: Any) -> None:
 
     file = io.BytesIO()
     trap = np.array([Trap()] * 8, dtype=object)
-    np.savez(file, allow_pickle=True, **small() | {"feature": trap})  # type: ignore[arg-type]
+    np.savez(file, **small() | {"feature": trap})  # type: ignore[arg-type]
     with pytest.raises(BundleError, match=r"stage_1\.npz cannot be read: an array that is not"):
         read_trees(file.getvalue(), "stage_1.npz", n_features=3, n_outputs=1)
     assert not (tmp_path / "sprung").exists()
