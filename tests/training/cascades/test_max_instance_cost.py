@@ -120,6 +120,20 @@ def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
         unfitted(method, X, y, max_instance_cost=-1.0).fit(X, y)
 
 
+def test_a_loss_that_is_asked_for_and_not_to_be_had_is_refused():
+    """The loss of the settings is what a fit comes near; one given to `at` is kept or refused."""
+    X, _, y, _ = data()
+    full = unfitted("staged", X, y).fit(X, y)
+    near = full.at(max_instance_cost=3.0)
+    lost = full.frontier_.reference_accuracy - near.operating_point_.accuracy
+    assert lost > 0.02
+    assert near.at(max_loss=lost + 1e-9).operating_point_ == near.operating_point_
+    with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
+        full.at(max_instance_cost=3.0, max_loss=0.02)
+    with pytest.raises(InputError, match=r"loses at most 0\.02"):
+        near.frontier_.at(max_loss=0.02)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
 def test_a_certificate_is_of_a_point_that_keeps_the_cap(bound):

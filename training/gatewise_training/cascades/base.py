@@ -209,9 +209,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
                 **({"max_loss": given.max_loss} if lifted else {}),
             )
             other._limit_gates()
-        if beside and all(goal is None for goal in wanted.values()):
-            wanted = dict(self._goal())
-        other._take(other._choose(**wanted))
+        anew = not beside or any(goal is not None for goal in wanted.values())
+        other._take(other._choose(**wanted) if anew else other._pick())
         return other
 
     def at(

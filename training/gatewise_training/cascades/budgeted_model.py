@@ -29,7 +29,7 @@ from gatewise_training.data.input_checks import (
     feature_names,
 )
 from gatewise_training.operating_points.class_figures import split_loss
-from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.stage_display import StageDisplay
@@ -153,8 +153,11 @@ class BudgetedModel(BaseEstimator, ABC):
         return split_loss(self.max_loss, beside=any(goal is not None for goal in goals))
 
     def _pick(self) -> OperatingPoint:
-        """Take the operating point of the settings."""
-        return self._choose(**self._goal())
+        """Take the operating point of the settings, or the one that loses least."""
+        try:
+            return self._choose(**self._goal())
+        except LossError as error:  # bounds on bytes or on an instance's cost leave no other
+            return self._choose(max_loss=error.least)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
         return self.frontier_.pick(None, slack=SLACK, **wanted)

@@ -31,6 +31,14 @@ GROUP_ERRORS = 2.0
 seem to keep a bound is the luckiest on them, by about one such error; one more is for chance."""
 
 
+class LossError(InputError):
+    """No operating point loses as little as was asked for; `least` is what one loses."""
+
+    def __init__(self, most: float, least: float) -> None:
+        super().__init__(f"no operating point loses at most {most:g}; the least is {least:.4g}")
+        self.least = least
+
+
 @dataclass(frozen=True, repr=False)
 class Frontier:
     """Operating points that no other beats in both cost and accuracy, by rising cost.
@@ -233,8 +241,8 @@ class Frontier:
         Raises
         ------
         InputError
-            Unless exactly one of the three is given, or if no point is within the budget
-            or the rate, or keeps the shares.
+            Unless exactly one of the three is given, or if no point is within the budget,
+            the loss or the rate, or keeps the shares.
         TooLargeError
             An InputError, if none is as small as `max_bytes`; it knows the smallest.
         """
@@ -261,6 +269,8 @@ class Frontier:
         curve = replace(self, points=tuple(_undominated(self.within(bounds, slack), _merit)))
         try:
             return curve._on_curve(slack=slack, **goal)
+        except LossError:
+            raise
         except InputError as error:
             raise InputError(f"{error} (of those that keep {bounds.text()})") from None
 
@@ -282,7 +292,10 @@ class Frontier:
         if max_loss is not None:
             floor = self.reference_merit - max_loss - 1e-12
             good = [p for p in self.points if p.merit - slack * _error(p) >= floor]
-            return good[0] if good else self.points[-1]
+            best = self.points[-1]
+            if not good and best.merit < floor:
+                raise LossError(max_loss, self.reference_merit - best.merit)
+            return good[0] if good else best
         if budget is not None:
             good = [p for p in self.points if p.cost <= budget + 1e-9]
             if not good:
