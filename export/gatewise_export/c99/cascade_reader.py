@@ -43,7 +43,7 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         raise ConversionError(
             f"{type(system).__name__} cannot be written as C: only what classifies can"
         )
-    here, last = on_device([stage.tier for stage in system.stages_]), system._last_exit()
+    here, last = on_device([stage.tier for stage in system.stages_]), system.last_exit_
     stages = system.stages_[: min(here, last + 1)]
     beyond = [stage.features for stage in system.stages_ if not stage.on_device]
     f0 = system.high_cost_model_

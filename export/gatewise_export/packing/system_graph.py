@@ -55,12 +55,9 @@ def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
     names = {output.name for output in outputs}
     stages, thresholds = system.stages_, system.operating_point_.thresholds
     answers = [append_stage(nodes, f"s{s}_", stage) for s, stage in enumerate(stages)]
-    last = len(stages) - (system.high_cost_model_ is None)
-    if hasattr(system, "_last_exit"):  # of classes
-        last = system._last_exit()
-    deciding = last  # the last word needs no score
+    last = system.last_exit_  # the last word needs no score
     stops = [
-        _stops(nodes, f"s{s}_", stage, threshold) if s < deciding else None
+        _stops(nodes, f"s{s}_", stage, threshold) if s < last else None
         for s, (stage, threshold) in enumerate(zip(stages, thresholds, strict=True))
     ]
     if "value" in names:

@@ -238,13 +238,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         acquired = [stage.at_most(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired, [stage.tier for stage in stages])
 
-    def _last_exit(self) -> int:
-        """Get the last exit that an instance may take; the number of stages: an offload.
+    @property
+    def last_exit_(self) -> int:
+        """The last exit that an instance may take; the number of stages: an offload.
 
         The cap on its cost ends the way of an instance even where a score that is NaN does not.
         """
-        last = len(self.stages_) - (self.high_cost_model_ is None)
-        most = self.max_instance_cost_
+        last, most = super().last_exit_, self.max_instance_cost_
         if most is None:
             return last
         return min(last, last_exit_within(self._exit_limits(self.stages_), most))
@@ -330,7 +330,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         outputs = [stage.margins(x) for stage in self.stages_]
         scores = [split(o, s.score)[1] for o, s in zip(outputs, self.stages_, strict=True)]
         exits = exit_stages(scores, self.operating_point_.thresholds)
-        return np.minimum(exits, self._last_exit()), outputs
+        return np.minimum(exits, self.last_exit_), outputs
 
 
 def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:

@@ -169,6 +169,11 @@ class BudgetedModel(BaseEstimator, ABC):
         return self.chains_[self.operating_point_.chain]
 
     @property
+    def last_exit_(self) -> int:
+        """The last exit that an instance may take; the number of stages: an offload."""
+        return len(self.stages_) - (self.high_cost_model_ is None)
+
+    @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
         """The frontier's points, its others and, if it is none of them, the active one; by cost."""
         check_is_fitted(self, "operating_point_")
