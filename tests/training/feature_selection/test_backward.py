@@ -55,6 +55,12 @@ def test_groups_whose_members_are_free_go_as_a_whole(parity: Problem) -> None:
         assert len(chosen) == 2 * costs.price(chosen)
 
 
+def test_free_features_stay_to_the_end(parity: Problem) -> None:
+    sets = backward_sets(replace(parity, costs=FeatureCosts([0, 1, 1, 0, 1, 1, 1, 1])), n_stages=8)
+    assert sets[0].tolist() == [0, 3]
+    assert backward_sets(replace(parity, costs=FeatureCosts(np.zeros(8))), n_stages=8) == []
+
+
 def test_many_classes_and_missing_values() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(900, 4))

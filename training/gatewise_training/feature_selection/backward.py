@@ -36,7 +36,7 @@ def backward_sets(
     by_price = np.argsort(costs.alone, kind="stable")
     left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
-    while left.any():
+    while costs.price(left) > 0:  # free features stay: nothing is saved without them
         dropped = len(units) - sum(bool(left[unit].any()) for unit in units)
         problem.report(dropped, 2 * len(units), "choosing features")
         # of equal columns the booster splits on the first: let it be the cheapest

@@ -1,0 +1,36 @@
+"""Features may cost nothing: then the link and the high-cost model are what is saved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+from gatewise.costs import FeatureCosts
+from gatewise_training import AdaptGBRT, CloudPrices, ConfidenceCascade, StagedCascade
+
+SYSTEMS = [
+    StagedCascade(n_stages=2, families=("boosting",), effort="low", random_state=0),
+    AdaptGBRT(penalties=(0.001,), n_rounds=10, random_state=0),
+    ConfidenceCascade(low_cost_model="linear", n_subsets=3, random_state=0),
+]
+TABLES = {
+    "all": np.zeros(10),
+    "some": np.repeat([0.0, 1.0], 5),
+    "group": FeatureCosts(
+        np.repeat([0.0, 1.0], 5), group=["a"] * 3 + [None] * 7, shared={"a": 0.0}
+    ),
+}
+
+
+@pytest.mark.parametrize("costs", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: type(system).__name__)
+def test_a_fit_ends_and_pays_for_requests(system, costs):
+    X, y = load_breast_cancer(return_X_y=True)
+    system.set_params(feature_costs=costs, cloud_prices=CloudPrices(request=1.0))
+    system.fit(X[:400, :10], y[:400])
+    free = [point for point in system.frontier_.points if point.cost == 0]
+    assert len(free) <= 1
+    for point in system.frontier_.points:
+        assert point.offload_rate <= point.cost
+    assert system.score(X[400:, :10], y[400:]) > 0.85
