@@ -90,3 +90,11 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
             check_costs(given, ("a", "b"), named=True)
     with pytest.raises(InputError, match="the data has no names"):
         check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), named=False)
+
+
+@pytest.mark.parametrize("make", CLASSIFIERS)
+def test_all_columns_without_numbers_are_named_at_once(make):
+    rows = {"a": [1.0, 2, 3, 4], "kind": list("xyxy"), "day": pd.to_datetime(["2026-01-02"] * 4)}
+    frame = pd.DataFrame(rows | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2})
+    with pytest.raises(InputError, match=r"\['kind', 'day', 'colour'\].*TableEncoder"):
+        make().fit(frame, [0, 1, 0, 1])

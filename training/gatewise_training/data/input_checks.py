@@ -98,7 +98,20 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
                 estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
             )
     except ValueError as error:
+        others = _columns_without_numbers(X)
+        if others:
+            raise InputError(
+                f"columns {others} hold no numbers: encode the table with TableEncoder, "
+                "or drop them"
+            ) from None
         raise InputError(str(error)) from error
+
+
+def _columns_without_numbers(X: Any) -> list[Any]:
+    """Columns of a data frame that hold no numbers; of anything else none."""
+    if not hasattr(X, "select_dtypes"):
+        return []
+    return list(X.select_dtypes(exclude=["number", "bool"]).columns)
 
 
 def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool) -> None:
