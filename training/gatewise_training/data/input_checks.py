@@ -98,10 +98,10 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
                 estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
             )
     except ValueError as error:
-        others = _columns_without_numbers(X)
-        if others:
+        columns = _columns_without_numbers(X)
+        if columns:
             raise InputError(
-                f"columns {others} hold no numbers: encode the table with TableEncoder, "
+                f"columns {columns} hold no numbers: encode the table with TableEncoder, "
                 "or drop them"
             ) from None
         raise InputError(str(error)) from error
