@@ -46,6 +46,14 @@ def test_forest_averages_leaf_distributions(digits, forest):
     np.testing.assert_allclose(margins, model.predict_proba(X), atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1000])
+def test_rows_that_go_down_together_end_where_each_does_alone(n):
+    for seed in range(20):
+        trees, rows = random_trees(seed, mixed=True)
+        x = np.random.default_rng(seed).permuted(np.resize(rows, (n, trees.n_features)), axis=0)
+        np.testing.assert_array_equal(trees.margins(x), trees.run(x)[0])
+
+
 def test_a_single_leaf_is_a_tree(digits):
     X, y = digits
     booster = lgb.train(QUIET | {"objective": "binary"}, lgb.Dataset(X, y < 0), 1)

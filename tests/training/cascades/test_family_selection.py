@@ -72,6 +72,21 @@ def test_on_many_rows_a_family_that_is_far_worse_is_given_up(monkeypatch) -> Non
     assert len(fits) == 2 * 2 + 3  # both on the two first probes, the best alone on the others
 
 
+def test_families_are_chosen_on_some_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
+    few, _ = selection(6600)
+    monkeypatch.setattr(family_selection, "MANY_ROWS", 5000)
+    monkeypatch.setattr(family_selection, "TRIAL_ROWS", 300)
+    many, fits = selection(6600)
+    found, rows = many.select(SETS), many.problem.plan.validation_rows
+    assert {selected.family for selected in found.values()} == {"linear"}
+    assert [total for _, total in fits[-5:]] == [5] * 5
+    for key, expected in few.select(SETS).items():
+        np.testing.assert_array_equal(found[key].outputs, expected.outputs)
+        np.testing.assert_array_equal(
+            found[key].stage.margins(many.problem.plan.x[rows]), expected.outputs
+        )
+
+
 def test_what_is_too_large_is_left_out() -> None:
     found, _ = selection(800, families=("boosting",), bounds=Bounds(stage_bytes=10))
     assert found.select(SETS) == {}

@@ -55,6 +55,18 @@ def test_leaves_hold_the_weighted_shares_of_their_rows():
     assert (whole.margins(x).argmax(axis=1) == y).all()
 
 
+def test_columns_that_do_not_vary_within_a_node_are_neither_split_on_nor_counted():
+    """One column of many decides: with each draw it is tried, though two are tried at a node."""
+    x = np.zeros((200, 40), np.float32)
+    x[:, 17] = np.arange(200)
+    x[:100, 5] = 1.0  # varies at the root alone
+    y = np.arange(200) // 20 % 2
+    for seed in range(10):
+        trees = fit_extra_trees(x, y, 2, weight=np.ones(200), n_trees=3, seed=seed)
+        assert set(trees.feature.tolist()) <= {-1, 5, 17}
+        assert (trees.margins(x).argmax(axis=1) == y).all()
+
+
 def test_as_a_high_cost_model_its_graph_answers_as_it_does():
     x, y, x_new, _ = halves(load_wine)
     trees = fit_extra_trees(x, y, 3, weight=np.ones(len(y)), n_trees=60, seed=0)

@@ -1,10 +1,10 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
 On small data each feature set tries every family. On large data, and where the shape of trees is
-searched within a bound of size, only some sets, the probes, do;
-the sets between try the families selected beside them, which hardly ever differ and take half the
-time. And a family that is far worse on two probes, a cheap one and the costliest, is not tried on
-the others.
+searched within a bound of size, only some sets, the probes, do; the sets between try the families
+selected beside them, which hardly ever differ and take half the time. And a family that is far
+worse on two probes, a cheap one and the costliest, is not tried on the others. On many rows all
+this happens on some of them, and what is selected is fitted on all.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from numpy.typing import NDArray
 from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.forward import come_in_blocks
 from gatewise_training.graphs.packed_size import packed_bytes
-from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, shaped
 
 FAR_WORSE = 1.25
 """A family whose regret is so many times the best one's will not be selected beside it."""
+
+TRIAL_ROWS = 40_000
+"""Of more than `MANY_ROWS` so many choose the families."""
 
 FeatureSet = tuple[int, ...]
 
@@ -85,7 +89,7 @@ class FamilySelection:
         def fit(pairs: Sequence[tuple[int, str]]) -> None:
             nonlocal done
             jobs = [(by_cost[at], family) for at, family in pairs]
-            self._fit(jobs, lambda now: self.report(min(done + now, total), total))
+            self._fit(jobs, lambda now: self.report(min(done + now, total), total), self._trial)
             done += len(jobs)
 
         fit([(at, family) for at in first for family in kinds])
@@ -100,7 +104,18 @@ class FamilySelection:
             }
             between += [(at, family) for family in sorted(beside or kinds)]
         fit(between)
+        if self._trial is not self.problem.plan:
+            chosen = [(key, self.best[key].family) for key in by_cost if key in self.best]
+            self._fit(chosen, lambda now: self.report(now, len(chosen)), self.problem.plan)
         return self.best
+
+    @cached_property
+    def _trial(self) -> ValidationSplit:
+        """The rows on which families are tried; all but few of many."""
+        plan = self.problem.plan
+        if len(plan.fit_rows) <= MANY_ROWS or len(plan.folds) > 1:
+            return plan
+        return plan.with_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[str, Bounds]]:
@@ -114,11 +129,17 @@ class FamilySelection:
         regret = self.regrets.get((chosen, family), np.inf)
         return chosen not in self.best or regret <= FAR_WORSE * self.best[chosen].regret
 
-    def _fit(self, jobs: Sequence[tuple[FeatureSet, str]], report: Callable[[int], None]) -> None:
-        problem = self.problem
+    def _fit(
+        self,
+        jobs: Sequence[tuple[FeatureSet, str]],
+        report: Callable[[int], None],
+        plan: ValidationSplit,
+    ) -> None:
+        """Fit stages on the plan's rows; the best of a set on fewer rows gives way to its own."""
+        problem, trial = self.problem, plan is self._trial
         fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
             joblib.delayed(cross_fitted_stage)(
-                problem.plan,
+                plan,
                 self._kinds[family][0],
                 np.array(chosen, np.intp),
                 problem.n_classes,
@@ -134,7 +155,7 @@ class FamilySelection:
                 continue
             regret = self._regret(stage, outputs)
             self.regrets[chosen, family] = regret
-            if chosen not in self.best or regret < self.best[chosen].regret:
+            if not trial or chosen not in self.best or regret < self.best[chosen].regret:
                 self.best[chosen] = SelectedStage(family, stage, outputs, regret)
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:

@@ -84,6 +84,15 @@ class ValidationSplit:
         """Groups and times of all rows."""
         return self.given_splitter or RowSplitter(len(self.x))
 
+    def with_fit_rows(self, most: int, seed: int) -> ValidationSplit:
+        """Get the same validation rows with so many rows to fit, drawn from those of a fold."""
+        draw = np.random.default_rng(seed)
+        folds = [
+            (np.sort(draw.choice(rows, most, replace=False)) if len(rows) > most else rows, unseen)
+            for rows, unseen in self.folds
+        ]
+        return replace(self, folds=tuple(folds))
+
     def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
         """Multiply the rows' weights by those of their classes, shape (n_classes,)."""
         weight = self.weight * weights[self.y]

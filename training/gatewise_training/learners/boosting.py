@@ -24,6 +24,9 @@ Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray
 LARGE_ROWS = 5000
 """Above this many rows boosted trees may be large."""
 
+MANY_ROWS = 50_000
+"""Above this many rows some of them choose what all are fitted with, and forests are smaller."""
+
 COARSE_BINS = 63
 """Bins of a feature where rows have groups, or features are only compared: finer thresholds tell
 known groups apart, not classes, and take three times as long."""

@@ -19,6 +19,7 @@ from gatewise_training.data.input_checks import named_rows
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
+    MANY_ROWS,
     RANDOM_THRESHOLDS,
     capacity,
     fit_boosting,
@@ -33,7 +34,7 @@ SVM_ROWS = 16000
 """Above this many rows the kernel machine, quadratic in them, is not tried."""
 
 TREES, TRIAL_TREES = 300, 50
-"""Trees of extra-trees; on many rows a few of them are tried first."""
+"""Trees of extra-trees; on more than 5,000 rows a few of them are tried first."""
 
 NEAR = 0.01
 """They are if the few are that close to the best accuracy."""
@@ -111,7 +112,8 @@ def _recipes(
         params = params | RANDOM_THRESHOLDS
         recipes.append(_F0Recipe("random boosting", _boosting_fit(plan, n_classes, params, seed)))
     if not allow_missing:
-        some, many = (_forest_fit(plan, n_classes, n, seed) for n in (TRIAL_TREES, TREES))
+        trees = TREES if len(plan.fit_rows) <= MANY_ROWS else 2 * TRIAL_TREES
+        some, many = (_forest_fit(plan, n_classes, n, seed) for n in (TRIAL_TREES, trees))
         recipes.append(_F0Recipe("extra-trees", many, some if large else None))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
@@ -289,12 +291,6 @@ def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any],
 
 
 def _forest_fit(plan: ValidationSplit, n_classes: int, n_trees: int, seed: int) -> Fit:
-    if len(plan.fit_rows) > LARGE_ROWS:
-        from sklearn.ensemble import ExtraTreesClassifier
-
-        template = ExtraTreesClassifier(n_trees, random_state=seed)
-        return _estimator_fit(plan, n_classes, "extra-trees", template)
-
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
         x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
         trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)

@@ -22,6 +22,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
+    MANY_ROWS,
     RANDOM_THRESHOLDS,
     capacity,
     fit_boosting,
@@ -32,6 +33,9 @@ from gatewise_training.learners.stage_bounds import Bounds
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
+
+KERNEL_ROWS = 20_000
+"""Rows that a kernel machine is fitted on: more say little about its few hundred weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +111,9 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
 
 def _extra_trees(task: _Task) -> _Fitted:
     bound = task.bounds.of_size
-    trees, leaves = task.bounds.tree_budget(100, 256, task.x.shape[1], values=task.n_classes)
-    if not bound and len(task.rows) <= LARGE_ROWS:
+    most = 100 if len(task.rows) <= MANY_ROWS else 50
+    trees, leaves = task.bounds.tree_budget(most, 256, task.x.shape[1], values=task.n_classes)
+    if not bound:
         found = fit_extra_trees(
             task.x_fit,
             task.y_fit,
@@ -124,7 +129,7 @@ def _extra_trees(task: _Task) -> _Fitted:
     forest = ExtraTreesClassifier(
         trees,
         min_samples_leaf=2,
-        max_leaf_nodes=leaves if bound else None,
+        max_leaf_nodes=leaves,
         random_state=task.seed,
     )
     forest.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
@@ -155,7 +160,10 @@ def _linear(task: _Task) -> _Fitted:
 
 
 def _svm(task: _Task) -> _Fitted:
-    return _svm_left_out(task)[0]
+    rows = task.rows
+    if len(rows) > KERNEL_ROWS:
+        rows = np.random.default_rng(task.seed).choice(rows, KERNEL_ROWS, replace=False)
+    return _svm_left_out(replace(task, rows=rows))[0]
 
 
 def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
