@@ -7,7 +7,7 @@ behind them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import Acquired, at_exits, exit_costs, last_exit_within
 from gatewise.costs import CloudPrices
-from gatewise.decision import exit_stages, labels, probabilities, split
+from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.tiers import PackedAs, Tier, cascade_costs
@@ -263,16 +263,15 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
         """Stage at which each row is answered, shape (n,); the number of stages: offloaded."""
-        return self._route(self._rows(X))[0]
+        return self._exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Labels, shape (n,): of the stage that answers, or of the high-cost model."""
         x = self._rows(X)
-        exits, outputs = self._route(x)
-        index = np.zeros(len(x), np.int64)
-        for s, stage in enumerate(self.stages_):
-            index[exits == s] = labels(split(outputs[s][exits == s], stage.score)[0])
-        sent = exits == len(self.stages_)
+        index, sent = np.zeros(len(x), np.int64), np.ones(len(x), bool)
+        for s, rows, outputs in self._route(x):
+            index[rows] = labels(split(outputs, self.stages_[s].score)[0])
+            sent[rows] = False
         if self.high_cost_model_ is not None and sent.any():
             index[sent] = self.high_cost_model_.labels(x[sent])
         return self.classes_[index]
@@ -280,12 +279,11 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Class probabilities of the model that answers, shape (n, n_classes)."""
         x = self._rows(X)
-        exits, outputs = self._route(x)
-        proba = np.zeros((len(x), len(self.classes_)))
-        for s, stage in enumerate(self.stages_):
-            here = exits == s
-            proba[here] = probabilities(split(outputs[s][here], stage.score)[0], stage.link)
-        sent = exits == len(self.stages_)
+        proba, sent = np.zeros((len(x), len(self.classes_))), np.ones(len(x), bool)
+        for s, rows, outputs in self._route(x):
+            stage = self.stages_[s]
+            proba[rows] = probabilities(split(outputs, stage.score)[0], stage.link)
+            sent[rows] = False
         if self.high_cost_model_ is not None and sent.any():
             proba[sent] = self.high_cost_model_.predict_proba(x[sent])
         return proba
@@ -303,7 +301,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         acquired = [stage.acquired(x) for stage in self.stages_]
         tiers = [stage.tier for stage in self.stages_]
         by_exit = self._exit_costs(acquired, tiers, union=accounting == "union")
-        return at_exits(by_exit, self._route(x)[0])
+        return at_exits(by_exit, self._exits(x))
 
     def explain(self, x: Any) -> Explanation:
         """Explain the answer to one instance: what each stage acquired, and why it ended there.
@@ -326,11 +324,26 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         check_is_fitted(self, "operating_point_")
         return explain(self, self._rows(one_row(self, x)))
 
-    def _route(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]]:
-        outputs = [stage.margins(x) for stage in self.stages_]
-        scores = [split(o, s.score)[1] for o, s in zip(outputs, self.stages_, strict=True)]
-        exits = exit_stages(scores, self.operating_point_.thresholds)
-        return np.minimum(exits, self.last_exit_), outputs
+    def _exits(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        exits = np.full(len(x), len(self.stages_), np.int64)
+        for s, rows, _ in self._route(x):
+            exits[rows] = s
+        return exits
+
+    def _route(
+        self, x: NDArray[np.float32]
+    ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float32]]]:
+        """Stages that answer rows, with these rows and their outputs; other rows are offloaded."""
+        last, waiting = self.last_exit_, np.arange(len(x))
+        for s, threshold in enumerate(self.operating_point_.thresholds[: last + 1]):
+            if not len(waiting) or (threshold is None and s < last):
+                continue
+            outputs = self.stages_[s].margins(x[waiting])
+            leave = np.ones(len(waiting), bool)
+            if s < last:
+                leave = stops(split(outputs, self.stages_[s].score)[1], threshold)
+            yield s, waiting[leave], outputs[leave]
+            waiting = waiting[~leave]
 
 
 def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
