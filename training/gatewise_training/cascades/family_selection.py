@@ -30,7 +30,7 @@ from gatewise_training.learners.stage_bounds import Bounds, shaped
 FAR_WORSE = 1.25
 """A family whose regret is so many times the best one's will not be selected beside it."""
 
-TRIAL_ROWS = 40_000
+TRIAL_ROWS = 20_000
 """Of more than `MANY_ROWS` so many choose the families."""
 
 FeatureSet = tuple[int, ...]

@@ -35,7 +35,14 @@ def fit_extra_trees(
     tried = max(1, int(np.sqrt(n_features)))
     columns = np.ascontiguousarray(x.T, np.float32)
     feature, threshold, left, right, value, roots = _grow_forest(
-        columns, y, np.asarray(weight, np.float64), n_classes, n_trees, tried, min_rows, seed
+        columns,
+        y.astype(np.int32),
+        np.asarray(weight, np.float64),
+        n_classes,
+        n_trees,
+        tried,
+        min_rows,
+        seed,
     )
     return TreeEnsemble(
         feature, threshold, left, right, np.zeros(len(feature), np.bool_), value, roots,
@@ -56,7 +63,7 @@ def _grow_forest(
     )  # fmt: skip
     threshold, value = np.empty(size, np.float32), np.empty((size, n_classes), np.float32)
     roots = np.empty(n_trees, np.int32)
-    rows, spare = np.empty(n, np.int64), np.empty(n, np.int64)
+    rows, spare = np.empty(n, np.int32), np.empty(n, np.int32)
     # node, first row, end, and how many of the first in `order` are known not to vary there
     waiting = np.empty((2 * n, 4), np.int64)
     order = np.arange(n_features)
@@ -97,12 +104,10 @@ def _grow_forest(
             middle, back = begin, 0
             for i in range(begin, end):
                 r = rows[i]
-                if columns[at, r] <= cut:
-                    rows[middle] = r
-                    middle += 1
-                else:
-                    spare[back] = r
-                    back += 1
+                goes_left = columns[at, r] <= cut
+                rows[middle] = spare[back] = r  # no branch for a processor to guess
+                middle += goes_left
+                back += not goes_left
             rows[middle:end] = spare[:back]
             feature[node], threshold[node] = at, cut
             left[node], right[node] = used, used + 1
@@ -135,10 +140,7 @@ def _draw_split(
         other = np.random.randint(j, n_features)  # noqa: NPY002
         order[j], order[other] = order[other], order[j]
         column = columns[order[j]]
-        low = high = column[rows[begin]]
-        for i in range(begin + 1, end):
-            v = column[rows[i]]
-            low, high = min(low, v), max(high, v)
+        low, high = _range(column, rows[begin:end])
         if low >= high:  # a column without a choice does not count
             order[constant], order[j] = order[j], order[constant]
             constant += 1
@@ -151,9 +153,10 @@ def _draw_split(
         part[:] = 0.0
         count = 0
         for i in range(begin, end):
-            if column[rows[i]] <= limit:
-                part[y[rows[i]]] += weight[rows[i]]
-                count += 1
+            r = rows[i]
+            goes_left = column[r] <= limit
+            part[y[r]] += weight[r] * goes_left
+            count += goes_left
         if count < min_rows or end - begin - count < min_rows:
             continue
         mass = squares = rest = 0.0
@@ -167,6 +170,16 @@ def _draw_split(
         if worth > best:
             best, at, cut = worth, order[j], limit
     return at, cut, constant
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets several be compared at once
+def _range(column: Any, rows: Any) -> Any:
+    """Smallest and largest of some values, without NaN."""
+    low = high = column[rows[0]]
+    for i in range(len(rows)):
+        v = column[rows[i]]
+        low, high = min(low, v), max(high, v)
+    return low, high
 
 
 @numba.njit(cache=True, nogil=True)

@@ -92,7 +92,7 @@ class _F0Recipe:
 
 def _cross_fitted(plan: ValidationSplit, fit: Fit) -> _CrossFitted:
     def answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
-        return np.column_stack([model.labels(plan.x[rows]), model.predict_proba(plan.x[rows])])
+        return np.column_stack(model.answers(plan.x[rows]))
 
     model, unseen = cross_fit(plan, fit, answers)
     return model, unseen[:, 0].astype(np.int64), unseen[:, 1:]
