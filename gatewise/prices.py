@@ -219,9 +219,12 @@ def _read_csv(path: Path, where: str) -> PriceList:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
-            for wanted in ("feature", "own"):
-                if wanted not in (reader.fieldnames or ()):
-                    raise InputError(f"{where}: no column {wanted!r}")
+            columns = list(reader.fieldnames or ())
+            if absent := [name for name in ("feature", "own") if name not in columns]:
+                raise InputError(
+                    f"{where}: no column {_named(absent)} among {_named(columns) or 'none'}; "
+                    "its first line is feature,own or feature,own,group,shared"
+                )
             for row in reader:
                 at = f"{where}, line {reader.line_num}"
                 name = row["feature"]

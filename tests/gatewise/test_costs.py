@@ -106,7 +106,11 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
         ("c.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
         ("c.toml", "features = 3", "features is 3, not a table"),
         ("c.toml", "nonsense", "c.toml"),
-        ("c.csv", "name,own\na,1\n", "no column 'feature'"),
+        (
+            "c.csv",
+            "name,own\na,1\n",
+            "no column 'feature' among 'name', 'own'; its first line is feature,own",
+        ),
         ("c.csv", "feature,own\na,x\n", "'x', not a number"),
         ("c.csv", "feature,own\na,1\na,2\n", "'a' is empty or stands twice"),
         ("c.csv", "feature,own\n", "lists no feature"),
