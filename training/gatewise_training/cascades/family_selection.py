@@ -85,11 +85,14 @@ class FamilySelection:
         first = sorted({probes[len(probes) // 3], probes[-1]}) if large else probes
         others = [p for p in probes if p not in first]
         done, total = 0, len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
+        plan = self.problem.plan
+        if self._trial is not plan:
+            total += len(by_cost)
 
-        def fit(pairs: Sequence[tuple[int, str]]) -> None:
+        def fit(pairs: Sequence[tuple[int, str]], plan: ValidationSplit = self._trial) -> None:
             nonlocal done
             jobs = [(by_cost[at], family) for at, family in pairs]
-            self._fit(jobs, lambda now: self.report(min(done + now, total), total), self._trial)
+            self._fit(jobs, lambda now: self.report(min(done + now, total), total), plan)
             done += len(jobs)
 
         fit([(at, family) for at in first for family in kinds])
@@ -104,9 +107,9 @@ class FamilySelection:
             }
             between += [(at, family) for family in sorted(beside or kinds)]
         fit(between)
-        if self._trial is not self.problem.plan:
-            chosen = [(key, self.best[key].family) for key in by_cost if key in self.best]
-            self._fit(chosen, lambda now: self.report(now, len(chosen)), self.problem.plan)
+        if self._trial is not plan:
+            found = [(at, self.best.get(key)) for at, key in enumerate(by_cost)]
+            fit([(at, best.family) for at, best in found if best is not None], plan)
         return self.best
 
     @cached_property
