@@ -2,12 +2,13 @@
 
     python -m benchmarks.bench_twin [--quick]
 
-Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G. Virtual time is calibrated once
-for each bundle, on rows that the compared runs do not use, and then foresees each run: the same
-settings, the same seed, so the same instances at the same times. The live run is broker, worker and
-devices as processes, over MQTT and emulated links. Writes twin.json and twin.md into
-benchmarks/results; a quick look into .bench-cache/quick. Minutes; the machine should have nothing
-else to do.
+Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G; with requests that wait 50 ms
+for more rows; and with stages on two gateways, Wi-Fi below and 4G above them. Virtual time is
+calibrated once for each bundle, on rows that the compared runs do not use, and then foresees each
+run: the same settings, the same seed, so the same instances at the same times. The live run is
+brokers, worker, gateways and devices as processes, over MQTT and emulated links. Writes twin.json
+and twin.md into benchmarks/results; a quick look into .bench-cache/quick. Minutes; the machine
+should have nothing else to do.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.twin_bundles import NAMES, Subject, subject
+from benchmarks.twin_bundles import NAMES, TIERED, Subject, subject
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import calibrate
-from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.answers import LOCAL, Answers
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
@@ -37,6 +38,9 @@ from gatewise_sim.live.run import run_live
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
+COALESCED, THROUGH_GATEWAYS = "wifi, 50 ms together", "wifi, gateways, 4g"
+COALESCE_MS: Final = 50.0
+GATEWAYS: Final = 2
 #: Instances a second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0
@@ -65,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     quick = options.quick or options.only or options.seconds
     out = harness.out_folder(options, whole=not quick)
-    cells = [(n, d, k) for n in NAMES for d in DEVICES for k in LINKS]
+    cells = [(n, d, k) for n in NAMES for d in DEVICES for k in (*LINKS, COALESCED)]
+    cells += [(n, d, THROUGH_GATEWAYS) for n in TIERED for d in DEVICES]
     if options.quick:
         cells = cells[:1]
     cells = [cell for cell in cells if "/".join(map(str, cell)).startswith(options.only)]
@@ -135,7 +140,10 @@ def _settings(calibration: Calibration, devices: int, link: str, seconds: float)
         devices=devices,
         seconds=seconds,
         workload=f"poisson:{RATE / devices:g}/s",
-        link=PROFILES[link],
+        link=PROFILES[link.partition(",")[0]],
+        gateways=GATEWAYS if link == THROUGH_GATEWAYS else 1,
+        uplink=PROFILES["4g" if link == THROUGH_GATEWAYS else "none"],
+        coalesce_ms=COALESCE_MS if link == COALESCED else 0.0,
         service=calibration.service,
         deadline_ms=DEADLINE_MS,
         seed=SEED,
@@ -169,18 +177,20 @@ def _cell(
             "cpu_seconds": live.cpu_seconds,
             "load_before": round(load, 2),
             "counters": live.devices,
+            "gateways": live.gateways,
         },
         "virtual": {
             "seconds": round(took, 3),
             "counters": virtual.devices,
             "worker": virtual.workers[0],
+            "gateways": virtual.gateways,
         },
     }
 
 
 def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
     """Figures of a run, by the keys of :data:`MEASURES`."""
-    asked = answers.payload_up > 0
+    asked = ~LOCAL[answers.reason]
     of = {"": answers.latency_ms, "offloaded_": answers.latency_ms[asked]}
     return {
         **{

@@ -18,15 +18,24 @@ from benchmarks import problems
 from benchmarks.cells import CACHE, code_version
 from gatewise.console import note
 from gatewise.errors import InputError
+from gatewise.prices import CloudPrices
 from gatewise_export import Bundle, pack
 from gatewise_training.data import datasets
 
 NAMES: Final = ("digits", "letters")
-#: How each is fitted: about a fifth of the rows is offloaded, and several stages stop.
+#: How each is fitted: about a fifth of the rows reaches the cloud, and several stages stop.
 PARAMS: Final[dict[str, dict[str, Any]]] = {
     "digits": {"n_stages": 2, "families": ("linear",), "offload_rate": 0.25},
     "letters": {"n_stages": 3, "budget": 11.6},
+    "digits, 3 tiers": {
+        "n_stages": 4,
+        "families": ("linear",),
+        "tiers": {"device": 2, "gateway": None},
+        "cloud_prices": CloudPrices(request=1.0, evaluation=20.0),
+        "budget": 46.0,
+    },
 }
+TIERED: Final = ("digits, 3 tiers",)
 TREES: Final = 100
 
 
@@ -44,12 +53,12 @@ class Subject:
 
 def subject(name: str) -> Subject:
     """Get one from the cache, or train and pack it; without its data file an InputError."""
-    X, y, train, spare, test = _data(name)
+    X, y, train, spare, test = _data(name.partition(",")[0])
     about = {
         "data": name,
         "sha256": hashlib.sha256(X.tobytes() + y.tobytes()).hexdigest()[:16],
         "method": "staged",
-        "params": PARAMS[name],
+        "params": {key: str(value) for key, value in PARAMS[name].items()},
         "high_cost_model": f"ExtraTreesClassifier({TREES})",
         "rows": {"train": len(train), "calibrate": len(spare), "test": len(test)},
     }

@@ -9,16 +9,20 @@ repository become links between pages, or links to the repository where a file h
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 import posixpath
 import re
+import runpy
 import shutil
 import sys
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import matplotlib as mpl
 
 from gatewise import cli
 
@@ -61,6 +65,7 @@ def main(folder: Path) -> None:
     for package in PACKAGES:
         (folder / f"reference/{package}.md").write_text(reference(package))
     (folder / "commands.md").write_text(commands())
+    (folder / "gallery.md").write_text(gallery(folder / "gallery"))
 
 
 def sources() -> list[str]:
@@ -137,6 +142,20 @@ def commands() -> str:
             cli.main([name, "--help"])
         text = shown.getvalue().strip()
         parts.append(f"## gatewise {name}\n\n{entry.help}\n\n```text\n{text}\n```\n")
+    return "\n".join(parts)
+
+
+def gallery(folder: Path) -> str:
+    """The page of the gallery: each script of examples/plots, and the plot that it draws."""
+    folder.mkdir()
+    mpl.use("agg")
+    parts = ["# Gallery\n\nEach plot is drawn by the script below it when this site is built.\n"]
+    for script in sorted((ROOT / "examples/plots").glob("*.py")):
+        text = script.read_text()
+        title, plot = ast.get_docstring(ast.parse(text)), f"{script.stem}.svg"
+        with chdir(folder):
+            runpy.run_path(str(script))
+        parts.append(f"## {title}\n\n![{title}](gallery/{plot})\n\n```python\n{text}```\n")
     return "\n".join(parts)
 
 

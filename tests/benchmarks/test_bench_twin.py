@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.bench_twin import MEASURES, compare, figures, main, markdown
-from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.answers import REASON, Answers
 
 TRUTH = np.array([0, 1, 0, 1])
 
@@ -17,6 +17,7 @@ def run(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
     answers = Answers.empty(np.arange(n) / 10, np.arange(n) % 5, np.arange(n) % 4)
     asked = answers.row == 3
     answers.latency_ms[:] = np.where(asked, 20.0 + np.arange(n) / 10, 0.5) + offset_ms
+    answers.reason[asked] = REASON["offloaded"]
     answers.payload_up[asked] = 100
     answers.up[asked], answers.down[asked] = 120, 80
     answers.label[:] = np.where(asked, 1, 0)
@@ -63,7 +64,7 @@ def test_one_other_answer_is_not_the_same():
 
 def test_no_figure_is_not_held():
     alone = run()
-    alone.payload_up[:] = 0
+    alone.reason[:] = REASON["stopped"]
     found = held(compare(alone, alone, TRUTH))
     assert not found["offloaded_p50_ms"]
     assert found["offload_rate"]

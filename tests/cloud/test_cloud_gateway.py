@@ -2,33 +2,26 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.datasets import make_classification
-from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
 from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge import Device, MqttLink
-from gatewise_export import Bundle, pack
-from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from gatewise_export import Bundle
+from tests.support.tiers import pack_tiers, two_classes
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
 
-K = 8
 ROWS = 120
 
 
 @pytest.fixture(scope="module")
 def data():
-    X, y = make_classification(
-        900, K, n_informative=4, n_redundant=2, class_sep=0.8, flip_y=0.05, random_state=0
-    )
-    return X.astype(np.float32), y
+    return two_classes()
 
 
 @pytest.fixture(scope="module")
@@ -39,41 +32,10 @@ def placed(data, tmp_path_factory):
     def make(**tiers):
         key = tuple(tiers.items())
         if key not in made:
-            made[key] = _make(tiers, data, tmp_path_factory.mktemp("tiers") / "bundle")
+            made[key] = pack_tiers(tmp_path_factory.mktemp("tiers") / "bundle", *data, tiers)
         return made[key]
 
     return make
-
-
-def _make(tiers, data, path):
-    X, y = data
-    system = StagedCascade(
-        ExtraTreesClassifier(40, random_state=0),
-        FeatureCosts([1, 2, 0.5, 1, 3, 1, 0.25, 4]),
-        cloud_prices=CloudPrices(request=1.5, byte=0.01, evaluation=30.0, gateway=0.25),
-        tiers=tiers,
-        n_stages=3,
-        families=("linear",),
-        effort="low",
-        random_state=0,
-    ).fit(X[:500], y[:500])
-    longest = max(system.frontier_.points, key=lambda p: len(system.chains_[p.chain]))
-    stages = system.chains_[longest.chain]
-    assert len(stages) == 3
-    # A third of the rows stops on each stage that it comes to, so that all tiers have work.
-    halves = tuple(float(np.quantile(stage.run(X)[1], 0.66)) for stage in stages)
-    chosen = system.at(budget=1e9)
-    chosen.operating_point_ = replace(longest, thresholds=halves)
-    pack(chosen, path, sample=X[:32])
-    manifest = json.loads((path / "manifest.json").read_text())
-    points = manifest["operating_points"]
-    wanted = [p.chain for p in system.frontier_.points]
-    manifest["active"] = next(
-        i for i, p in enumerate(points) if wanted[i] == longest.chain and len(p["thresholds"]) == 3
-    )
-    points[manifest["active"]]["thresholds"] = [float(np.float32(t)) for t in halves]
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    return chosen, path
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,22 @@ def small(make_once: MakeOnce) -> SimpleNamespace:
     return make_once("small", _small)
 
 
+def _tiered(folder: Path) -> SimpleNamespace:
+    from gatewise_export import Bundle
+    from tests.support.tiers import pack_tiers, two_classes
+
+    X, y = two_classes()
+    tiers = {"device": 1, "gateway": 1, "cloud": None}
+    system, path = pack_tiers(folder / "bundle", X, y, tiers)
+    return SimpleNamespace(system=system, rows=X[500:], truth=y[500:], bundle=Bundle.open(path))
+
+
+@pytest.fixture(scope="session")
+def tiered(make_once: MakeOnce) -> SimpleNamespace:
+    """As `small`, with stages on device, gateway and in the cloud that each answer some rows."""
+    return make_once("tiered", _tiered)
+
+
 @contextlib.contextmanager
 def _small_fits() -> Iterator[None]:
     from sklearn.ensemble import ExtraTreesClassifier

@@ -33,6 +33,16 @@ _KEPT_SHARE: Final = 0.2
 _MOST_KEPT: Final = 0.2
 
 
+def deadline_above(ticket: Ticket) -> float:
+    """Until when (s) a gateway waits for the cloud above it: a little is kept for the way back.
+
+    >>> from types import SimpleNamespace
+    >>> deadline_above(SimpleNamespace(arrived=10.0, expires=10.5))
+    10.4
+    """
+    return ticket.expires - min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
+
+
 class _Sent(NamedTuple):
     item: InFlight
     ticket: Ticket
@@ -100,8 +110,7 @@ class CloudAbove:
     def __call__(self, ticket: Ticket, answer: TierAnswer) -> None:
         """Send up the instances of a request that go on; see to its answer."""
         now = time.monotonic()
-        kept = min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
-        deadline = ticket.expires - kept
+        deadline = deadline_above(ticket)
         ttl_ms = math.floor(1000.0 * (deadline - now))
         if ttl_ms <= 0 or not self._link.ready:
             self._stand_in(ticket, answer, "deadline" if ttl_ms <= 0 else "link-down")

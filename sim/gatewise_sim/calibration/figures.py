@@ -15,6 +15,8 @@ Written as JSON; read as JSON, or as TOML if the name ends in ``.toml``::
     message_us = 265
     spread = "fixed"            # or "exponential"
 
+    [gateway]                   # a gateway's time, the same keys; as a worker's if left out
+
     [about]                     # optional: what it was measured on
 """
 
@@ -37,7 +39,7 @@ from gatewise_sim.report.output import write_text
 KIND: Final = "gatewise-calibration"
 _WHAT: Final = "calibration file"
 _FIGURES: Final = ("broker_us", "hop_ms", "proxy_ms")
-_KEYS: Final = ("kind", "model", "edge_ms", "service", *_FIGURES, "about")
+_KEYS: Final = ("kind", "model", "edge_ms", "service", "gateway", *_FIGURES, "about")
 _TIMES: Final = ("base_us", "each_us", "message_us")
 _Spread = Literal["fixed", "exponential"]
 _SPREADS: Final[dict[str, _Spread]] = {spread: spread for spread in get_args(_Spread)}
@@ -76,6 +78,8 @@ class Calibration:
     """
     proxy_ms: float = 0.0
     """What the proxy of an emulated link takes beside the link's delay, one way, in ms."""
+    gateway: ServiceTime | None = None
+    """Of a gateway; None: as of a worker."""
     source: str = "assumed"
     """``assumed``, ``measured``, or the name of the file it was read from."""
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -108,15 +112,11 @@ class Calibration:
         parse = tomllib.loads if path.suffix == ".toml" else json.loads
         table = SettingsTable.read(path, _WHAT, _KEYS, parse=parse)
         table.choice("kind", {KIND: KIND})
-        service = table.table("service", (*_TIMES, "spread"))
-        base, each, message = (service.number(key) / 1e6 for key in _TIMES)
-        spread = service.choice("spread", _SPREADS, "fixed")
-        with table.named_in_errors("service"):
-            per_run = ServiceTime(base, each, message, spread)
         return cls(
             model=table.text("model"),
             edge_ms=tuple(table.number_list("edge_ms", n_stages, "stages run on the device")),
-            service=per_run,
+            service=_read_service(table, "service"),
+            gateway=_read_service(table, "gateway") if "gateway" in table.values else None,
             broker_us=table.number("broker_us"),
             hop_ms=table.number("hop_ms"),
             proxy_ms=table.number("proxy_ms", 0.0),
@@ -137,6 +137,7 @@ class Calibration:
             settings,
             edge_ms=self.edge_ms,
             service=self.service,
+            gateway_service=self.gateway,
             broker_us=self.broker_us,
             hop_ms=self.hop_ms,
             link=link,
@@ -144,18 +145,13 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures in plain numbers, without `about`; `kind` is the source."""
-        service = self.service
+        gateway = {} if self.gateway is None else {"gateway": _written(self.gateway)}
         return {
             "kind": self.source,
             "model": self.model,
             "edge_ms": list(self.edge_ms),
-            "service": {
-                # Rounded, so that what was read from a file is written as it was.
-                "base_us": round(1e6 * service.base, 6),
-                "each_us": round(1e6 * service.each, 6),
-                "message_us": round(1e6 * service.message, 6),
-                "spread": service.spread,
-            },
+            "service": _written(self.service),
+            **gateway,
             **{name: getattr(self, name) for name in _FIGURES},
         }
 
@@ -171,6 +167,22 @@ class Calibration:
             write_text(path, self.to_json())
         except OSError as error:
             raise InputError(f"{_WHAT} {path}: {error.strerror or error}") from error
+
+
+def _read_service(table: SettingsTable, key: str) -> ServiceTime:
+    service = table.table(key, (*_TIMES, "spread"))
+    base, each, message = (service.number(name) / 1e6 for name in _TIMES)
+    spread = service.choice("spread", _SPREADS, "fixed")
+    with table.named_in_errors(key):
+        return ServiceTime(base, each, message, spread)
+
+
+def _written(service: ServiceTime) -> dict[str, Any]:
+    times = (service.base, service.each, service.message)
+    # Rounded, so that what was read from a file is written as it was.
+    return {key: round(1e6 * s, 6) for key, s in zip(_TIMES, times, strict=True)} | {
+        "spread": service.spread
+    }
 
 
 def model_of(routes: Routes) -> str:

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
+from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_cloud.worker.batch_sizes import Timing, measure
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
@@ -113,10 +114,15 @@ def calibrate(
     broker_us = assumed.broker_us if found.broker_us is None else found.broker_us / 2
     way = _beyond_device(plain)
     service, hop = _divide(way, run, found.worker_us, broker_us, assumed.service.message)
+    gateway = None
+    if routes.gateway is not None:
+        stages = ServiceTime.from_timing(_timed_gateway(bundle, table[possible], routes))
+        gateway = replace(stages, message=service.message)
     calibration = Calibration(
         model=model_of(routes),
         edge_ms=edge_ms,
         service=service,
+        gateway=gateway,
         broker_us=round(broker_us, 3),
         hop_ms=round(hop, 6),
         source="measured",
@@ -177,7 +183,7 @@ def _exchange(
     with ExitStack() as stack:
         if not broker.is_own:
             stack.callback(clear_status, broker.url, [name])
-        worker = start_workers(stack, 1, options)[0]
+        worker = start_workers(stack, [options])[0]
         link = MqttLink(broker.url, device=name)
         device = stack.enter_context(
             Device(
@@ -250,6 +256,7 @@ def _in_turn(routes: Routes, link: LinkProfile, exchanges: int) -> FleetSettings
         chosen = np.resize(np.flatnonzero(routes.cloud_label != NO_LABEL), exchanges)
     return FleetSettings(
         devices=1,
+        gateways=0,  # a gateway's way is made of a worker's
         seconds=60.0,
         in_turn=[chosen.tolist()],
         # As in life a request finds everybody asleep, which takes longer than in a hurry.
@@ -322,6 +329,11 @@ def _timed(
         return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
     finally:
         model.close()
+
+
+def _timed_gateway(bundle: Bundle, table: NDArray[np.float32], routes: Routes) -> Timing:
+    model = GatewayModel.from_bundle(bundle)
+    return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
 
 
 def _about(routes: Routes) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def lighter(
     Queues carry their full load all the same; a pool of two deals less evenly than one of twenty,
     so waits come out a little too long.
     """
-    work = settings.workload
+    work, gateways = settings.workload, routes.gateways(settings.gateways)
     if chosen.whole or not isinstance(work, Workload) or settings.policy == "edge-only":
         return chosen
     share = 1.0 if settings.policy == "cloud-only" else routes.share
@@ -144,6 +144,7 @@ def lighter(
     unit = pool // math.gcd(pool, *counts) if counts else 1
     least = max(_LEAST_WORKERS, math.floor(requests / max(each, 1e-12)), math.ceil(pool / fleet))
     for workers in range(unit, chosen.workers, unit):
-        if workers >= least and fleet * workers % pool == 0:
+        exact = fleet * workers % pool == 0 and gateways * workers % pool == 0
+        if workers >= least and exact:
             return replace(chosen, workers=workers, devices=fleet * workers // pool)
     return chosen

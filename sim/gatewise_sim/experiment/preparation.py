@@ -62,7 +62,8 @@ def prepare(
     if scenario.engine == "live":
         from gatewise_sim.live.checks import check_live
 
-        check_live(scenario.settings(), broker=scenario.broker)
+        gateways = "gateway" in manifest.tiers
+        check_live(scenario.settings(), broker=scenario.broker, gateways=gateways)
     routes = Routes.from_bundle(bundle, rows.X, rows.truth, backend=scenario.backend)
     if calibration is None:
         calibration = (

@@ -29,7 +29,9 @@ Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
 """Ways to choose an operating point."""
 
-_COUNTS: Final = ("devices", "workers", "outstanding", "queue", "max_batch", "parallel", "seed")
+_COUNTS: Final = (
+    "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
+)  # fmt: skip
 _AS_THEY_ARE: Final = (*_COUNTS, "breaker", "tls", "pace", "audit", "backend")
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 #: Options of the command line that have another name than their field.
@@ -43,6 +45,10 @@ class Scenario:
     Attributes
     ----------
     devices, workers : int
+    gateways : int
+        Of a bundle that places stages on gateways: how many, to which devices are dealt in turn.
+    uplink : str
+        Link from each gateway to the cloud, as `link`.
     seconds : float
         How long instances come.
     workload : str
@@ -102,6 +108,8 @@ class Scenario:
 
     devices: int = 100
     workers: int = 1
+    gateways: int = 1
+    uplink: str = "none"
     seconds: float = 3600.0
     workload: str = "poisson:1/min"
     mix: str | None = None
@@ -185,6 +193,7 @@ class Scenario:
             workload=parse(self.workload, day_begins=day_begins),
             mix=mix,
             link=profile(self.link),
+            uplink=profile(self.uplink),
             service=_UNTIL_KNOWN,
             outages=Outages.parse(self.outages, day_begins=day_begins),
         )

@@ -40,6 +40,9 @@ def simulate(
     block: BlockFunctions = None,
     devices: Annotated[int, typer.Option(help="Devices.", min=1)] = 100,
     workers: Annotated[int, typer.Option(help="Cloud workers.", min=1)] = 1,
+    gateways: Annotated[
+        int, typer.Option(help="Gateways, if the bundle places stages there.", min=1)
+    ] = 1,
     time: Annotated[
         str | None, typer.Option(help="How long: 10min, 1h, 1day. 1h by default; live 60s.")
     ] = None,
@@ -62,6 +65,9 @@ def simulate(
             "file, link.toml."
         ),
     ] = "4g",
+    uplink: Annotated[
+        str, typer.Option(help="From each gateway to the cloud: as --link.")
+    ] = "none",
     tls: Annotated[
         bool, typer.Option("--tls", help="Connections are encrypted (virtual engine).")
     ] = False,
@@ -69,7 +75,7 @@ def simulate(
         list[str] | None,
         typer.Option(
             help="Outages: cloud:12:00-12:10, link:+30s-+35s, "
-            "workers:2:+1min-+2min, broker:...; may be repeated."
+            "workers:2:+1min-+2min, broker:..., gateway:...; may be repeated."
         ),
     ] = None,
     deadline_ms: Annotated[float, typer.Option(help="For each answer, in ms.")] = 500.0,

@@ -32,7 +32,7 @@ class AnswerRules:
         self.edge_seconds: NDArray[np.float64] = by_stage[np.maximum(routes.exit, 0)]
         self.routes = routes
         self.cloud_only = cloud_only
-        self._cloud_price = routes.cloud_price
+        self._remote = routes.cloud_label, routes.cloud_stage, routes.cloud_price
 
     def seconds_before_request(self, row: NDArray[Any]) -> NDArray[np.float64]:
         """Seconds from the arrival of such rows until a request is made, same shape."""
@@ -73,10 +73,16 @@ class AnswerRules:
             features = np.where(cloud, routes.alone_cost, features)
             ran = ~cloud
         requests = np.where(REQUESTED[reason], routes.plan.request_price, 0.0)
-        answers.stage[which] = np.where(cloud, routes.cloud_stage[row], routes.exit[row])
-        answers.label[which] = np.where(cloud, routes.cloud_label[row], routes.local_label[row])
+        label, stage, price = (column[row] for column in self._remote)
+        if routes.gateway is not None:
+            alone = answers.stood_in[which]
+            label = np.where(alone, routes.gateway.label[row], label)
+            stage = np.where(alone, routes.gateway.stage[row], stage)
+            price = np.where(alone, routes.plan.gateway_price, price)
+        answers.stage[which] = np.where(cloud, stage, routes.exit[row])
+        answers.label[which] = np.where(cloud, label, routes.local_label[row])
         answers.feature_cost[which] = features
-        answers.cost[which] = features + np.where(cloud, self._cloud_price[row], requests)
+        answers.cost[which] = features + np.where(cloud, price, requests)
         answers.device_ms[which] = 1000.0 * np.where(ran, self.edge_seconds[row], 0.0)
 
 

@@ -18,6 +18,7 @@ REASONS: Final = (
     "stopped",
     "edge-only",
     "offloaded",
+    "gateway",
     "cloud-only",
     "value",
     "link-down",
@@ -40,7 +41,7 @@ EDGE, CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 LOCAL: Final = np.isin(REASONS, ("stopped", "edge-only", "value"))
 REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
 FEATURES_ACQUIRED: Final = REQUESTED | np.isin(
-    REASONS, ("offloaded", "cloud-only", "deadline", "unsent")
+    REASONS, ("offloaded", "gateway", "cloud-only", "deadline", "unsent")
 )
 """By reason: whether the features of a request were acquired."""
 
@@ -80,6 +81,8 @@ class Answers:
     """Index into :data:`REASONS`."""
     paced: NDArray[np.bool_]
     """Whether a pacer decided."""
+    stood_in: NDArray[np.bool_]
+    """Whether a gateway answered since the cloud above it had not; in virtual time alone."""
 
     @classmethod
     def empty(cls, time: NDArray[np.float64], device: NDArray[Any], row: NDArray[Any]) -> Self:

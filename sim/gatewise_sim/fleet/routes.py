@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
@@ -42,6 +43,30 @@ class StageScores:
     scores: NDArray[np.float64]
     probabilities: NDArray[np.float64]
     thresholds: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GatewayRows:
+    """Answers of a gateway's stages to each row, arrays of shape (n,).
+
+    `goes_up`: no stage stops, so the row is sent on to the cloud. `label` and `stage` are those of
+    the last stage that ran; :data:`NO_LABEL` if none could. `sizes` are those of the messages
+    between gateway and cloud.
+    """
+
+    goes_up: NDArray[np.bool_]
+    label: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    sizes: Sizes
+
+    def repeated(self, times: int) -> Self:
+        """The same for the rows of a table, so many times over."""
+        return replace(
+            self,
+            goes_up=np.tile(self.goes_up, times),
+            label=np.tile(self.label, times),
+            stage=np.tile(self.stage, times),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +117,8 @@ class Routes:
     """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
+    gateway: GatewayRows | None = None
+    """Of a bundle that places stages on a gateway: requests go there."""
     by_stage: StageScores | None = None
     """For a policy of one's own: rows are those of :mod:`gatewise_sim.fleet.devices.decisions`."""
 
@@ -116,14 +143,12 @@ class Routes:
 
         `X` has shape (n, n_features) in the manifest's order, `truth` class indices of shape (n,);
         `backend` runs the high-cost model (:func:`.chosen_backend`). InputError if the bundle
-        answers with values, places stages on a gateway (not simulated), or the rows do not fit it.
+        answers with values, or the rows do not fit it.
         """
         manifest = bundle.manifest
         plan = StagePlan.from_manifest(manifest)
         if not plan.classes:
             raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
-        if "gateway" in plan.tiers:
-            raise InputError("stages on a gateway are not simulated: place them on the device")
         rows = np.ascontiguousarray(X, np.float32)
         if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(plan.names):
             raise InputError(
@@ -138,6 +163,7 @@ class Routes:
         carried = np.zeros(len(plan.names), bool)
         cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
         names_stage = False
+        gateway: GatewayRows | None = None
         if plan.has_cloud:
             carried[plan.request_inputs] = True
             can_offload = _can_offload(plan, rows)
@@ -145,7 +171,17 @@ class Routes:
             goes_on &= can_offload
             in_trouble |= stuck
             _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), local)
+            if "gateway" in plan.tiers:
+                found = _on_gateway(bundle, plan, rows, can_offload)
+                can_offload = can_offload & found[2]
             cloud, names_stage = _in_cloud(bundle, plan, rows, can_offload, backend)
+            if "gateway" in plan.tiers:
+                label, stage, goes_up = found
+                gateway = GatewayRows(
+                    goes_up, label, stage, Sizes.from_plan(plan, exits=names_stage)
+                )
+                cloud = np.where(goes_up, cloud, (label, stage))
+                names_stage = True
         sets, which = np.unique(
             np.concatenate([local, local | carried]), axis=0, return_inverse=True
         )
@@ -176,6 +212,7 @@ class Routes:
             threshold=threshold,
             gate_limits=manifest.gate_limits(plan.n_here - 1),
             confidence=device.confidence,
+            gateway=gateway,
         )
 
     @property
@@ -193,6 +230,10 @@ class Routes:
     def label(self) -> NDArray[np.int64]:
         """Answer to each row with a cloud that always answers, shape (n,)."""
         return np.where(self.offload, self.cloud_label, self.local_label)
+
+    def gateways(self, count: int) -> int:
+        """How many of so many gateways requests go through: none unless stages run there."""
+        return 0 if self.gateway is None else count
 
     def choose(self, offload: ArrayLike) -> Self:
         """Same rows with another choice of those that are sent to the cloud, shape (n,).
@@ -309,6 +350,25 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     from gatewise_cloud.models.opaque_backends import chosen_backend
 
     return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
+
+
+def _on_gateway(
+    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Label and stage of the rows to `send`; whether they are sent on to the cloud."""
+    label, stage = np.full((2, len(rows)), NO_LABEL, np.int64)
+    goes_up = np.zeros(len(rows), np.bool_)
+    model = GatewayModel.from_bundle(bundle)
+    chosen = np.flatnonzero(send)
+    for start in range(0, len(chosen), _CHUNK):
+        part = chosen[start : start + _CHUNK]
+        answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
+        assert answer.exits is not None
+        assert answer.offload is not None
+        label[part] = np.where(answer.exits < 0, NO_LABEL, answer.labels)
+        stage[part] = answer.exits
+        goes_up[part] = answer.offload
+    return label, stage, goes_up
 
 
 def _in_cloud(

@@ -5,14 +5,14 @@ Requests are stepped event by event, by the very objects that decide on a device
 leave their device wait for nothing: they are answered in bulk. The same settings give the same
 answers, bit for bit.
 
-Not simulated: gateways, and that two instances of one device share its processor.
+Not simulated: that two instances of one device share its processor.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +30,12 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
 from gatewise_sim.fleet.devices.decisions import DecisionPoints
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
+from gatewise_sim.fleet.devices.gateway import (
+    VirtualGateway,
+    check_gateways,
+    make_sites,
+    usual_seconds,
+)
 from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
@@ -55,6 +61,7 @@ class VirtualFleet:
 
     def __init__(self, routes: Routes, settings: FleetSettings) -> None:
         self._routes, self._settings = routes, settings
+        check_gateways(settings, there=routes.gateway is not None)
         cloud_only = settings.policy == "cloud-only"
         if cloud_only and not routes.plan.has_cloud:
             raise InputError("policy cloud-only: no instance of this bundle leaves its device")
@@ -81,17 +88,26 @@ class VirtualFleet:
         may_send = self._sends | self._can_offload if self._chance else self._sends
         clock, rules = Clock(), AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only)
         self.workers = workers = _workers(routes, settings, clock)
-        availability = Availability(clock, settings.outages, workers, seconds=settings.seconds)
-        self.state = FleetState(
+        self.gateways: list[VirtualGateway] = []
+        if routes.gateway is not None and settings.gateways:
+            sites = make_sites(routes, settings, clock, workers)
+            availability, brokers = sites.availability, sites.brokers
+            self.gateways = sites.gateways
+        else:
+            availability = Availability(clock, settings.outages, workers, seconds=settings.seconds)
+            brokers = [
+                VirtualBroker(
+                    clock,
+                    availability,
+                    workers,
+                    message=settings.broker_us / 1e6,
+                    hop=settings.hop_ms / 1000.0,
+                )
+            ]
+        self.state = state = FleetState(
             clock=clock,
             availability=availability,
-            broker=VirtualBroker(
-                clock,
-                availability,
-                workers,
-                message=settings.broker_us / 1e6,
-                hop=settings.hop_ms / 1000.0,
-            ),
+            broker=brokers[0],
             rules=rules,
             messages=Messages(routes.plan),
             sizes=routes.sizes,
@@ -107,6 +123,7 @@ class VirtualFleet:
             audits=_audit_rules(routes, settings),
             decisions=decisions,
         )
+        self._sites = [replace(state, broker=broker) for broker in brokers]
         breaks = any(window.what == "link" for window in settings.outages.windows)
         self._link_outages = settings.outages if breaks else None
         self._usual_trip = _usual_trip(routes, settings) if settings.primed else RoundTrip()
@@ -118,6 +135,11 @@ class VirtualFleet:
         sums = asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
         auditors = (device.auditor for device in self._devices.values())
         return sums | audit_sums(a.counters | a.gauges for a in auditors if a is not None)
+
+    @property
+    def unsubscribed(self) -> int:
+        """Requests that the devices' brokers dropped, without a worker or gateway to serve them."""
+        return sum(site.broker.unsubscribed for site in self._sites)
 
     @property
     def alarms(self) -> RaisedAlarms | None:
@@ -139,7 +161,7 @@ class VirtualFleet:
             settings = self._settings
             draws = DeviceDraws(settings.seed, index)
             device = self._devices[index] = VirtualDevice(
-                self.state,
+                self._sites[index % len(self._sites)],
                 index,
                 VirtualLink(settings.link, draws, self._link_outages, draws),
                 draws.random if settings.breaker else None,
@@ -308,7 +330,7 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
     """Round trip that a device has learnt from requests that met no others."""
     link = VirtualLink(settings.link, random.Random(f"{settings.seed}/usual"))
     between = 2 * settings.broker_us / 1e6 + 2 * settings.hop_ms / 1e3
-    between += settings.service.mean(1, 1)
+    beyond = usual_seconds(routes, settings)
     up = request_packet(routes.sizes.request(int(settings.deadline_ms)))
     down = response_packet(routes.sizes.response(1000))
     trip = RoundTrip()
@@ -320,7 +342,7 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
             accepted = link.send(there + between, response_packet(routes.sizes.acceptance), False)
             for payload in routes.sizes.parts:
                 there = link.send(accepted, part_packet(payload), True)
-        back = link.send(there + between, down, False)
+        back = link.send(there + (between + beyond[k % len(beyond)]), down, False)
         trip.update(back - begin)
     return trip
 
@@ -347,6 +369,8 @@ class FleetRun:
     """When the last answer was given, in virtual time."""
     events: int
     """Events stepped."""
+    gateways: list[dict[str, float]] = field(default_factory=list)
+    """Each gateway's :class:`gatewise_sim.fleet.devices.gateway.GatewayCounts`."""
     alarms: RaisedAlarms | None = None
     """Those of audits; None if there are none."""
 
@@ -365,7 +389,8 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
         joules=exchange_joules(answers, before, settings.link.radio),
         devices=fleet.device_counts,
         workers=[asdict(worker.counts) for worker in fleet.workers],
-        unsubscribed=state.broker.unsubscribed,
+        gateways=[asdict(gateway.counts) for gateway in fleet.gateways],
+        unsubscribed=fleet.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
         events=state.clock.events,
         alarms=fleet.alarms,

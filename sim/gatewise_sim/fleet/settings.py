@@ -60,6 +60,15 @@ class FleetSettings:
     """Each device has one of its own."""
     tls: bool = False
     """Whether connections are encrypted, for virtual time: a new one takes a round trip more."""
+    gateways: int = 1
+    """Of a bundle that places stages on gateways: how many there are, each with a broker beside it
+    that its devices speak to; devices are dealt to them in turn. 0: requests go straight to the
+    cloud.
+    """
+    uplink: LinkProfile = field(default_factory=lambda: LinkProfile("none"))
+    """From each gateway to the cloud's broker."""
+    gateway_service: ServiceTime | None = None
+    """Of a gateway; as of a worker by default."""
     workers: int = 1
     service: ServiceTime
     """Of a worker."""
@@ -99,6 +108,8 @@ class FleetSettings:
         for name in ("devices", "workers", "outstanding", "queue", "max_batch", "parallel"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.gateways < 0:
+            raise InputError(f"gateways is {self.gateways}; it must be at least 0")
         for name in ("seconds", "deadline_ms"):
             take_number(getattr(self, name), name, positive=True)
         for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms", "coalesce_ms"):
@@ -113,8 +124,6 @@ class FleetSettings:
             parse(self.workload)
         if self.in_turn is not None and len(self.in_turn) != self.devices:
             raise InputError(f"rows in turn for {len(self.in_turn)} of {self.devices} devices")
-        if any(window.what == "gateway" for window in self.outages.windows):
-            raise InputError("outage of a gateway: gateways are not simulated in virtual time")
         if self.pace is not None and self.policy in ("edge-only", "cloud-only"):
             raise InputError("a pacer needs policy system: there is nothing to pace")
         if self.audit is not None:

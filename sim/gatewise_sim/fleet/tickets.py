@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,8 +30,15 @@ class WorkerSide(Protocol):
 class DeviceSide(Protocol):
     """The device's side of a request."""
 
-    def reply(self, error: str | None, worker_us: int) -> None:
-        """Take the worker's response: an error's code, or None for an answer."""
+    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
+        """Take the worker's response: an error's code, or None for an answer.
+
+        `stood_in`: a gateway's, for rows that the cloud above it did not answer.
+        """
+
+    @property
+    def table_rows(self) -> Sequence[int]:
+        """Rows of the table that its instances are."""
 
     def accept(self, worker: WorkerSide, ticket: VirtualTicket) -> None:
         """Take the worker's acceptance of a request in parts."""

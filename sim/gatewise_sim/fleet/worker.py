@@ -124,9 +124,10 @@ class VirtualWorker:
             capacity=capacity, plan=lambda model: plan
         )
         self._batcher = self._make()
+        self.plan = plan
+        self.rng = rng
         self._parallel = parallel
         self._payload = payload
-        self._rng = rng
         self._promised = promised
         self._running: set[Batch] = set()
         self._missing: dict[bytes, set[int]] = {}  # parts, by request
@@ -198,7 +199,7 @@ class VirtualWorker:
                 else:
                     self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
                 rows = sum(len(ticket.rows) for ticket in tickets)
-                seconds = self._service.draw(rows, len(tickets), self._rng)
+                seconds = self._service.draw(rows, len(tickets), self.rng)
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)
@@ -208,13 +209,21 @@ class VirtualWorker:
         if batch not in self._running:  # the worker was down in between
             return
         self._running.discard(batch)
-        now = self._clock.now
         for ticket in batch.tickets:
-            self._batcher.finish(ticket, self._payload, now)
-            self.counts.answered += 1
             assert isinstance(ticket, VirtualTicket)
-            if ticket.audit is not None:
-                self.counts.audits += 1
-                self.audits.observe(ticket.model, ticket.audit, ticket.label, self._promised)
-            ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
+            self._conclude(ticket)
         self._serve()
+
+    def _conclude(self, ticket: VirtualTicket) -> None:
+        """Answer a request after its run."""
+        self._answer(ticket)
+        if ticket.audit is not None:
+            self.counts.audits += 1
+            self.audits.observe(ticket.model, ticket.audit, ticket.label, self._promised)
+
+    def _answer(self, ticket: VirtualTicket, *, stood_in: bool = False) -> None:
+        """Answer a request and remember the answer."""
+        now = self._clock.now
+        self._batcher.finish(ticket, self._payload, now)
+        self.counts.answered += 1
+        ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)), stood_in=stood_in)

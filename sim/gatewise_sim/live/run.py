@@ -11,7 +11,8 @@ import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +83,8 @@ class LiveRun:
     cpu_seconds: float
     peak_mb: float
     """Of the device processes while instances came; memory of the largest of them."""
+    gateways: list[dict[str, float]] = field(default_factory=list)
+    """Each gateway's counters since it was started last, as `workers`."""
     alarms: RaisedAlarms | None = None
     """Those of audits, as in virtual time."""
 
@@ -103,8 +106,8 @@ def run_live(
 
     Shapes: `rows` (n, n_features), `truth` (n,).
     """
-    check_live(settings, broker=broker)
     manifest = Bundle.open(bundle_path).manifest
+    check_live(settings, broker=broker, gateways="gateway" in manifest.tiers)
     table = np.ascontiguousarray(rows, np.float32)
     if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
         raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
@@ -126,6 +129,7 @@ def run_live(
             names,
             settings,
             workers=settings.workers if has_cloud else 0,
+            gateways=settings.gateways if has_cloud and "gateway" in manifest.tiers else 0,
             on_fault=progress.listener.fault,
         )
         devices = DeviceProcesses(
@@ -134,7 +138,7 @@ def run_live(
             {
                 "bundle": str(bundle_path),
                 "rows": str(folder / "rows.npy"),
-                "broker": deployment.url,
+                "brokers": dict(zip(names, cycle(deployment.urls), strict=False)),
                 "policy": _named(settings.policy),
                 "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
                 "pace": settings.pace,
@@ -156,7 +160,7 @@ def run_live(
             tick=tick,
         )
         progress.advance(reports.seconds, deployment.workers_up, last=True)
-        workers = deployment.stop()
+        workers, gateways = deployment.stop()
     answers = instances.answers(reports.answers)
     figures = reports.figures
     behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
@@ -167,6 +171,7 @@ def run_live(
         ),
         devices=dict(reports.counters) | audit_sums(reports.gauges.values()),
         workers=[_worker_counts(counted) for counted in workers],
+        gateways=[_worker_counts(counted) for counted in gateways],
         troubles=[*devices.troubles, *deployment.troubles],
         lost=len(instances.row) - len(answers),
         seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),

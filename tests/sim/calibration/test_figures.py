@@ -74,6 +74,18 @@ def test_toml_is_read_too(tmp_path):
     assert (found.edge_ms, found.proxy_ms, found.source) == ((0.05, 0.0917), 0.0, "mine.toml")
 
 
+def test_a_gateways_times_are_its_own_if_given(tmp_path, settings):
+    assert MEASURED.apply(settings).gateway_service is None
+    gateway = ServiceTime(50e-6, 7e-6, 100e-6)
+    replace(MEASURED, gateway=gateway).write(tmp_path / "mine.json")
+    found = Calibration.from_file(tmp_path / "mine.json")
+    assert found.apply(settings).gateway_service == gateway
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML + "[gateway]\nbase_us = 3\n")
+    with pytest.raises(InputError, match=r"gateway\.each_us is missing"):
+        Calibration.from_file(path)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [

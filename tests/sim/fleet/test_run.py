@@ -379,7 +379,7 @@ def test_a_pacer_keeps_its_rate(made_up, poisson):
         ({"policy": "both"}, "policy 'both'"),
         ({"arrivals": None}, "one of a workload, arrivals, and rows in turn"),
         ({"hop_ms": -1}, "hop_ms is -1"),
-        ({"outages": Outages.parse("gateway:+1s-+2s")}, "gateways are not simulated"),
+        ({"gateways": -1}, "gateways is -1"),
         ({"arrivals": None, "workload": "often"}, "workload 'often'"),
         ({"pace": "offload_rate=0.1", "policy": "edge-only"}, "nothing to pace"),
     ],

@@ -77,6 +77,7 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
         confidence=probabilities.max(axis=2).ravel().astype(np.float32),
         stop_score=flat,
         chance=0.0,
+        gateway=None if routes.gateway is None else routes.gateway.repeated(stages),
         by_stage=StageScores(
             n, scores.ravel(), probabilities.reshape(stages * n, -1), runner.thresholds[:stages]
         ),

@@ -241,10 +241,21 @@ class VirtualDevice:
             self._fall_back(answers, i, row, why, request.then, sent=True)
             return
         answers.route[i] = _CLOUD
-        cloud_only = self.state.rules.cloud_only
-        answers.reason[i] = REASON["cloud-only" if cloud_only else "offloaded"]
+        answers.reason[i], answers.stood_in[i] = self._answered_by(row, request)
         answers.cloud_ms[i] = request.worker_us / 1000.0
         self._end(answers, i, row, 0.0, request.then, sent=True)
+
+    def _answered_by(self, row: int, request: VirtualRequest) -> tuple[int, bool]:
+        """Index of the reason of an answer from beyond the device; whether a gateway stood in."""
+        rules = self.state.rules
+        gateway, cloud_only = rules.routes.gateway, rules.cloud_only
+        if gateway is None:
+            return REASON["cloud-only" if cloud_only else "offloaded"], False
+        goes_up = bool(gateway.goes_up[row])
+        stood_in = goes_up and request.stood_in
+        by_gateway = stood_in or not goes_up
+        reason = "cloud-only" if cloud_only else "gateway" if by_gateway else "offloaded"
+        return REASON[reason], stood_in
 
     def _fall_back(
         self,

@@ -99,6 +99,7 @@ class VirtualRequest:
     label: int = -1
     size: int = 0
     worker_us: int = 0
+    stood_in: bool = False
     up: int = 0
     down: int = 0
     payload_up: int = 0
@@ -258,7 +259,12 @@ class VirtualRequest:
             parts=len(self.device.state.sizes.parts),
         )
 
-    def reply(self, error: str | None, worker_us: int) -> None:
+    @property
+    def table_rows(self) -> list[int]:
+        """See :class:`gatewise_sim.fleet.tickets.DeviceSide`."""
+        return [request.row for request in self.riders or (self,)]
+
+    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
         """See :class:`gatewise_sim.fleet.tickets.DeviceSide`."""
         state = self.device.state
         size = (
@@ -266,7 +272,7 @@ class VirtualRequest:
             if error is not None
             else state.sizes.response(worker_us, self.item.rows)
         )
-        state.broker.return_response(self._let_go, self._arrive, size, error, worker_us)
+        state.broker.return_response(self._let_go, self._arrive, size, error, worker_us, stood_in)
 
     def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
         """Send a response on its way from the broker; on arrival do what follows."""
@@ -284,7 +290,7 @@ class VirtualRequest:
         if state.availability.link_delivers:
             self.device.link.send(state.clock.now, PUBACK_BYTES, True)
 
-    def _arrive(self, size: int, error: str | None, worker_us: int) -> None:
+    def _arrive(self, size: int, error: str | None, worker_us: int, stood_in: bool) -> None:
         device = self.device
         state = device.state
         now = state.clock.now
@@ -299,6 +305,7 @@ class VirtualRequest:
         for request in self.riders or (self,):
             if not request.over:
                 request.worker_us = worker_us
+                request.stood_in = stood_in
                 request.settle()  # an error may have moved the time of the retry
 
     def _receive_audit(self, now: float) -> None:

@@ -67,7 +67,8 @@ def choose_plan(
     special = _around_outages(settings, warm)
     in_special = sum(end - begin + warm for begin, end in special)
     least = windows * (_SHORTEST + warm) + in_special
-    workers, devices = _part_of_fleet(settings, affordable / least)
+    gateways = routes.gateways(settings.gateways)
+    workers, devices = _part_of_fleet(settings, gateways, affordable / least)
     affordable *= settings.devices / devices
     if least > affordable:
         possible = int((affordable - in_special) / (_SHORTEST + warm))
@@ -104,6 +105,7 @@ def window_settings(settings: FleetSettings, plan: SamplingPlan, number: int) ->
     return replace(
         settings,
         devices=plan.devices,
+        gateways=max(settings.gateways and 1, settings.gateways * plan.devices // plan.of_devices),
         workers=plan.workers,
         seconds=window.end - start,
         workload=work,
@@ -144,7 +146,7 @@ def _around_outages(settings: FleetSettings, warm: float) -> list[tuple[float, f
     return [(begin, end) for begin, end in spans]
 
 
-def _part_of_fleet(settings: FleetSettings, part: float) -> tuple[int, int]:
+def _part_of_fleet(settings: FleetSettings, gateways: int, part: float) -> tuple[int, int]:
     """Workers and devices to step, given the part of the load that can be."""
     n, pool = settings.devices, settings.workers
     counts = [w.count for w in settings.outages.windows if w.what == "workers"]
@@ -154,7 +156,8 @@ def _part_of_fleet(settings: FleetSettings, part: float) -> tuple[int, int]:
     if part < 1.0:
         # The proportion must be exact, or the load is not.
         for workers in range(unit, pool, unit):
-            if workers >= max(least, part * pool) and n * workers % pool == 0:
+            exact = n * workers % pool == 0 and gateways * workers % pool == 0
+            if workers >= max(least, part * pool) and exact:
                 return workers, n * workers // pool
     return pool, n
 

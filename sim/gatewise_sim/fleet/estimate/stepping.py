@@ -156,7 +156,7 @@ def _counters(fleet: VirtualFleet) -> tuple[_Counts, _Counts]:
     for worker in fleet.workers:
         for name, count in asdict(worker.counts).items():
             workers[name] = workers.get(name, 0) + count
-    workers["unsubscribed"] = fleet.state.broker.unsubscribed
+    workers["unsubscribed"] = fleet.unsubscribed
     return dict(fleet.device_counts), workers
 
 

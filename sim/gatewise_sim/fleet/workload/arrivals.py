@@ -37,9 +37,9 @@ from gatewise_sim.fleet.workload.sources import (
     PeriodicSource,
     PoissonSource,
     Source,
+    Streams,
     TraceSource,
 )
-from gatewise_sim.fleet.workload.streams import Streams
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]

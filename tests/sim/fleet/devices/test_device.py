@@ -40,7 +40,7 @@ class Reply:
     def __init__(self, link: "ClockLink", request: wire.Request) -> None:
         self.link, self.request = link, request
 
-    def reply(self, error: str | None, worker_us: int) -> None:
+    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
         request = self.request
         if error is not None:
             response = wire.Response.refusal(request, error, "the queue is full")

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gatewise_sim.fleet.workload.streams import Streams
+from gatewise_sim.fleet.workload.sources import Streams
 
 
 @given(

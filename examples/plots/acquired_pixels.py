@@ -1,0 +1,30 @@
+"""How often each pixel is paid for, by what the instance turns out to be."""
+
+import numpy as np
+from matplotlib import pyplot as plt
+from sklearn.datasets import load_digits
+from sklearn.ensemble import ExtraTreesClassifier
+
+import gatewise as gw
+
+X, y = load_digits(return_X_y=True)
+f0 = ExtraTreesClassifier(random_state=0)
+system = gw.StagedCascade(
+    f0, n_stages=4, families=("linear",), effort="low", max_loss=0.02, random_state=0
+)
+system.fit(X[:600], y[:600])
+rows, digits = X[600:], y[600:]
+
+last = np.minimum(system.exit_stage(rows), len(system.stages_) - 1)
+sent = system.offload(rows)
+paid = np.zeros(rows.shape)
+for stage, part in enumerate(system.stages_):
+    paid[np.ix_(last >= stage, part.features)] = 1
+paid[sent] = 1  # the high-cost model reads all of them
+
+_, axes = plt.subplots(2, 5, figsize=(7.2, 3.2), layout="constrained")
+for digit, ax in enumerate(axes.flat):
+    image = ax.imshow(paid[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
+    ax.set(title=str(digit), xticks=[], yticks=[])
+plt.colorbar(image, ax=axes, label="share of instances")
+plt.savefig("acquired_pixels.svg")

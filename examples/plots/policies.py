@@ -1,0 +1,25 @@
+"""Accuracy against bytes: the system beside what is offloaded by other rules."""
+
+from matplotlib import pyplot as plt
+from sklearn.datasets import load_digits
+from sklearn.ensemble import ExtraTreesClassifier
+
+import gatewise as gw
+
+X, y = load_digits(return_X_y=True)
+f0 = ExtraTreesClassifier(random_state=0)
+system = gw.StagedCascade(
+    f0, n_stages=2, families=("linear",), effort="low", offload_rate=0.15, random_state=0
+)
+bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-policies", sample=X[:32])
+report = gw.simulate(bundle, X[600:], y[600:], devices=200, link="4g").report
+
+_, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+for policy in report.policies:
+    size, found = policy.bytes.up.value + policy.bytes.down.value, policy.accuracy
+    error = [[found.value - found.low], [found.high - found.value]]
+    ax.errorbar(size, found.value, yerr=error, fmt="o", label=policy.name)
+ax.set(xlabel="bytes an instance, both ways", ylabel="accuracy, 95 % interval")
+ax.grid(alpha=0.25)
+ax.legend(frameon=False)
+plt.savefig("policies.svg")

@@ -1,0 +1,60 @@
+"""Live gateways: brokers, gateways, cloud and devices as processes decide as virtual time says."""
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_sim.fleet.answers import REASON
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES
+from gatewise_sim.fleet.routes import Routes
+from gatewise_sim.fleet.run import simulate_fleet
+from tests.sim.live.runs import CLOUD, run, settings
+
+pytestmark = pytest.mark.slow
+
+
+def test_live_gateways_decide_as_virtual_ones(tiered, nothing_left):
+    chosen = settings(
+        devices=6, workload="poisson:2/s", gateways=2, uplink=PROFILES["4g"], link=PROFILES["wifi"]
+    )
+    live = run(tiered, chosen)
+    routes = Routes.from_bundle(tiered.bundle, tiered.rows, tiered.truth)
+    virtual = simulate_fleet(routes, chosen)
+    assert live.troubles == []
+    assert live.lost == 0
+    for name in ("time", "device", "row", "route", "stage", "label", "cost", "reason"):
+        assert np.array_equal(getattr(live.answers, name), getattr(virtual.answers, name)), name
+    for there, foreseen in zip(live.gateways, virtual.gateways, strict=True):
+        assert there["forwarded"] == foreseen["forwarded"]
+        assert there["answered"] == foreseen["answered"]
+    # Both ways are waited for, though this machine may be slow.
+    up = live.answers.reason == REASON["offloaded"]
+    assert live.answers.latency_ms[up].min() > PROFILES["4g"].rtt_ms
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+def test_killed_gateways_come_back(tiered, nothing_left):
+    live = run(
+        tiered,
+        settings(
+            devices=4,
+            gateways=2,
+            seconds=10.0,
+            workload="periodic:100ms",
+            deadline_ms=600.0,
+            outages=Outages.parse("gateway:+2s-+4s"),
+        ),
+    )
+    assert live.lost == 0
+    assert live.troubles == []
+    assert [(fault["what"], fault["up"]) for fault in live.faults] == [
+        ("gateway", False),
+        ("gateway", True),
+    ]
+    assert [each["restarts"] for each in live.gateways] == [1, 1]
+    back = live.faults[1]["at"]
+    answers = live.answers
+    during = (answers.time > 2.1) & (answers.time < 3.9)
+    assert not (answers.route[during] == CLOUD).any()
+    assert (answers.route[answers.time > back] == CLOUD).any()
