@@ -65,11 +65,16 @@ PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
 class AdaptGBRT(Growth, Adapt):
     """Boosted gate and low-cost model, learned together under a feature penalty.
 
+    Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
+    algorithm 2.
+
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, max_instance_cost,
-    guarantee, allow_missing, random_state, n_jobs, verbose
+    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+        As for :class:`StagedCascade`.
+    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    max_bytes, max_instance_cost, packed_as, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than

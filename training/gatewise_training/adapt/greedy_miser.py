@@ -25,6 +25,9 @@ from gatewise_training.learners.growth_settings import Growth
 class GreedyMiser(Growth, SingleModel):
     """Boosted trees under a penalty on the first use of each feature.
 
+    Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012; the
+    same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
+
     A single model: every instance costs the same, and there is no cloud. Each penalty gives one
     operating point. The paper's trees are first-order, of depth 4 and full wherever splits are
     worth their price: ``newton=False, max_depth=4``. As CEGB's authors say (NIPS 2017, section
@@ -33,8 +36,9 @@ class GreedyMiser(Growth, SingleModel):
 
     Parameters
     ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee, allow_missing,
-    random_state, n_jobs, verbose
+    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the

@@ -35,11 +35,16 @@ Array = NDArray[np.float64]
 class L1Cascade(PenalisedCascade):
     """Features chosen by L1 logistic regression; f1 and then a gate fitted on them.
 
+    The baseline of Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS
+    2017, section 5.
+
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, max_instance_cost,
-    guarantee, random_state, n_jobs, verbose
+    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+        As for :class:`StagedCascade`.
+    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    max_bytes, max_instance_cost, packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     penalties : sequence of float, default 12 values from 0.9 to 0.001
         Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;

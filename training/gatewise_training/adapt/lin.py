@@ -48,11 +48,16 @@ START_KKT, START_MOST = 1e-3, 30
 class AdaptLin(Adapt):
     """Linear gate and low-cost model, learned together under a group-lasso penalty.
 
+    Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
+    algorithm 1.
+
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, max_instance_cost,
-    guarantee, random_state, n_jobs, verbose
+    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+        As for :class:`StagedCascade`.
+    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    max_bytes, max_instance_cost, packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept.

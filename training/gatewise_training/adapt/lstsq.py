@@ -27,12 +27,21 @@ from gatewise_training.adapt.qstep import Distance, LogOdds
 class AdaptLstsq(AdaptLin):
     """Linear gate and low-cost model; the gate fits the log odds of q by least squares.
 
+    Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017, sections 3
+    and 4.
+
     Parameters
     ----------
+    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+        As for :class:`StagedCascade`.
+    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    max_bytes, max_instance_cost, packed_as, random_state, n_jobs, verbose
+        As for :class:`StagedCascade`.
+    penalties, stop, refit, n_starts, max_alternations, tol
+        As for :class:`AdaptLin`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept; above 0, where log odds are finite.
-    others
-        As for :class:`AdaptLin`.
 
     Notes
     -----

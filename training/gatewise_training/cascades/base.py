@@ -223,8 +223,20 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
-        `min_recall` and `min_precision` by class label take the place of those of the settings; an
-        empty dict lifts them. Beside them a budget or a loss, or the settings' own.
+        Parameters
+        ----------
+        budget : float, optional
+            Mean cost per instance that may be spent, in the unit of the feature costs.
+        max_loss : float, or mapping of class label to float, optional
+            Instead: the accuracy, or recall of classes, that may be lost.
+        min_recall, min_precision : mapping of class label to float, optional
+            In the place of those of the settings; an empty dict lifts them. Beside them a budget or
+            a loss, or the settings' own.
+
+        Returns
+        -------
+        estimator
+            A copy that shares the models.
         """
         return self._moved_within(min_recall, min_precision, budget=budget, max_loss=max_loss)
 
@@ -262,11 +274,30 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     # -- the fitted system -----------------------------------------------------------------
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered, shape (n,); the number of stages: offloaded."""
+        """Stage at which each row is answered.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+            The number of stages: offloaded.
+        """
         return self._exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Labels, shape (n,): of the stage that answers, or of the high-cost model."""
+        """Labels of the stage that answers, or of the high-cost model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n,)
+        """
         x = self._rows(X)
         index, sent = np.zeros(len(x), np.int64), np.ones(len(x), bool)
         for s, rows, outputs in self._route(x):
@@ -277,7 +308,17 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return self.classes_[index]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities of the model that answers, shape (n, n_classes)."""
+        """Class probabilities of the model that answers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n_classes)
+            Columns by sorted class.
+        """
         x = self._rows(X)
         proba, sent = np.zeros((len(x), len(self.classes_))), np.ones(len(x), bool)
         for s, rows, outputs in self._route(x):
@@ -291,9 +332,24 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def cost(
         self, X: ArrayLike, accounting: Literal["union", "paper"] = "union"
     ) -> NDArray[np.float64]:
-        """Cost of each row, in the unit of the feature costs.
+        """Cost of each row.
 
-        Shapes: `X` (n, n_features); returns (n,).
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        accounting : {"union", "paper"}, default "union"
+            What an offloaded row pays: what its stages acquired and what else the high-cost model
+            reads, or as in the papers the high-cost model's features alone.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            In the unit of the feature costs.
+
+        Raises
+        ------
+        InputError
+            If `accounting` is neither.
         """
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")

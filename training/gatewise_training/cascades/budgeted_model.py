@@ -188,7 +188,20 @@ class BudgetedModel(BaseEstimator, ABC):
         return {"stages": word, "cloud": word}
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted."""
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        Parameters
+        ----------
+        budget : float, optional
+            Mean feature cost per instance that may be spent, in the unit of the feature costs.
+        max_loss : float, optional
+            Instead: the score that may be lost against the unpenalised model.
+
+        Returns
+        -------
+        estimator
+            A copy that shares the models.
+        """
         check_is_fitted(self, "operating_point_")
         other = copy.copy(self)
         other.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
@@ -218,7 +231,17 @@ class BudgetedModel(BaseEstimator, ABC):
         return display.ax_
 
     def plot_stages(self, *, ax: Any = None) -> Any:
-        """Plot the share of the instances that each stage answers; as :meth:`plot_frontier`."""
+        """Plot the share of the instances that each stage answers.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            As for :meth:`plot_frontier`.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
         check_is_fitted(self, "operating_point_")
         size = (7.2, 1.3 + 0.55 * (len(self.stages_) + 1))
         return StageDisplay.from_estimator(self, ax=_axes(ax, size)).ax_

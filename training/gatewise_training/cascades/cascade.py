@@ -82,7 +82,16 @@ class CascadeClassifier(BudgetedClassifier):
         return super()._goal()
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows go to the high-cost model, shape (n,)."""
+        """Which rows go to the high-cost model.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n,)
+        """
         return np.equal(self.exit_stage(X), len(self.stages_))
 
     def at(
@@ -98,11 +107,27 @@ class CascadeClassifier(BudgetedClassifier):
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
-        `min_recall` and `min_precision` by class label take the place of those of the settings; an
-        empty dict lifts them. A `max_loss` by class likewise, which one number lifts, and
-        `max_bytes`: stages that never stop are then left out. Of `max_instance_cost` only the
-        operating points are left at which no instance can cost more.
-        Beside them one of the others, or the settings' own.
+        At most one of `budget`, `max_loss` and `offload_rate`; without, the settings' own.
+
+        Parameters
+        ----------
+        budget : float, optional
+            Mean cost per instance that may be spent, in the unit of the feature costs.
+        max_loss : float, or mapping of class label to float, optional
+            Accuracy, or recall of classes, that may be lost; one number lifts those by class.
+        offload_rate : float, optional
+            Share of the instances that may go to the cloud.
+        min_recall, min_precision : mapping of class label to float, optional
+            In the place of those of the settings; an empty dict lifts them.
+        max_bytes : int, optional
+            Bytes that a device keeps at most: stages that never stop are then left out.
+        max_instance_cost : float, optional
+            Only operating points are left at which no instance can cost more.
+
+        Returns
+        -------
+        estimator
+            A copy that shares the models.
 
         Raises
         ------
@@ -165,19 +190,38 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
         our own on the same rows, and a warning says if only memory explains its accuracy. What
         stays deployed is always the given model.
 
-        Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,), `high_cost_predictions` (n,
-        n_classes) out-of-fold probabilities of `high_cost_model`, columns by sorted class.
-
-        `groups`, shape (n,), names the subject, machine or recording of each row. Rows of one are
-        alike, and figures of shuffled rows too good: with groups whole ones fit or validate
-        wherever anything is chosen, `max_loss` keeps two standard errors between groups in hand, a
-        guarantee is about new groups, and operating points say how many they rest on.
-        `validation` is then ``(X_val, y_val, groups_val)``. With `time`, shape (n,), numbers or
-        dates, the earlier rows fit and the last fifth validates. A `high_cost_model` that makes
-        splits of its own, a grid search say, is given no groups.
-
         scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
         splitter alone: in each of their fits rows count as alike.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Numbers, taken as float32; with `blocks` windows of shape (n, ...).
+        y : array-like of shape (n,)
+            Class labels.
+        sample_weight : array-like of shape (n,), optional
+            What each row counts; 1 by default.
+        validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
+            Validation rows; else part of the rows, or on few rows cross-fitting.
+        high_cost_predictions : array-like of shape (n, n_classes), optional
+            Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
+        groups : array-like of shape (n,), optional
+            Subject, machine or recording of each row. Rows of one are alike, and figures of
+            shuffled rows too good: with groups whole ones fit or validate wherever anything is
+            chosen, `max_loss` keeps two standard errors between groups in hand, a guarantee is
+            about new groups, and operating points say how many they rest on. A `high_cost_model`
+            that makes splits of its own, a grid search say, is given no groups.
+        time : array-like of shape (n,), optional
+            Numbers or dates: the earlier rows fit and the last fifth validates.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For data, prices, settings or a model that cannot be used; it says which and why.
         """
         return self._fit(
             X, y, sample_weight, validation, high_cost_predictions, groups=groups, time=time

@@ -29,9 +29,11 @@ class ConfidenceCascade(TrainedCascade):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
-    min_recall, min_precision, class_weight, max_instance_cost,
-    guarantee, allow_missing, random_state, n_jobs, verbose
+    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+        As for :class:`StagedCascade`.
+    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    max_bytes, max_instance_cost, packed_as, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

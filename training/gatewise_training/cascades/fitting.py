@@ -75,13 +75,33 @@ class TrainedClassifier(BudgetedClassifier):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        Shapes: `X` (n, n_features), `y` (n,), `sample_weight`, `groups` and `time` (n,).
+        scikit-learn's own searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
+        splitter alone: in each of their fits rows count as alike.
 
-        `groups` names the subject, machine or recording of each row: whole groups fit or validate,
-        errors are those of groups, and so is a guarantee; `validation` is then ``(X_val, y_val,
-        groups_val)``. With `time` (numbers or dates) the earlier rows fit and the last fifth
-        validates. scikit-learn's own searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass
-        groups to their splitter alone: in each of their fits rows count as alike.
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Numbers, taken as float32.
+        y : array-like of shape (n,)
+            Class labels.
+        sample_weight : array-like of shape (n,), optional
+            What each row counts; 1 by default.
+        validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
+            Validation rows; else part of the rows, or on few rows cross-fitting.
+        groups : array-like of shape (n,), optional
+            Subject, machine or recording of each row: whole groups fit or validate, errors are
+            those of groups, and so is a guarantee.
+        time : array-like of shape (n,), optional
+            Numbers or dates: the earlier rows fit and the last fifth validates.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For data, prices or settings that cannot be used; it says which and why.
         """
         return self._fit(X, y, sample_weight, validation, groups=groups, time=time)
 

@@ -84,8 +84,12 @@ class PairCascade(CascadeClassifier):
         By default a request costs 1.
     budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost, guarantee
         As for :class:`StagedCascade`. A guarantee is certified on the rows that state figures.
-    random_state
+    random_state : int, RandomState or None
         Of the choice of these rows.
+    allow_missing : bool, default False
+        Whether NaN is a value to both models.
+    packed_as, n_jobs, verbose
+        As for :class:`StagedCascade`.
 
     Attributes
     ----------
@@ -149,6 +153,10 @@ class PairCascade(CascadeClassifier):
             errors, intervals and guarantees are about new groups.
         time : array-like of shape (n,), optional
             Numbers or dates: the earlier rows choose, the later ones state figures.
+
+        Returns
+        -------
+        self
 
         Raises
         ------

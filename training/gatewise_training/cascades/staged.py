@@ -141,6 +141,7 @@ class StagedCascade(TrainedCascade):
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
     random_state : int, RandomState or None
+        Source of the random choices; an int makes a fit repeatable.
     n_jobs : int, optional
         Parallel fits (joblib).
     verbose : int, default 0
@@ -151,7 +152,8 @@ class StagedCascade(TrainedCascade):
     stages_ : tuple of Stage
     families_ : tuple of str
         The family each stage took: the one that is least wrong where it is sure.
-    frontier_, operating_point_, high_cost_model_, ... : see :class:`Cascade`
+    frontier_, operating_point_, high_cost_model_
+        And more, as for all cascades: see ``BudgetedModel`` and ``BudgetedClassifier``.
 
     Notes
     -----

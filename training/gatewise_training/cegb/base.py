@@ -83,7 +83,13 @@ class CostEfficient(TreeGrowth, BudgetedModel):
     def cost_report(self, X: ArrayLike) -> CostReport:
         """Count for each instance its features, their price, its splits and their price.
 
-        Shapes: `X` (n, n_features).
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        CostReport
         """
         x = self._rows(X)
         acquired, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
@@ -159,16 +165,41 @@ class Scored(CostEfficient):
         self.operating_point_ = self._pick()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Stage at which each row is answered, shape (n,): the only one, 0."""
+        """Stage at which each row is answered: the only one, 0.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of int64, shape (n,)
+        """
         return np.zeros(len(self._rows(X)), np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict a value (of a ranker: a document's score) for each row, shape (n,)."""
+        """Predict a value (of a ranker: a document's score) for each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+        """
         return self.stages_[0].margins(self._rows(X))[:, 0].astype(np.float64)
 
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Feature cost of each row, in the unit of the feature costs.
+        """Feature cost of each row.
 
-        Shapes: `X` (n, n_features); returns (n,).
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            In the unit of the feature costs.
         """
         return self.cost_report(X).features

@@ -60,6 +60,7 @@ class CEGBClassifier(CostEfficient, TrainedClassifier):
     num_leaves : int, optional
         By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
     max_depth : int, optional
+        Bound on the trees' depth; none by default.
     learning_rate : float, optional
         By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
     newton : bool, default True

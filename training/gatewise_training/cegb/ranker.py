@@ -24,7 +24,9 @@ HIGHEST_GRADE = 30
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CEGBRanker(Scored):
-    """Cost-efficient gradient boosting (NIPS 2017) for ranking, by Average Precision@5.
+    """Cost-efficient gradient boosting for ranking, by Average Precision@5.
+
+    Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
     As :class:`CEGBClassifier`, with the papers' Average Precision@5
     (:func:`gatewise_training.data.metrics.average_precision_at`) in the place of accuracy:
@@ -151,6 +153,11 @@ class CEGBRanker(Scored):
         ----------
         X, y, qid, group
             As for :meth:`fit`.
+
+        Returns
+        -------
+        float
+            From 0 to 1.
         """
         scores = self.predict(X)
         return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid, group))

@@ -19,7 +19,9 @@ from gatewise_training.data.validation_split import after, chosen_folds, folds_o
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CEGBRegressor(RegressorMixin, Scored):
-    """Cost-efficient gradient boosting (NIPS 2017) of measured values, by squared error.
+    """Cost-efficient gradient boosting of measured values, by squared error.
+
+    Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
     As :class:`CEGBClassifier`, with R² in the place of accuracy: `frontier_` holds R² against
     mean cost on validation rows, and `max_loss` is a loss of R².
@@ -68,6 +70,7 @@ class CEGBRegressor(RegressorMixin, Scored):
         y : array-like of shape (n,)
             Measured values.
         sample_weight : array-like of shape (n,), optional
+            What each row counts; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
             Validation rows. By default a fifth of the rows is held out, or on up to 5,000 rows
             five-fold cross-fitting makes every row one.

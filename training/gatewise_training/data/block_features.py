@@ -51,21 +51,48 @@ class BlockFeatures(TransformerMixin, BaseEstimator):
         self.channels_first = channels_first
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
-        """Take the windows' shape, (n, ...), and measure blocks without a price.
+        """Take the windows' shape, and measure blocks without a price.
 
-        `X` is an array, a list of arrays or DataFrames of equal length, or a DataFrame with an
-        index (instance, time).
+        Parameters
+        ----------
+        X : array-like of shape (n, ...)
+            Windows: an array, a list of arrays or DataFrames of equal length, or a DataFrame with
+            an index (instance, time).
+        y : ignored
+
+        Returns
+        -------
+        self
         """
         first = self.channels_first
         self.signal_input_ = SignalInput.from_windows(self.blocks, X, channels_first=first)
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Compute the features of windows, shape (n, n_features)."""
+        """Compute the features of windows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...)
+            Windows, as :meth:`fit` takes them.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_features)
+        """
         check_is_fitted(self)
         return self.signal_input_.features(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Names of the features."""
+        """Names of the features.
+
+        Parameters
+        ----------
+        input_features : ignored
+
+        Returns
+        -------
+        ndarray of object, shape (n_features,)
+        """
         check_is_fitted(self)
         return np.array(self.signal_input_.feature_names, object)

@@ -78,6 +78,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     missing_words : sequence of str, default ()
         Texts of a missing cell, beside ``NA``, ``NaN``, ``null``, ``?`` and the like.
     max_one_hot : int, default 12
+        Categories of a column that become one feature each, at most.
     time_parts : sequence of str, optional
         Of year, month, day, weekday, hour, minute, second, days (since 1970). By default month,
         day, weekday and hour, those that vary.
@@ -115,7 +116,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_options(cls, options: ColumnOptions) -> TableEncoder:
-        """Make one with a user's settings of the columns."""
+        """Make one with a user's settings of the columns.
+
+        Parameters
+        ----------
+        options : ColumnOptions
+            As read from the command line or a file.
+
+        Returns
+        -------
+        TableEncoder
+        """
         given = vars(options).items()
         return cls(**{name: value for name, value in given if name != "allow_missing"})
 
@@ -126,6 +137,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         ----------
         X : DataFrame
         y : ignored
+
+        Returns
+        -------
+        self
 
         Raises
         ------
@@ -241,7 +256,16 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return pd.DataFrame(values, columns=list(self.encoder_.feature_names), index=index)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
-        """Names of the features, shape (n_features_out,)."""
+        """Names of the features.
+
+        Parameters
+        ----------
+        input_features : ignored
+
+        Returns
+        -------
+        ndarray of object, shape (n_features_out,)
+        """
         check_is_fitted(self, "encoder_")
         return np.array(self.encoder_.feature_names, object)
 
@@ -256,6 +280,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             By default 1 a column.
         default : float, optional
             Price of columns that `prices` does not name.
+
+        Returns
+        -------
+        FeatureCosts
 
         Raises
         ------

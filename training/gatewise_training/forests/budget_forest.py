@@ -46,14 +46,20 @@ BATCH = 8
 class BudgetForest(ForestModel):
     """A forest within a budget; an instance acquires the features on its own paths.
 
+    BudgetRF of Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015, algorithm 1,
+    with threshold-Pairs (equation 11).
+
     A single model, and no cloud: operating points are the first 1, 2, ... trees of a forest, for
     each `alpha` or `mu` tried, and no tree at all. An instance pays for the features on the paths
     that it takes, each once, over all trees. :meth:`at` moves along them without another fit.
 
     Parameters
     ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee, allow_missing,
-    random_state, n_jobs, verbose
+    min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    allow_missing, random_state, n_jobs, verbose
+        As for :class:`StagedCascade`.
+    feature_costs, budget
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
         cost more on average, or there are `n_estimators`; the operating point is the most accurate
         within the budget. Without one all trees are grown.
@@ -78,6 +84,7 @@ class BudgetForest(ForestModel):
     max_features : int, optional
         Features tried at a node; all by default, as in the paper.
     max_depth : int, optional
+        Bound on the trees' depth; none by default.
     voting : {"mean", "majority"}, default "mean"
         How trees agree: leaf distributions are averaged, or each tree has one vote, as in the
         paper. Margins and probabilities are these means, or the shares of the votes.

@@ -51,6 +51,9 @@ MUS = (0.1, 0.03, 0.0)
 class BudgetPrune(ForestModel):
     """A random forest pruned for a budget; an instance acquires the features on its own paths.
 
+    Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, section 3
+    (IP), whose optimum the `solver` finds; "primal_dual" is its algorithm 1.
+
     A single model, and no cloud: operating points are prunings of one forest, the last of them the
     whole forest. An instance pays for the features on the paths that it takes, each once, over all
     trees.
@@ -64,8 +67,9 @@ class BudgetPrune(ForestModel):
 
     Parameters
     ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee, allow_missing,
-    random_state, n_jobs, verbose
+    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
+        As for :class:`StagedCascade`.
+    allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget: the cheapest pruning within this accuracy loss of the whole forest.

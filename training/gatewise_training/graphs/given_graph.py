@@ -44,6 +44,7 @@ class OnnxModel:
     Parameters
     ----------
     source : path or bytes
+        The file, or its content.
     classes : sequence, optional
         Labels of the graph's columns, in their order. By default those that the file names (a
         JSON list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...

@@ -101,7 +101,7 @@ class HighCostModel:
         return None if self.opaque is None else self.opaque.spec
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Get :meth:`labels` and :meth:`predict_proba` of whole instances, each computed once."""
+        """Get :meth:`labels` and :meth:`predict_proba` of instances `x`, each computed once."""
         part = x[:, self.features]
         if self.trees is not None:
             margins = self.trees.margins(part)
@@ -118,16 +118,16 @@ class HighCostModel:
         return found, self._estimator_chances(part, found)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get class probabilities of whole instances, shape (n, n_classes).
+        """Get class probabilities, float64 (n, n_classes); one-hot labels if it gives none.
 
-        One-hot labels for a classifier that gives none.
+        `x`, float32 (n, n_features), has whole instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
             return self._estimator_chances(x[:, self.features], np.empty(0, np.int64))
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Get class indices, shape (n,): those of its own ``predict``."""
+        """Get class indices of instances `x`, int64 (n,): those of its own ``predict``."""
         if self.estimator is not None:
             return self._estimator_labels(x[:, self.features])
         return self.answers(x)[0]

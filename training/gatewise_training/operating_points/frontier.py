@@ -90,7 +90,10 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
-        """Keep the points that no other point beats; of equals the first given."""
+        """Keep the `points` that no other point beats; of equals the first given.
+
+        `reference_accuracy` and `details` are fields of the frontier.
+        """
         kept = _undominated(points, _merit)
         if not kept:
             raise InputError("a frontier needs at least one operating point")
@@ -135,7 +138,10 @@ class Frontier:
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Get the same frontier with those of the points that serve some class better."""
+        """Get the same frontier with those of the points that serve some class better.
+
+        With `bounds` on classes also those of `points` that serve the bounded ones better.
+        """
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         every = [p for p in points if p.recall is not None]
         tracks = [_undominated(every, lambda p: p.balanced_accuracy or 0.0)]
@@ -150,7 +156,7 @@ class Frontier:
         return replace(self, others=tuple(p for p in found if p not in on_curve))
 
     def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Get the same frontier with those of the points that are better than all as small.
+        """Get the same frontier with those of the `points` that are better than all as small.
 
         The curve of every size, from the smallest up, each half as large again.
         """
@@ -166,7 +172,7 @@ class Frontier:
         return replace(self, others=(*self.others, *found))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
-        """Get the frontier of the points of at most so many bytes; TooLargeError without any."""
+        """Get the frontier of the points of at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
         every = (*self.points, *self.others)
@@ -182,7 +188,7 @@ class Frontier:
         )
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
-        """Get the frontier of the points at which no instance can cost more.
+        """Get the frontier of the points at which no instance costs above `max_instance_cost`.
 
         InputError, with the lowest cost that one keeps, without any.
         """
@@ -261,7 +267,10 @@ class Frontier:
         slack: float = 0.0,
         **goal: float | None,
     ) -> OperatingPoint:
-        """Pick a point as :meth:`at`, under bounds that are read already."""
+        """Pick a point as :meth:`at`, under `bounds` that are read already.
+
+        `max_bytes` and `slack` are as there, and `goal` is the budget, the loss or the rate.
+        """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
         if not bounds:
@@ -313,7 +322,7 @@ class Frontier:
         return good[-1]
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
-        """List the points that keep bounds on classes, `slack` standard errors inside if any do.
+        """List the points that keep `bounds`, `slack` standard errors inside them if any do.
 
         Raises InputError, with the most that is reached, if none keeps them.
         """

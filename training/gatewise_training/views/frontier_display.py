@@ -12,6 +12,12 @@ from gatewise_training.operating_points.operating_point import OperatingPoint
 class FrontierDisplay:
     """Plot of accuracy against cost, of the :class:`.Frontier` of one system or several.
 
+    Parameters
+    ----------
+    frontier : Frontier
+    name : str, default ""
+        Its label.
+
     Examples
     --------
     ``FrontierDisplay.from_estimator(system, name="staged").ax_.figure.savefig("f.png")``
@@ -51,6 +57,18 @@ class FrontierDisplay:
         """Draw points faint, the hull as a line, the active operating point as a ring.
 
         Dotted: the hulls of what devices of less memory reach, an eighth each time.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure by default.
+        active : OperatingPoint, optional
+            The one to ring.
+
+        Returns
+        -------
+        FrontierDisplay
+            Itself, with `ax_` and `figure_`.
         """
         if ax is None:
             from matplotlib.figure import Figure
