@@ -163,7 +163,7 @@ class FeatureCosts:
 
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
-        """Make costs of `price` for every feature, without groups.
+        """Make costs of `price` for each of `n_features` features, without groups.
 
         Examples
         --------
@@ -212,7 +212,7 @@ class FeatureCosts:
         names: Sequence[str] | None = None,
         default: float | None = None,
     ) -> FeatureCosts:
-        """Make costs of a list of prices; as :meth:`from_file` of its file."""
+        """Make costs of `prices`; `names` and `default` as for :meth:`from_file` of their file."""
         order = [n for n in prices.features if n not in prices.dropped] if names is None else names
         listed = prices.of_columns([str(n) for n in order], default=default)
         features = listed.features
@@ -271,7 +271,7 @@ class FeatureCosts:
         return self.remaining(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
-        """Get indices (or a mask) of features as a mask of shape (n_features,)."""
+        """Get `features`, indices or a mask, as a mask of shape (n_features,)."""
         chosen = np.zeros(self.n_features, bool)
         index = np.asarray(features)
         chosen[index if index.dtype == bool else index.astype(np.intp)] = True

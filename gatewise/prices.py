@@ -69,7 +69,7 @@ class CloudPrices:
         return self.of_message(n_features) + self.evaluation
 
     def of_message(self, n_features: int) -> float:
-        """Get the price of its request alone."""
+        """Get the price of the request alone, with `n_features` values."""
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 

@@ -18,7 +18,7 @@ from gatewise.errors import GatewiseError
 
 
 class BrokerError(GatewiseError):
-    """A broker that cannot be started here; `port` is 0 if any free one would have done."""
+    """A broker that cannot be started on `host`; `port` is 0 if any free one would have done."""
 
     def __init__(self, host: str, port: int, message: str) -> None:
         super().__init__(message)

@@ -86,16 +86,16 @@ class SignalGraph:
         return hash(self.blocks)
 
     def columns(self, block: int) -> slice:
-        """Columns of a block's features."""
+        """Columns of the features of the block at index `block`."""
         return self._columns[block]
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """Labels of the blocks that features belong to, each once; a name of none stands itself."""
+        """Labels of the blocks of the features `names`, each once; a name of none stands itself."""
         block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
         return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
 
     def with_inputs(self, labels: Iterable[str]) -> list[str]:
-        """Labels of these steps and of all that they need, each behind those that it needs."""
+        """Get `labels` of steps and of all that these need, each behind those that it needs."""
         wanted = set(labels)
         for step in reversed(self.steps):
             if step.label in wanted:
@@ -128,7 +128,7 @@ class SignalGraph:
         )
 
     def transform(self, windows: ArrayLike) -> Values:
-        """Compute all features of n windows, shape (n, n_features)."""
+        """Compute all features of `windows`, (n, ...), as float32 (n, n_features)."""
         x = np.asarray(windows)
         out = np.empty((len(x), len(self.feature_names)), np.float32)
         for first in range(0, len(x), ROWS):
@@ -139,7 +139,7 @@ class SignalGraph:
         return out
 
     def start(self, window: ArrayLike) -> WindowValues:
-        """Begin with one window: nothing is computed until it is read."""
+        """Begin with one `window`: nothing is computed until it is read."""
         return WindowValues(self, np.asarray(window)[np.newaxis])
 
 

@@ -57,7 +57,7 @@ class PriceTable:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a file that ``gatewise calibrate --device`` wrote.
+        """Read the file at `path` that ``gatewise calibrate --device`` wrote.
 
         Raises
         ------
@@ -80,11 +80,11 @@ class PriceTable:
             )
 
     def price(self, label: str) -> float:
-        """Price of a step, in the unit."""
+        """Price of the step `label`, in the unit."""
         return self.microseconds[label] * (self.watts or 0.0 if self.unit == "uj" else 1.0)
 
     def microjoules(self, label: str) -> float | None:
-        """What a step takes of the power; None where that is not known."""
+        """Microjoules that the step `label` takes; None where the power is not known."""
         return None if self.watts is None else self.microseconds[label] * self.watts
 
     def to_document(self) -> dict[str, Any]:

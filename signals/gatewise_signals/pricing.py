@@ -75,11 +75,13 @@ def measured(
     Parameters
     ----------
     blocks : sequence of Block
+        To be priced.
     windows : array-like, shape (n, ...)
         Some tens of real ones.
     watts : float, optional
         Power of the processor at work: prices are then in microjoules; else in microseconds.
     repeats : int, default 5
+        Runs of each window.
     clock : callable, default time.perf_counter
         Seconds.
 

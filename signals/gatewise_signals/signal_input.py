@@ -79,7 +79,9 @@ class SignalInput:
         *,
         channels_first: bool = False,
     ) -> Self:
-        """Take shape and type from windows, and prices from the blocks, or measured there.
+        """Take shape and type from `windows`, and prices from `blocks`, or measured there.
+
+        `raw` and `channels_first` are the attributes of these names.
 
         Raises
         ------
@@ -122,7 +124,7 @@ class SignalInput:
         return replace(found, graph=graph, prices=table, channels_first=channels_first)
 
     def functions_of(self, names: Iterable[str]) -> list[str]:
-        """Name the blocks that features belong to and that are Python functions."""
+        """Name the blocks that the features `names` belong to and that are Python functions."""
         labels = set(self.graph.labels(names))
         blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
         return [b.name for b in blocks if b.label in labels]
@@ -144,7 +146,7 @@ class SignalInput:
         return {b.name: b.function for b in blocks if b.function is not None}
 
     def with_models(self, models: Mapping[str, bytes]) -> Self:
-        """Get the same input with the networks of its blocks, by the name of their file."""
+        """Get the same input with `models`, the networks of its blocks, by name of their file."""
         blocks = [
             replace(b, model=models[b.file]) if isinstance(b, OnnxBlock) else b
             for b in self.graph.blocks
@@ -167,7 +169,7 @@ class SignalInput:
         return (*self.graph.feature_names, *self.window_names)
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """Name the blocks that features belong to, each once, and the window."""
+        """Name the blocks that the features `names` belong to, each once, and the window."""
         values = set(self.window_names)
         return self.graph.labels(WINDOW if name in values else name for name in names)
 
@@ -176,14 +178,14 @@ class SignalInput:
         return self.graph.costs(self.window_names)
 
     def checked(self, windows: ArrayLike) -> NDArray[Any]:
-        """Get windows as an array of shape (n, ...); InputError if they have another."""
+        """Get `windows` as an array of shape (n, ...); InputError if they have another."""
         x = as_windows(windows, channels_first=self.channels_first)
         if x.shape[1:] != self.shape:
             raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
         return x
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:
-        """Get the same with functions for the blocks of these names.
+        """Get the same with `functions` for blocks, by the block's name.
 
         Raises InputError, with all of them, if blocks are left without a function.
         """
@@ -199,7 +201,7 @@ class SignalInput:
         return replace(self, graph=SignalGraph(blocks))
 
     def is_features(self, row: object) -> bool:
-        """Whether a row is no window, but its features, computed before: float32, (n_features,)."""
+        """Whether `row` is no window, but its features, computed before: float32 (n_features,)."""
         return (
             isinstance(row, np.ndarray)
             and row.dtype == np.float32
@@ -207,7 +209,7 @@ class SignalInput:
         )
 
     def features(self, windows: ArrayLike) -> Values:
-        """Compute all columns, shape (n, n_features)."""
+        """Compute all columns of `windows`, (n, ...), as float32 (n, n_features)."""
         x = self.checked(windows)
         try:
             computed = self.graph.transform(x)
@@ -216,7 +218,7 @@ class SignalInput:
         return np.concatenate([computed, self.values(x)], axis=1) if self.raw else computed
 
     def values(self, windows: NDArray[Any]) -> Values:
-        """The values of windows as columns, shape (n, n_values)."""
+        """The values of `windows` as columns, shape (n, n_values)."""
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
 

@@ -94,7 +94,7 @@ class Step(ABC):
         """
 
     def with_prices(self, prices: Mapping[Step, float], table: PriceTable | None = None) -> Self:
-        """Get the step with these prices, its own and those of all steps that it needs.
+        """Get the step with `prices`, its own and those of all steps that it needs.
 
         `table` is where they are from.
         """

@@ -42,6 +42,7 @@ _PLUGIN_PLACES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homeb
 class BrokerFolder:
     """What :func:`init_broker` left behind.
 
+    `config` is the broker's configuration in `folder`, and `port` where it listens.
     `hosts`, `devices`, `workers` and `operators` are all of them, those of former calls included;
     `made` are certificates made by this call, `revoked` clients refused from now on. `pool` is the
     name of the workers' pool (:class:`.Worker`), `plugin` the dynamic security plugin; None: the
@@ -61,7 +62,7 @@ class BrokerFolder:
     revoked: list[str] = field(default_factory=list)
 
     def client(self, name: str) -> dict[str, str]:
-        """Files of a client, as keyword arguments of ``MqttLink`` and ``Worker``."""
+        """Files of the client `name`, as keyword arguments of ``MqttLink`` and ``Worker``."""
         clients = self.folder / "clients"
         return {
             "ca_file": str(self.folder / "ca.crt"),
@@ -70,7 +71,7 @@ class BrokerFolder:
         }
 
     def worker(self, name: str) -> dict[str, str]:
-        """Files of a worker and its pool, as keyword arguments of ``Worker``."""
+        """Files of the worker `name` and its pool, as keyword arguments of ``Worker``."""
         return self.client(name) | {"pool": self.pool}
 
 
@@ -91,7 +92,7 @@ def init_broker(
     bind_ids: bool = True,
     clock: Callable[[], datetime.datetime] | None = None,
 ) -> BrokerFolder:
-    """Make, or add to, the folder of a broker with TLS, client certificates and an access list.
+    """Make, or add to, the `folder` of a broker with TLS, client certificates and an access list.
 
     `hosts` are names or addresses that clients know the broker by, needed the first time.
     `devices`, `workers` and `operators` are topic levels; those that have a certificate keep it,

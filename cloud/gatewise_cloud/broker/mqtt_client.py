@@ -83,7 +83,7 @@ def refused(endpoint: Endpoint, why: str) -> LinkError:
 
 
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
-    """Find out by a round trip whether a broker serves shared subscriptions.
+    """Find out by a round trip whether `broker`, by its URL, serves shared subscriptions.
 
     A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So one
     message is published to a topic of this probe's own that is subscribed to plainly, and one to a

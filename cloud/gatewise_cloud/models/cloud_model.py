@@ -46,7 +46,7 @@ class CloudAnswer(NamedTuple):
 
 
 class CloudModel:
-    """A bundle's high-cost model, behind the stages that the bundle places in the cloud.
+    """A bundle's high-cost model, behind the stages that its `manifest` places in the cloud.
 
     Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
     kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
@@ -93,7 +93,7 @@ class CloudModel:
         public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
     ) -> CloudModel:
-        """Load a bundle's cloud model and prove it on the bundle's sample rows.
+        """Load the cloud model of `bundle` and prove it on the bundle's sample rows.
 
         `threads` are those within one run of onnxruntime, in whose place a `backend` runs the
         model; with a `public_key` the bundle must be signed by its owner. BundleError if the bundle

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class GatewayModel:
-    """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
+    """The `stages` that `bundle` places on a gateway. Make one with :meth:`from_bundle`.
 
     `n_stages` counts the stages before the high-cost model, wherever they run.
     """
@@ -46,11 +46,12 @@ class GatewayModel:
     def from_bundle(
         cls, bundle: Bundle | str | Path, *, public_key: str | Path | bytes | None = None
     ) -> GatewayModel:
-        """Load a bundle's gateway stages and prove them on the bundle's sample.
+        """Load the gateway stages of `bundle` and prove them on its sample.
 
-        BundleError if the bundle cannot be read, or a hash or the signature does not hold;
-        ModelError if it places no stage on a gateway, or has no high-cost model; SelfTestError if a
-        stage computes otherwise than where the bundle was packed.
+        With a `public_key` it must be signed by its owner. BundleError if the bundle cannot be
+        read, or a hash or the signature does not hold; ModelError if it places no stage on a
+        gateway, or has no high-cost model; SelfTestError if a stage computes otherwise than where
+        the bundle was packed.
         """
         bundle = opened(bundle, public_key)
         manifest = bundle.manifest
@@ -74,11 +75,11 @@ class GatewayModel:
         return self.name, self.version
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse instances: see :meth:`gatewise_cloud.models.cloud_model.CloudModel.check`."""
+        """Refuse instances `X`, float32 (n, k), as :meth:`.CloudModel.check` does."""
         check_rows(X, str(self), n_inputs=self._n_inputs, allow_missing=self._allow_missing)
 
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
-        """Run the stages; ``offload`` marks the instances that none of them stops."""
+        """Run the stages on checked `X`; ``offload`` marks the instances that none stops."""
         return self._stages.answer(X)
 
     def close(self) -> None:

@@ -48,8 +48,9 @@ class OipBackend(HttpBackend):
     ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; outputs of `kind` ``margins`` are
     one of margins, of ``classifier`` class indices (the integers) and probabilities (the floats),
     in either order. A call may take `timeout` seconds; `binary` sends and asks for raw numbers, not
-    decimal ones, which missing values (NaN) need. InputError if the URL is none; ModelError if the
-    server cannot be reached, has no such model, or one that takes something else.
+    decimal ones, which missing values (NaN) need. `n_inputs` are the columns of an instance, and
+    `model` is the name in messages. InputError if the URL is none; ModelError if the server cannot
+    be reached, has no such model, or one that takes something else.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class OipBackend(HttpBackend):
             raise
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Have the model run. See :meth:`gatewise_cloud.models.backends.Backend.run`."""
+        """Have the model run on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
         head: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
         request: dict[str, Any] = {"inputs": [head]}
         if self._binary:

@@ -32,12 +32,13 @@ _START_SECONDS = 60.0
 
 
 class Supervisor:
-    """Starts workers and keeps them running.
+    """Starts `workers` processes and keeps them running.
 
     `options` are those of :func:`.make_worker`; ``{n}`` in ``cert_file`` and ``key_file`` is the
     number of the process, from 1: a broker that binds client ids to certificates takes one session
     of each. Children may drain for `drain_seconds` and get two seconds more to end. `restarts`
-    counts children started again, `port` is that of the metrics, once it runs.
+    counts children started again. Metrics are served on `metrics_host` and `metrics_port`, where 0
+    takes a free one and None serves none; `port` is theirs, once it runs.
     """
 
     def __init__(
@@ -70,8 +71,9 @@ class Supervisor:
     def run(self, ready: Callable[[Supervisor], None] | None = None) -> None:
         """Serve until SIGTERM, Ctrl-C or :meth:`stop`; then have all drain. For the main thread.
 
-        GatewiseError if a child cannot begin to serve, with the child's message; InputError if the
-        broker does not divide requests among several workers.
+        `ready` gets this supervisor once all serve. GatewiseError if a child cannot begin to serve,
+        with the child's message; InputError if the broker does not divide requests among several
+        workers.
         """
         try:
             with until_interrupted():

@@ -115,6 +115,8 @@ class Taken(NamedTuple):
 class Batcher:
     """The worker's queue, and the responses that it remembers for duplicates.
 
+    A `ticket` of its methods is a request, and `now` is on that request's clock, in seconds.
+
     At most `capacity` requests are queued, a further one is told that the worker is busy; of one
     device at most `device_rows` instances, or else one request. Instances have at most
     `queue_bytes` in all, of which a device may take as many as it leaves free. A run takes at most
@@ -176,7 +178,7 @@ class Batcher:
         return len(self._answers)
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Queue a request, unless it is known or the queue is full; `now` is on its clock."""
+        """Queue `ticket` at `now`, unless it is known or the queue is full."""
         offer = self.foresee(ticket, now)
         if offer.verdict is Verdict.QUEUED:
             self._open.add(ticket.key)
@@ -185,7 +187,7 @@ class Batcher:
         return offer
 
     def foresee(self, ticket: Ticket, now: float) -> Offer:
-        """What :meth:`offer` would say."""
+        """What :meth:`offer` would say of `ticket` at `now`."""
         self._trim(now)
         if ticket.key in self._open:
             return Offer(Verdict.DUPLICATE)
@@ -225,11 +227,11 @@ class Batcher:
         self._device_bytes[device] += ticket.rows.nbytes
 
     def pending(self, model: ModelKey) -> int:
-        """Requests for a model that are queued, or taken and not finished."""
+        """Requests for `model` that are queued, or taken and not finished."""
         return self._pending[model]
 
     def pause(self, now: float) -> float:
-        """Seconds until a batch should be taken, if nothing else is queued before; 0: now.
+        """Seconds from `now` until a batch should be taken, if nothing else is queued; 0: at once.
 
         More than 0 only if every model with queued requests waits for company.
         """
@@ -243,7 +245,7 @@ class Batcher:
         return max(0.0, pause)
 
     def take(self, now: float) -> Taken:
-        """Take the next batch: the request that starts first, and what fits with it.
+        """Take at `now` the next batch: the request that starts first, and what fits with it.
 
         Requests that expired are taken out and forgotten.
         """
@@ -297,14 +299,14 @@ class Batcher:
                 self._pending.pop(ticket.model)
 
     def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
-        """Remember the answer of a request that was taken."""
+        """Remember at `now` the `answer`, a payload, of a `ticket` that was taken."""
         self._close(ticket)
         self._answers[ticket.key] = (now, answer)
         self._answer_bytes += len(answer)
         self._trim(now)
 
     def forget(self, ticket: Ticket) -> None:
-        """Let go of a request that was taken and could not be answered: it may come again."""
+        """Let go of a `ticket` that was taken and could not be answered: it may come again."""
         self._close(ticket)
 
     def _trim(self, now: float) -> None:

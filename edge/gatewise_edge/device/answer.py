@@ -68,7 +68,7 @@ class DecisionPoint:
         return self.threshold is not None and self.score >= self.threshold
 
     def decide(self, policy: OwnPolicy) -> Decision:
-        """Decision of a policy; on the last stage to continue is to offload.
+        """Decision of `policy`; on the last stage to continue is to offload.
 
         Raises InputError if it returns no decision.
         """

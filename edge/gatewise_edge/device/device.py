@@ -55,6 +55,7 @@ class Device:
     Parameters
     ----------
     bundle : Bundle or path
+        What to answer with.
     link : Link, optional
         The way to the cloud; the device opens and closes it. Without one every hard instance
         is a fallback.
@@ -208,7 +209,7 @@ class Device:
         return self._active.installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
-        """Replace the bundle: prove the new one, then answer all further instances with it.
+        """Replace the bundle: prove `bundle`, then answer all further instances with it.
 
         An instance under way ends with the bundle that it began with; each request names the
         version that it is meant for. Errors are those of making a device; the active bundle then
@@ -347,7 +348,8 @@ class Device:
     ) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops. Errors as :meth:`answer`.
 
-        With `hold` its request may wait for those of the rows that follow, until :meth:`flush`.
+        `row` as for :meth:`answer`. With `hold` its request may wait for those of the rows that
+        follow, until :meth:`flush`.
         Returns the answer, or what to :meth:`advance` at its ``wake_at``, or when the link has
         delivered.
         """
@@ -375,7 +377,7 @@ class Device:
         return self._counted(pending, self._flow.proceed)
 
     def finish(self, step: Answer | Pending) -> Answer:
-        """Wait for the answer to an instance that was begun; SensorError as :meth:`answer`."""
+        """Wait for the answer after a `step` of :meth:`begin`; SensorError as :meth:`answer`."""
         while isinstance(step, Pending):
             assert step.request is not None
             self._uplink.wait(step.request, step.wake_at)

@@ -99,7 +99,7 @@ class PacerBudget:
 
 
 class Pacer:
-    """Keep a budget over time, over bundles and, with :mod:`.pacer_state`, restarts.
+    """Keep a `budget` over time, over bundles and, with :mod:`.pacer_state`, restarts.
 
     `debt` is the number of offloads made too many, less those not made; bounded.
 
@@ -118,7 +118,7 @@ class Pacer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Make one from text as ``offload_rate=0.1``; InputError if there is no such budget."""
+        """Make one from `text`, as ``offload_rate=0.1``; InputError if there is no such budget."""
         name, _, amount = text.partition("=")
         try:
             number = float(amount)
@@ -166,7 +166,7 @@ class Pacer:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state`, before :meth:`attach`; InputError if it does not fit."""
+        """Continue from a `state`, before :meth:`attach`; InputError if it does not fit."""
         if (state.get("budget"), state.get("amount")) != (self.budget.name, self.budget.amount):
             raise InputError("the pacer's state is of another budget")
         numbers = [state.get("debt"), state.get("level", 0.0), state.get("gap", 0.0)]

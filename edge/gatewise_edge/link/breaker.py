@@ -47,8 +47,8 @@ class Breaker:
 
     `failures` requests in a row without a reply open it, or a `share` of the last `window`. Pauses
     are drawn between half of their mean and one and a half of it, by `draw` in [0, 1): the first
-    takes `pause` seconds on average, each further one twice as long, up to `longest`. InputError if
-    a setting is out of range.
+    takes `pause` seconds on average, each further one twice as long, up to `longest`. `counts`
+    has what it did. InputError if a setting is out of range.
 
     >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
@@ -89,7 +89,10 @@ class Breaker:
         self._silent = deque(maxlen=self.window)
 
     def admit(self, now: float, until: float) -> bool:
-        """Whether a request may be made now; a probe blocks others `until` its outcome is known."""
+        """Whether a request may be made at `now`, in steady seconds as all times here.
+
+        A probe blocks others `until` its outcome is known.
+        """
         if self.state == "closed":
             return True
         if now < self._until:
@@ -102,13 +105,13 @@ class Breaker:
         return True
 
     def release(self, now: float) -> None:
-        """Take back an admitted request that was not made after all."""
+        """Take back at `now` an admitted request that was not made after all."""
         if self.state == "half-open":
             self.counts.breaker_probes -= 1
             self._until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Update with the end of a request: whether there was a reply, an error included."""
+        """Update at `now` with a request `sent` before: `replied` to, if by an error, or not."""
         if replied:
             # However old the request is, the reply came now.
             self._in_a_row = 0

@@ -44,7 +44,7 @@ class Link(Protocol):
         ...
 
     def send(self, payload: bytes) -> bool:
-        """Send a request's payload; False if it was not taken (and never will be sent)."""
+        """Send a request's `payload`; False if it was not taken (and never will be sent)."""
         ...
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class PartLink(Link, Protocol):
     """A link that carries requests of more than one message, too."""
 
     def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Send the payloads of a request's parts to the worker that accepted it.
+        """Send the payloads of a request's parts to the `worker` that accepted it.
 
         Called from within the link's delivery of the acceptance. A payload is taken from `parts`
         once there is room for it: they end early where nobody waits for the rest.
@@ -113,11 +113,11 @@ class InProcessLink:
         return self._receive is not None
 
     def open(self, receive: Receive) -> None:
-        """See :meth:`Link.open`."""
+        """Begin; `receive` gets every response. See :meth:`Link.open`."""
         self._receive = receive
 
     def send(self, payload: bytes) -> bool:
-        """Answer before returning. See :meth:`Link.send`."""
+        """Answer `payload` before returning. See :meth:`Link.send`."""
         receive = self._receive
         if receive is None:
             return False
@@ -127,7 +127,7 @@ class InProcessLink:
         return True
 
     def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Answer before returning. See :meth:`PartLink.send_parts`."""
+        """Answer `parts` for `worker` before returning. See :meth:`PartLink.send_parts`."""
         announced = self._announced.pop(worker)
         response = self._respond(announced, b"".join(decode_part(p).content for p in parts))
         if response is not None and self._receive is not None:

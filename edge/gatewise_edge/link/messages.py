@@ -192,6 +192,7 @@ class Response:
     labels : ndarray of int64, shape (rows,)
         Class indices.
     probabilities : ndarray of float32, shape (rows, classes)
+        Columns in the order of the bundle's classes.
     worker_us : int
         Time in the worker, in microseconds.
     exits : ndarray of int64, shape (rows,), or None
@@ -275,14 +276,14 @@ class Response:
 
     @classmethod
     def refusal(cls, request: Request, code: str, detail: str = "") -> Response:
-        """Make the response that refuses a request with an error."""
+        """Make the response that refuses `request` with error `code`, and a `detail` for people."""
         return cls(
             id=request.id, model=request.model, version=request.version, error=code, detail=detail
         )
 
     @classmethod
     def acceptance(cls, request: Request, worker: str) -> Response:
-        """Make the response that names the worker which waits for a request's parts."""
+        """Make the response that names the `worker` which waits for the parts of `request`."""
         return cls(id=request.id, model=request.model, version=request.version, parts_to=worker)
 
 

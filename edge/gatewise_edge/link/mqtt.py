@@ -123,7 +123,7 @@ class MqttLink:
         return self._ready and self._client.is_connected()
 
     def open(self, receive: Receive) -> None:
-        """Connect in the background. See :meth:`gatewise_edge.link.link.Link.open`."""
+        """Connect in the background; `receive` gets every response. See :meth:`.Link.open`."""
         self._receive = receive
         self._start()
 
@@ -174,7 +174,7 @@ class MqttLink:
         return self._endpoint.certificate_expires
 
     def check_answers_topic(self, topic: str) -> None:
-        """Refuse a topic to publish answers on that is none, or another one of the wire."""
+        """Refuse a `topic` to publish answers on that is none, or another one of the wire."""
         size = len(topic.encode("utf-8", "replace"))
         if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
             raise InputError(f"topic {topic[:80]!r} is none to publish on: it has '+', '#' or NUL")
@@ -183,7 +183,10 @@ class MqttLink:
             raise InputError(f"topic {topic}: below gw/v1/ answers go on {own} alone")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Publish at QoS 1 if the link is ready; False if it was not taken."""
+        """Publish `payload` on `topic` at QoS 1 if the link is ready; False if it was not taken.
+
+        With `retain` the broker keeps it for those who subscribe later.
+        """
         if not self.ready:
             return False
         taken = self._client.publish(topic, payload, qos=1, retain=retain)
@@ -192,7 +195,7 @@ class MqttLink:
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.
 
-        InputError if the detail is longer than 300 bytes.
+        InputError if `detail` is longer than 300 bytes.
         """
         if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
             raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
@@ -206,7 +209,7 @@ class MqttLink:
     ) -> None:
         """Publish counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
 
-        `read` gives them, as ``lambda: device.counters``, on a thread of its own, every so many
+        `read` gives them, as ``lambda: device.counters``, on a thread of its own, each `every`
         seconds; without a connection a message is left out.
         """
         check_positive("every", every)
@@ -224,11 +227,11 @@ class MqttLink:
         threading.Thread(target=publish, name="gatewise-metrics", daemon=True).start()
 
     def send(self, payload: bytes) -> bool:
-        """Publish a request, if the link is ready. See :meth:`.Link.send`."""
+        """Publish a request's `payload`, if the link is ready. See :meth:`.Link.send`."""
         return self.publish(self._topic, payload)
 
     def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Publish a request's parts, a few at a time. See :meth:`.PartLink.send_parts`."""
+        """Publish `parts` to `worker`, a few at a time. See :meth:`.PartLink.send_parts`."""
         self._transfers.append((part_topic(self.device, worker), parts))
         self._send_next()
 

@@ -30,7 +30,7 @@ CLOSE = 1e-3
 
 
 class StageRunner:
-    """The stages of a bundle: a graph each, or trees to walk.
+    """The stages of `bundle`: a graph each, or trees to walk.
 
     A stage of kind ``graph`` acquires all its features and runs. One of kind ``lazy`` is walked
     tree after tree and acquires a feature when a node tests it. `inputs` are each stage's features,
@@ -63,10 +63,11 @@ class StageRunner:
         allow_missing: bool,
         remaining: Callable[[], float],
     ) -> RowOutput:
-        """Run one stage for one instance and acquire what it needs.
+        """Run the stage of index `stage` for one instance; `reading` acquires what it needs.
 
-        `remaining` gives the seconds that sensors may still take. Raises SensorError if a feature
-        cannot be acquired or is refused; what was acquired before it is paid.
+        `allow_missing` says whether values may be NaN; `remaining` gives the seconds that sensors
+        may still take. Raises SensorError if a feature cannot be acquired or is refused; what was
+        acquired before it is paid.
         """
         model = self._models[stage]
         if not isinstance(model, Walker):
@@ -84,13 +85,13 @@ class StageRunner:
         return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage])
 
     def run(self, stage: int, x: Matrix) -> StageOutput:
-        """Run one stage on its own inputs, all at hand, shape (n, k)."""
+        """Run the stage of index `stage` on its own inputs `x`, all at hand, float32 (n, k)."""
         model = self._models[stage]
         margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
         return StageOutput(margins, self.specs[stage])
 
     def run_row(self, stage: int, x: Matrix) -> tuple[RowOutput, NDArray[np.bool_]]:
-        """Run one stage on a row of its own inputs; output, and which it acquired, shape (k,)."""
+        """Run `stage` on a row `x` of its own inputs; output, and which it acquired, shape (k,)."""
         model = self._models[stage]
         if not isinstance(model, Walker):
             return RowOutput(model.run_row(x), self.specs[stage]), np.ones(len(x), np.bool_)
@@ -103,29 +104,30 @@ class StageRunner:
         return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage]), acquired
 
     def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
-        """Run every stage on whole instances, shape (n, n_features)."""
+        """Run every stage on whole instances `X`, float32 (n, n_features)."""
         return tuple(
             self.run(s, np.ascontiguousarray(X[:, self.inputs[s]])) for s in range(len(self))
         )
 
     def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
-        """First stage that stops, shape (n,); the number of stages where none does."""
+        """First stage that stops by `outputs`, shape (n,); the number of stages where none does."""
         return exit_stages([o.score for o in outputs], self.thresholds)
 
     def exit_of_row(self, outputs: Sequence[RowOutput]) -> int:
-        """First stage that stops for one instance; the number of stages if none does."""
+        """First stage that stops for one instance by `outputs`; the number of stages if none."""
         stopped = (s for s, o in enumerate(outputs) if o.stops(self.thresholds[s]))
         return next(stopped, len(self))
 
 
 def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool = True) -> int:
-    """Run the bundle's sample row by row, compare with what was computed at packing; returns rows.
+    """Run the sample of `bundle` row by row and compare with packing; returns the number of rows.
 
     Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
     by node must acquire the same features. Of a given graph, whose sums are not Gatewise's, margins
     may be off by :data:`CLOSE` on another kind of machine, and rows where they are may exit
-    elsewhere. With `blocks` the sample windows' features are computed, too. SelfTestError says what
-    differed, and in how many rows; BundleError if the bundle has no usable sample.
+    elsewhere. `runner` is a new one by default. With `blocks` the sample windows' features are
+    computed, too. SelfTestError says what differed, and in how many rows; BundleError if the bundle
+    has no usable sample.
     """
     sample = bundle.sample()  # read and checked before any graph is opened
     runner = StageRunner(bundle) if runner is None else runner

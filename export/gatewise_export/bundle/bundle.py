@@ -54,7 +54,7 @@ ATTEMPTS = 3
 class Bundle:
     """A bundle that was read and checked.
 
-    Make one with :meth:`open`.
+    Make one with :meth:`open`, which gives it the `storage` of its files.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ class Bundle:
         return covering
 
     def read(self, name: str, *, most: int | None = None) -> bytes:
-        """Read a file that the manifest lists, and check its size and hash again.
+        """Read the file `name` that the manifest lists, and check its size and hash again.
 
         DamagedFileError if it is not listed, missing, not what was packed, or of more than `most`
         bytes.
@@ -204,11 +204,11 @@ class Bundle:
             raise BundleError(f"bundle {self.path}: {error}") from None
 
     def with_active(self, point: int) -> Bundle:
-        """Get the same bundle at another operating point, without writing anything."""
+        """Get the same bundle at operating point `point`, an index, without writing anything."""
         return Bundle(self.path, self.manifest.with_active(point), self._storage, self.signed_by)
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
-        """Get the same bundle with functions for the blocks of these names.
+        """Get the same bundle with `functions` for blocks, by the block's name.
 
         InputError if a block is left without a function.
         """
@@ -276,7 +276,7 @@ def set_operating_point(
     sign: str | Path | None = None,
     bounds: tuple[ByClass, ByClass] | None = None,
 ) -> Bundle:
-    """Switch a bundle to another operating point: rewrite the manifest, and no graph.
+    """Switch the bundle at `path` to another operating point: rewrite its manifest, no graph.
 
     `point` is an index into the manifest's operating points, `bounds` the least recall and
     precision by class that it keeps, in place of the manifest's. A signed bundle needs a key,

@@ -23,7 +23,7 @@ class BundleError(GatewiseError):
 
 
 class ManifestError(BundleError):
-    """A manifest with a field that is missing or wrong; `field` as ``stages[0].inputs[2]``."""
+    """A manifest with a `field`, as ``stages[0].inputs[2]``, that is missing or wrong: `why`."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"manifest.json: {field}: {why}")
@@ -50,9 +50,18 @@ class ConversionError(GatewiseError):
 class VerifyReport:
     """How far two computations of the same decisions differ.
 
-    Rows that another stage (or the cloud) answers, with another label, with another cost; the
-    largest difference of a stage's outputs; rows to which the high-cost model gives another label,
-    offloaded or not, and how far its probabilities are apart.
+    Attributes
+    ----------
+    rows : int
+        Rows compared.
+    differing_decisions, differing_labels, differing_costs : int
+        Rows that another stage (or the cloud) answers, with another label, with another cost.
+    max_margin_difference : float
+        Of a stage's outputs.
+    cloud_label_differences : int
+        Rows to which the high-cost model gives another label, offloaded or not.
+    cloud_probability_max_difference : float
+        How far its probabilities are apart.
     """
 
     rows: int

@@ -127,6 +127,10 @@ class Manifest:
     instance : InstanceSpec or None
         Shape and type of an instance that is an array; its values, in row-major order, are the
         features. None: a row of float32 features.
+    min_runtime_version : str
+        The oldest Gatewise that can read the bundle.
+    schema_version : int
+        Of the manifest's form.
     """
 
     name: str
@@ -216,7 +220,7 @@ class Manifest:
         return len(self.classes)
 
     def stage_inputs(self, stage: int) -> NDArray[np.intp]:
-        """Columns that a stage reads, in its order."""
+        """Columns that the stage at index `stage` reads, in its order."""
         return self._indices(self.stages[stage].inputs)
 
     def cloud_inputs(self) -> NDArray[np.intp]:
@@ -275,7 +279,7 @@ class Manifest:
         return min(last, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that a stage acquires, bool (n_features,): all its inputs.
+        """Features that stage `stage` acquires, bool (n_features,): all its inputs.
 
         With `columns`, (n, n_inputs), those of its inputs that each instance acquires: (n,
         n_features).
@@ -287,7 +291,7 @@ class Manifest:
         return acquired
 
     def with_active(self, point: int) -> Manifest:
-        """Get the same manifest at another operating point; ManifestError if there is none."""
+        """Get the same manifest at operating point `point`; ManifestError if there is none."""
         if not 0 <= point < len(self.operating_points):
             raise ManifestError(
                 "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
@@ -306,7 +310,7 @@ class Manifest:
         return (packed, packed) if point.gate_range is None else point.gate_range
 
     def keeps_bounds(self, point: int) -> bool:
-        """Whether an operating point kept the bounds on classes on validation data."""
+        """Whether operating point `point` kept the bounds on classes on validation data."""
         spec = self.operating_points[point]
         pairs = ((self.min_recall, spec.recall), (self.min_precision, spec.precision))
         return all(
@@ -317,7 +321,7 @@ class Manifest:
         )
 
     def with_bounds(self, min_recall: ByClass, min_precision: ByClass) -> Manifest:
-        """Get the same manifest under other bounds on classes.
+        """Get the same manifest under other bounds on classes, `min_recall` and `min_precision`.
 
         What is known of the gate's threshold is about the bounds that were: it is left out.
         """

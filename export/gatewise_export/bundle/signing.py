@@ -126,9 +126,10 @@ class Signer:
 
 
 def keygen(name: str | Path) -> tuple[Path, Path]:
-    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub; returns their paths.
+    """Make a key pair of a `name`: NAME.key, readable by its owner alone, and NAME.pub.
 
-    InputError if a file is there already, or cannot be written; no key is ever overwritten.
+    Returns their paths. InputError if a file is there already, or cannot be written; no key is ever
+    overwritten.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

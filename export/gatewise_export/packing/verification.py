@@ -71,7 +71,24 @@ def verify(
 ) -> VerifyReport:
     """Compare a bundle's graphs with the fitted system that it was made from, at its active point.
 
-    `X` has shape (n, n_features); `high_cost` are the answers to these rows where they are known.
+    Parameters
+    ----------
+    system : fitted system
+    bundle : Bundle
+        Made of it by :func:`pack`.
+    X : array-like of shape (n, n_features)
+        Rows to compare on.
+    high_cost : HighCostAnswers, optional
+        The answers to these rows, where they are known.
+
+    Returns
+    -------
+    VerifyReport
+
+    Raises
+    ------
+    BundleError
+        If a graph cannot be run.
     """
     if hasattr(system, "signal_input_"):
         X, system = system.signal_input_.features(X), on_features(system)
@@ -144,7 +161,7 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
 
 
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
-    """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
+    """Compare the graphs of `bundle` with their flat arrays, read back and summed in numpy.
 
     A given stage, or a high-cost model that is not made of flat arrays, is not compared: its own
     outputs stand on both sides. `X` has shape (n, n_features), in the order of the manifest's
@@ -177,7 +194,7 @@ def self_test(
     bundle: Bundle,
     answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
 ) -> VerifyReport:
-    """Compare a bundle's graphs, run here, with what its sample expects.
+    """Compare the graphs of `bundle`, run here, with what its sample expects.
 
     `answers` gives those of a high-cost model that is in a backend, of rows of all features.
     """

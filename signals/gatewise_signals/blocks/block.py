@@ -39,7 +39,11 @@ class Block(Step):
         *,
         name: str | None = None,
     ) -> Block:
-        """Make a block of any Python function; see :class:`.FunctionBlock`."""
+        """Make a block of any Python `function`; see :class:`.FunctionBlock`.
+
+        `names` are those of its features, `name` is the block's, and `price` that of one window;
+        None: not priced yet.
+        """
         return FunctionBlock.from_callable(function, names, price, name)
 
     @staticmethod
@@ -51,7 +55,11 @@ class Block(Step):
         *,
         name: str | None = None,
     ) -> Block:
-        """Make a block of the first part of a network in ONNX; see :class:`.OnnxBlock`."""
+        """Make a block of the network at `path` up to its value `output`; see :class:`.OnnxBlock`.
+
+        `price` is that of one window, None: not priced yet; `names` are those of the features, and
+        `name` is the block's.
+        """
         return OnnxBlock.from_file(path, output, price, names, name)
 
     @property
@@ -172,7 +180,7 @@ class FunctionBlock(_NamedFeatures):
     def from_callable(
         cls, function: Function, names: Sequence[str], price: float | None, name: str | None
     ) -> FunctionBlock:
-        """Make the block; see ``Block.from_function``."""
+        """Make the block of `function`, `names`, `price`, `name`; see ``Block.from_function``."""
         if not callable(function):
             raise InputError(f"{function!r} is no function")
         if isinstance(names, str):
@@ -248,7 +256,10 @@ class OnnxBlock(_NamedFeatures):
         names: Sequence[str] | None,
         name: str | None,
     ) -> OnnxBlock:
-        """Read a file, keep the part that `output` needs, and run it once on zeros."""
+        """Read the file `path`, keep the part that `output` needs, and run it once on zeros.
+
+        `price`, `names` and `name` as for ``Block.from_onnx``.
+        """
         try:
             whole = Path(path).read_bytes()
         except OSError as error:

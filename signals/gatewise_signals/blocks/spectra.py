@@ -56,7 +56,7 @@ class Spectrum(Signal):
         return power_spectrum(inputs[0])
 
     def hz(self, n_bins: int) -> Values:
-        """Frequency of each bin, shape (n_bins,)."""
+        """Frequency of each bin in Hz, shape (`n_bins`,)."""
         return bin_hz(n_bins, self.rate_hz)
 
 

@@ -31,7 +31,7 @@ DB4 = (
 
 @dataclass(frozen=True, repr=False)
 class Magnitude(Signal):
-    """Length of the vector of a signal's channels at each sample: shape (n, 1, samples)."""
+    """Length of the vector of the channels of `source` at each sample: shape (n, 1, samples)."""
 
     kind: ClassVar[str] = "magnitude"
     channels: ClassVar[tuple[str, ...]] = ("magnitude",)

@@ -58,6 +58,7 @@ def event_figures(
     labels, truth : array-like of shape (n,)
         What was decided for windows that follow each other, and what they are.
     positive : label or list of labels
+        Of the classes that are events.
     hop_seconds : float
         From the start of one window to that of the next.
     times : array-like of shape (n,), optional

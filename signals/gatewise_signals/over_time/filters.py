@@ -23,7 +23,7 @@ class LabelFilter(Protocol):
     def push(
         self, label: Hashable, probabilities: Mapping[Hashable, float] = NO_PROBABILITIES
     ) -> Hashable:
-        """Take the next window's label, get the smoothed one."""
+        """Take the next window's `label` and `probabilities`, get the smoothed label."""
         ...
 
     def reset(self) -> None:
@@ -63,7 +63,7 @@ class MajorityFilter:
     def push(
         self, label: Hashable, probabilities: Mapping[Hashable, float] = NO_PROBABILITIES
     ) -> Hashable:
-        """Take the next window's label, get the smoothed one."""
+        """Take the next window's `label` (no `probabilities` are read), get the smoothed one."""
         self._last.append(label)
         counts = Counter(self._last)
         most = max(counts.values())
@@ -85,11 +85,13 @@ class TwoStateFilter:
     Parameters
     ----------
     positive : label
+        The class.
     enter : float
         Begin once the class's probability was at least this for `windows` windows in a row.
     leave : float
         End once it is below this, at most `enter`.
     windows : int, default 1
+        In a row, for `enter`.
 
     Examples
     --------
@@ -116,9 +118,9 @@ class TwoStateFilter:
     def push(
         self, label: Hashable, probabilities: Mapping[Hashable, float] = NO_PROBABILITIES
     ) -> Hashable:
-        """Take the next window's probabilities by label, get the smoothed label.
+        """Take the next window's `probabilities` by label, get the smoothed label.
 
-        Raises InputError if the class has no probability, or there is no other.
+        `label` is not read. InputError if the class has no probability, or there is no other.
         """
         if self.positive not in probabilities or len(probabilities) < 2:
             raise InputError(f"two-state: {self.positive!r} is none of {[*probabilities]}")

@@ -55,14 +55,15 @@ def write_signals(
     sample: ArrayLike | None = None,
     features: Collection[int] | None = None,
 ) -> SignalSource:
-    """Write blocks of windows as C99; :func:`to_c` does so for what has blocks.
+    """Write the blocks of `graph` as C99; :func:`to_c` does so for what has blocks.
 
-    `shape` is that of a window, (samples,), (samples, channels), or a picture's; `dtype` int8,
-    uint8, int16, uint16 or float32. `folder` gets ``<name>_signals.h``, ``.c`` and ``_selftest.c``,
-    whose windows are those of `sample`, (n, ...), as many as take 128 KiB at most. Only the steps
-    that `features` need, all by default, are written. ConversionError names steps that C cannot
-    compute; InputError for a name that is no identifier, a folder that holds other files of these
-    names, or windows that do not fit the blocks.
+    `name` begins every public name of C. `shape` is that of a window, (samples,), (samples,
+    channels), or a picture's; `dtype` int8, uint8, int16, uint16 or float32. `folder` gets
+    ``<name>_signals.h``, ``.c`` and ``_selftest.c``, whose windows are those of `sample`, (n, ...),
+    as many as take 128 KiB at most. Only the steps that `features` need, all by default, are
+    written. ConversionError names steps that C cannot compute; InputError for a name that is no
+    identifier, a folder that holds other files of these names, or windows that do not fit the
+    blocks.
 
     ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
     that a window's results take.
