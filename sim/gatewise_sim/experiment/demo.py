@@ -36,7 +36,38 @@ _SECONDS_BETWEEN: Final = 0.04  # instances of one device
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """Options of ``gatewise demo``, with its defaults; its help says what they mean."""
+    """Options of ``gatewise demo``, with its defaults.
+
+    Attributes
+    ----------
+    dataset : str
+        digits, breast_cancer, wine or iris; or a .csv, .parquet or .npz file.
+    target : str or None
+        The file's label column.
+    costs : Path or None
+        File of feature prices; 1 each by default.
+    method : {"staged", "adapt-gbrt", "adapt-lin"}
+    devices, workers : int
+        How many there are, as real processes.
+    instances : int or None
+        Test instances to answer; all held out by default.
+    broker : str or None
+        URL of a running broker; else one is started.
+    link : str
+        Between devices and broker: a profile's name.
+    budget, max_loss, offload_rate : float or None
+        At most one, as for :class:`gatewise_training.StagedCascade`; a loss of 0.005 by default.
+    allow_missing : bool
+        Whether NaN is a value.
+    stage_kb : int
+        Room for a stage on a device, in KB, with the method staged.
+    deadline_ms : float
+        For each answer.
+    seed : int
+        Of all randomness.
+    out : Path
+        Folder of the report.
+    """
 
     dataset: str = "digits"
     target: str | None = None
@@ -89,7 +120,7 @@ class DemoSettings:
         )
 
     def scenario(self, workload: str = "periodic:1s", seconds: float = 1.0) -> Scenario:
-        """Scenario of the live run."""
+        """Scenario of the live run: the `workload` of each device, for `seconds`."""
         return Scenario(
             engine="live",
             devices=self.devices,
@@ -106,8 +137,9 @@ class DemoSettings:
 def run_demo(
     settings: DemoSettings, *, watch: ProgressListener | None = None, quiet: bool = False
 ) -> Report:
-    """Train, pack, verify, deploy over MQTT, measure; write the report's folder.
+    """Train, pack, verify, deploy over MQTT, measure as `settings` say; write the report's folder.
 
+    `watch` is told of the run's progress; `quiet` keeps that of the training from the terminal.
     GatewiseError for bad input or a part that does not start; nothing is written then.
     """
     from gatewise_sim.report.page import report_files

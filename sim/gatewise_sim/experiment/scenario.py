@@ -45,12 +45,13 @@ class Scenario:
     Attributes
     ----------
     devices, workers : int
+        How many there are.
     gateways : int
         Of a bundle that places stages on gateways: how many, to which devices are dealt in turn.
     uplink : str
         Link from each gateway to the cloud, as `link`.
     seconds : float
-        How long instances come.
+        How long instances come, in s.
     workload : str
         How they come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`.
     mix : str or None
@@ -66,6 +67,7 @@ class Scenario:
     outages : str
         See :meth:`gatewise_sim.fleet.network.outages.Outages.parse`.
     deadline_ms : float
+        Milliseconds within which a device answers.
     policy : str, callable or None
         What decides after each stage: a policy of :class:`gatewise_edge.device.device.Device`,
         ``system`` by default; ``module:function`` imports one.
@@ -75,8 +77,9 @@ class Scenario:
         Share of the devices' own answers that is sent to the high-cost model, too, and tested; see
         :class:`gatewise_edge.device.auditor.Audit`.
     breaker : bool
+        Whether devices stop to ask a cloud that does not reply.
     coalesce_ms : float
-        How long a device's request waits for those of more rows, to share a message.
+        How long, in ms, a device's request waits for those of more rows, to share a message.
     outstanding : int
         Requests that a device has out at most.
     queue, max_batch, parallel : int
@@ -88,6 +91,7 @@ class Scenario:
     budget, max_loss, offload_rate : float or None
         At most one: which of the bundle's operating points; the active one by default.
     engine : {"virtual", "live"}
+        Virtual time, or processes on this machine.
     broker : str or None
         URL of a running broker, for the live engine.
     processes : int or None
@@ -99,6 +103,7 @@ class Scenario:
     baselines : bool
         Whether to run the baselines, too.
     seed : int
+        Of all randomness.
 
     Raises
     ------

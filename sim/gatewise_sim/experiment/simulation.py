@@ -32,8 +32,9 @@ class Job:
     """A simulation by names alone, which another process can run.
 
     `bundle` and `data` are paths (see :meth:`gatewise_sim.experiment.rows.Rows.load`), `target` the
-    column of the labels; a `calibration` measured just now takes the place of the scenario's, and
-    `blocks`, ``NAME=module:function``, are functions of the bundle's blocks.
+    column of the labels, and `scenario` the deployment; a `calibration` measured just now takes the
+    place of the scenario's, and `blocks`, ``NAME=module:function``, are functions of the bundle's
+    blocks.
     """
 
     bundle: str
@@ -55,7 +56,7 @@ class Job:
         return prepare(bundle, rows, self.scenario, calibration=self.calibration)
 
     def command(self, calibration: str | Path | None = None) -> str:
-        """Write the command line that repeats it; a measured calibration is kept in that file."""
+        """Write the command line that repeats it; `calibration` is the file of a measured one."""
         words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
         if self.target is not None:
             words += ["--target", shlex.quote(self.target)]
@@ -66,7 +67,7 @@ class Job:
         return " ".join(words)
 
     def run(self, watch: ProgressListener | None = None, jobs: int = 1) -> dict[str, Any]:
-        """Run it and return the report as in ``report.json``; arguments as :func:`simulate`."""
+        """Run it and return the report as in ``report.json``; `watch`, `jobs`: :func:`simulate`."""
         return run_scenario(self.prepare(), self.command(), watch=watch, jobs=jobs).to_dict()
 
 
@@ -108,6 +109,7 @@ def simulate(
     Parameters
     ----------
     bundle : Bundle or path
+        What the fleet answers with.
     X : array-like of shape (n, n_features)
         Columns in the manifest's order; windows, for a bundle with blocks.
     y : array-like of shape (n,), optional
@@ -115,12 +117,19 @@ def simulate(
     blocks : mapping of str to callable, optional
         Functions of the bundle's blocks that are Python functions, by the block's name.
     scenario : Scenario, optional
+        The deployment and its workload; by default one with the defaults.
     watch : ProgressListener, optional
+        Is told of the progress.
     jobs : int, default 2
         Processes; the figures do not depend on it.
     **changes
         Fields of :class:`Scenario`, in place of the scenario's; `policy` may be a function that
         gets a :class:`gatewise_edge.DecisionPoint` (docs/simulation.md).
+
+    Returns
+    -------
+    Simulation
+        Its report and the service times that it used.
 
     Raises
     ------

@@ -74,6 +74,9 @@ class Bill:
 class Prices:
     """A list of prices, all 0 by default; InputError if one is negative or not finite.
 
+    In units of `currency`: `per_mb` of IP, `per_worker_hour`, `per_joule` of the devices,
+    `per_feature_unit` of feature cost, `per_million_requests`, `per_device_month`.
+
     A thousand devices that send a megabyte each in a day:
 
     >>> bill = Prices(per_mb=0.01).month(Usage(86_400, devices=1000, bytes=1e9))
@@ -96,7 +99,7 @@ class Prices:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a TOML list of prices; InputError names the file and the key."""
+        """Read a TOML list of prices at `path`; InputError names the file and the key."""
         names = [field.name for field in fields(cls)]
         known = (*names, "per_kwh")
         table = SettingsTable.read(Path(path), "price file", (*known, *PRICE_TABLES))
@@ -114,7 +117,7 @@ class Prices:
         return cls(**given)
 
     def month(self, used: Usage) -> Bill:
-        """What a month costs in which all goes on as in the run."""
+        """What a month costs in which all goes on as in the run that `used` this."""
         months = MONTH / used.seconds
         return Bill(
             currency=self.currency,

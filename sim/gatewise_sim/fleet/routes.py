@@ -90,10 +90,9 @@ class Routes:
     local_cost: NDArray[np.float64]
     """Price of the features that its stages acquired."""
     cloud_label: NDArray[np.int64]
+    """The cloud's answer; :data:`NO_LABEL` where a value keeps the row from being offloaded."""
     cloud_stage: NDArray[np.int64]
-    """The cloud's answer, and the stage that gave it (the number of stages: the high-cost model);
-    :data:`NO_LABEL` where a value keeps the row from being offloaded.
-    """
+    """The stage that gave it; the number of stages: the high-cost model."""
     request_cost: NDArray[np.float64]
     """Price of the features acquired once a request was made."""
     alone_cost: float
@@ -103,8 +102,9 @@ class Routes:
     sets: NDArray[np.bool_]
     """Sets of features, shape (n_sets, n_features)."""
     local_set: NDArray[np.int64]
+    """The set that each row's stages acquired."""
     request_set: NDArray[np.int64]
-    """The set that each row's stages acquired, and the one acquired once a request was made."""
+    """The one acquired once a request was made."""
     threshold: float | None
     """The gate's threshold, as packed."""
     confidence: NDArray[np.float32]
@@ -139,7 +139,7 @@ class Routes:
         *,
         backend: str | None = None,
     ) -> Self:
-        """Send every row through a device without a link, and through the cloud model.
+        """Send every row through a device of `bundle` without a link, and through its cloud model.
 
         `X` has shape (n, n_features) in the manifest's order, `truth` class indices of shape (n,);
         `backend` runs the high-cost model (:func:`.chosen_backend`). InputError if the bundle
@@ -232,11 +232,11 @@ class Routes:
         return np.where(self.offload, self.cloud_label, self.local_label)
 
     def gateways(self, count: int) -> int:
-        """How many of so many gateways requests go through: none unless stages run there."""
+        """How many of `count` gateways requests go through: none unless stages run there."""
         return 0 if self.gateway is None else count
 
     def choose(self, offload: ArrayLike) -> Self:
-        """Same rows with another choice of those that are sent to the cloud, shape (n,).
+        """Same rows with another choice of those that are sent: `offload`, bool (n,).
 
         Rows with values that the cloud refuses stay on the device.
         """
@@ -246,7 +246,7 @@ class Routes:
         return replace(self, offload=chosen & (self.cloud_label != NO_LABEL), chance=0.0)
 
     def by_chance(self, chance: float) -> Self:
-        """Same rows, of which a share of the instances is sent by chance.
+        """Same rows, of which a share of the instances, `chance`, is sent at random.
 
         Rows with values that the cloud refuses stay on the device.
         """

@@ -376,7 +376,7 @@ class FleetRun:
 
 
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
-    """Let a fleet answer its instances in virtual time; InputError if the routes do not fit."""
+    """Let a fleet of `settings` answer in virtual time; InputError if `routes` do not fit."""
     fleet = VirtualFleet(routes, settings)
     state = fleet.state
     answers = Answers.join(

@@ -39,7 +39,13 @@ def policy_name(policy: Policy | OwnPolicy) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSettings:
-    """How a fleet is deployed and used; InputError if a setting is out of range."""
+    """How a fleet is deployed and used; InputError if a setting is out of range.
+
+    There are so many `devices` and `workers`. `deadline_ms`, `policy`, `outstanding`, `breaker` and
+    `coalesce_ms` are as of :class:`gatewise_edge.Device`, `queue`, `max_batch`, `wait_ms` and
+    `parallel` as of :class:`gatewise_cloud.Worker`. `outages` say what is down when, and `seed` is
+    that of all randomness.
+    """
 
     devices: int
     seconds: float
@@ -77,7 +83,6 @@ class FleetSettings:
     outstanding: int = 32
     breaker: bool = True
     coalesce_ms: float = 0.0
-    """These five as of :class:`gatewise_edge.device.device.Device`."""
     pace: str | None = None
     """Budget of every device's pacer, as ``offload_rate=0.1``."""
     audit: float | None = None
@@ -88,7 +93,6 @@ class FleetSettings:
     max_batch: int = 16
     wait_ms: float = 0.0
     parallel: int = 1
-    """These four as of :class:`gatewise_cloud.worker.worker.Worker`."""
     backend: str | None = None
     """What runs a live run's high-cost model, as of ``gatewise cloud``."""
     edge_ms: float | Sequence[float] = 0.1

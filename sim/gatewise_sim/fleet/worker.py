@@ -24,7 +24,7 @@ from gatewise_sim.fleet.tickets import VirtualTicket
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
-    """How long a worker takes for a run of n instances: ``base + each * n`` seconds.
+    """How long a worker takes for a run of n instances: `base` plus `each` times n, in seconds.
 
     `message` is what a request takes beside the model (reading, checking, writing); with `spread`
     ``exponential`` times are drawn with that mean. InputError if a time is negative, or all are 0.
@@ -45,7 +45,7 @@ class ServiceTime:
 
     @classmethod
     def from_timing(cls, timing: Timing) -> Self:
-        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batch_sizes.measure`."""
+        """Fit a line to `timing`, see :func:`gatewise_cloud.worker.batch_sizes.measure`."""
         if not timing.seconds:
             raise InputError("no run of the cloud model was timed")
         sizes = np.array(list(timing.seconds), np.float64)
@@ -60,11 +60,11 @@ class ServiceTime:
         return cls(float(base), float(each))
 
     def mean(self, instances: int, requests: int) -> float:
-        """Seconds of a run, on average."""
+        """Seconds of a run of so many `instances` from `requests`, on average."""
         return self.base + self.each * instances + self.message * requests
 
     def draw(self, instances: int, requests: int, rng: random.Random) -> float:
-        """Seconds of one run."""
+        """Seconds of one run of so many `instances` from `requests`, drawn by `rng`."""
         mean = self.mean(instances, requests)
         return mean if self.spread == "fixed" else rng.expovariate(1.0 / mean)
 

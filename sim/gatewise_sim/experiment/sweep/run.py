@@ -66,8 +66,8 @@ def run_sweep(
     says otherwise. `sweeps` are written as ``devices=10,100,1000`` (:meth:`SweptSetting.parse`);
     `jobs` are processes at most, one a core by default (points of the live engine run one by one);
     `progress` is called with the number of points done, that of all, and what is done. A point that
-    fails has an error in the result; InputError if a sweep or a combination cannot be, or the
-    folder is not a sweep's.
+    fails has an error in the result; InputError if a sweep or a combination cannot be, or `folder`
+    is not a sweep's. `command`, the line that repeats it, stands in the report.
 
     Processes are started afresh (spawned): a script that calls this needs the usual ``if __name__
     == "__main__":`` around it.

@@ -42,12 +42,12 @@ def estimate_fleet(
     jobs: int = 1,
     watch: ProgressListener | None = None,
 ) -> FleetEstimate:
-    """Estimate what a fleet does; a small one is stepped whole.
+    """Estimate what a fleet of `settings` does by `routes`; a small one is stepped whole.
 
     `sampling` is by default :func:`gatewise_sim.fleet.estimate.sampling.choose_plan`'s. Without
     `device_energy` features and stages cost no joules. `jobs` processes step windows side by side,
-    which changes no figure. InputError as :func:`gatewise_sim.fleet.run.simulate_fleet`, and if no
-    instance came.
+    which changes no figure; `watch` is told of the progress. InputError as
+    :func:`gatewise_sim.fleet.run.simulate_fleet`, and if no instance came.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")

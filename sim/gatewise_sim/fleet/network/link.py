@@ -34,10 +34,20 @@ _STEP: Final = 0x9E3779B97F4A7C15
 class LinkProfile:
     """What a link does to bytes; InputError names a figure that cannot be.
 
-    Round trip and jitter (to either side, uniform) in ms, bandwidth towards and from the device in
-    kbit/s (infinity: no limit), probability that a segment is lost in [0, 1), energy of its radio.
     Sources of the profiles: Loadero's network presets; Electronics 10:2224 (NB-IoT, 837 ms).
     Wi-Fi's figures, the loss on NB-IoT and satellite, and the jitter of both, are assumptions.
+
+    Attributes
+    ----------
+    name : str
+    rtt_ms, jitter_ms : float
+        Round trip, and jitter to either side, uniform, in ms.
+    down_kbps, up_kbps : float
+        Bandwidth towards and from the device in kbit/s; infinity: no limit.
+    loss : float
+        Probability that a segment is lost, in [0, 1).
+    radio : Radio
+        What sending and receiving take of the device's energy.
     """
 
     name: str
@@ -167,8 +177,8 @@ def _sent(now: float, wait: float, outages: Outages | None) -> float:
 class VirtualLink:
     """Times of one connection over a link: those of virtual time, and of :class:`.DelayProxy`.
 
-    `rng` draws jitter and loss of this connection alone; `back`, by default seeded by it, those of
-    the way to the device.
+    `profile` and `outages` are those of the link; `rng` draws jitter and loss of this connection
+    alone; `back`, by default seeded by it, those of the way to the device.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
@@ -200,7 +210,7 @@ class VirtualLink:
     def session(self, begun: float, *, tls: bool = False) -> float:
         """Time (s) at which an MQTT session begun at `begun` (s) can carry a request.
 
-        Handshakes take a round trip each: TCP's, TLS's if there is one, MQTT's, and subscribing.
+        Handshakes take a round trip each: TCP's, TLS's with `tls`, MQTT's, and subscribing.
 
         >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
         >>> round(link.session(1.0, tls=True), 6)

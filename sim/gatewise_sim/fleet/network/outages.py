@@ -92,7 +92,7 @@ class Outage:
 
 
 class Outages:
-    """What is down when; `day_begins` is the time of day (s) at which the run starts.
+    """What is down in which `windows`; `day_begins` is the time of day (s) when the run starts.
 
     >>> outages = Outages.parse("cloud:12:00-12:10,workers:2:+30s-+40s")
     >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
@@ -111,7 +111,7 @@ class Outages:
     def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
         """Read windows joined by commas, none if `text` is empty.
 
-        InputError if one cannot be read.
+        `day_begins` as of the class. InputError if one cannot be read.
         """
         parts = [part for part in text.split(",") if part.strip()]
         return cls([Outage.parse(part) for part in parts], day_begins=day_begins)
@@ -120,7 +120,7 @@ class Outages:
         return bool(self.windows)
 
     def down(self, what: str, now: float) -> float | None:
-        """Until when (s) it is down at `now` (s); None if it is up, infinity if for good.
+        """Until when (s) `what` is down at `now` (s); None if it is up, infinity if for good.
 
         Windows that touch or overlap are one. Of ``workers``: until all are back.
         """
@@ -161,7 +161,7 @@ class Outages:
         )
 
     def announce(self, on_fault: Callable[[str, bool, float], None], seconds: float) -> None:
-        """Report all changes before `seconds`: what, whether it is up, and when (s)."""
+        """Report to `on_fault` all changes before `seconds`: what, whether it is up, when (s)."""
         changes = [
             (when, what if what != "workers" else f"{count} workers", up)
             for what, begin, end, count in self.faults(seconds)
