@@ -35,8 +35,8 @@ Array = NDArray[np.float64]
 class L1Cascade(PenalisedCascade):
     """Features chosen by L1 logistic regression; f1 and then a gate fitted on them.
 
-    The baseline of Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS
-    2017, section 5.
+    The baseline of Nan & Saligrama, "Adaptive classification for prediction under a budget",
+    NIPS 2017, section 5.
 
     Parameters
     ----------

@@ -88,7 +88,9 @@ class PairCascade(CascadeClassifier):
         Of the choice of these rows.
     allow_missing : bool, default False
         Whether NaN is a value to both models.
-    packed_as, n_jobs, verbose
+    class_weight : None
+        Refused, since nothing is fitted: give `min_recall`.
+    max_bytes, packed_as, n_jobs, verbose
         As for :class:`StagedCascade`.
 
     Attributes

@@ -16,10 +16,10 @@ from gatewise_training.cegb.objectives import Classes
 class CEGBClassifier(CostEfficient, TrainedClassifier):
     """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
-    Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, on LightGBM's
-    own implementation. A split is worth what it takes off the loss, less ``penalty *`` what it
-    costs (equations 12 and 13). One model is fitted for each penalty; each gives an operating
-    point. There is no cloud.
+    Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, on
+    LightGBM's own implementation. A split is worth what it takes off the loss, less ``penalty *``
+    what it costs (equations 12 and 13). One model is fitted for each penalty; each gives an
+    operating point. There is no cloud.
 
     Parameters
     ----------

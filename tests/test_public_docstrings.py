@@ -1,0 +1,195 @@
+"""The names of the documentation's reference say what their parameters are, and where from."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import pytest
+from numpydoc.docscrape import NumpyDocString
+
+from docs.site_pages import PACKAGES
+
+FACADE = import_module("gatewise").__all__
+
+#: Estimators that restate a paper's method; StagedCascade, ConfidenceCascade, PairCascade do not.
+PAPERS = [
+    "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",
+    "CEGBRanker", "CEGBRegressor", "GreedyMiser", "L1Cascade",
+]  # fmt: skip
+SOURCE = re.compile(r"(ICML|NIPS) 20\d\d,\s+(sections?|algorithm|equations?) \d")
+
+
+class Name(NamedTuple):
+    """A public class, function, method or property; `owner` is the class of the last two."""
+
+    title: str
+    what: Any
+    owner: type | None = None
+
+    @property
+    def doc(self) -> str:
+        """Its docstring, own or inherited."""
+        return inspect.getdoc(self.what) or self._inherited
+
+    @property
+    def _inherited(self) -> str:
+        key = self.title.rpartition(".")[2]
+        kin = [vars(c).get(key) for c in self.owner.__mro__] if self.owner else []
+        return next(filter(None, (inspect.getdoc(_function(k)) for k in kin if k)), "")
+
+    @property
+    def parameters(self) -> list[str]:
+        """What a caller gives, but for the texts of errors, which need no words."""
+        if isinstance(self.what, property):
+            return []
+        try:
+            found = inspect.signature(self.what).parameters.values()
+        except ValueError:  # builtin, as an exception's
+            return []
+        texts = ("message",) if _is_error(self.what) else ()
+        return [
+            p.name
+            for p in found
+            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            and p.name not in ("self", "cls", *texts)
+        ]
+
+
+def _is_error(what: Any) -> bool:
+    return isinstance(what, type) and issubclass(what, BaseException)
+
+
+def _function(member: Any) -> Any:
+    return getattr(member, "__func__", member)
+
+
+def public_names(package: str) -> Iterator[Name]:
+    """What the reference shows of a package: its names, and their members that are ours."""
+    module = import_module(package)
+    for name in module.__all__:
+        what = getattr(module, name)
+        if inspect.isclass(what) or inspect.isfunction(what):
+            yield Name(f"{package}.{name}", what)
+        for member in dir(what) if inspect.isclass(what) else ():
+            found = _function(inspect.getattr_static(what, member))
+            code = found.fget if isinstance(found, property) else found
+            ours = (getattr(code, "__module__", None) or "").startswith("gatewise")
+            if not member.startswith("_") and inspect.isfunction(code) and ours:
+                yield Name(f"{package}.{name}.{member}", found, what)
+
+
+@cache
+def parsed(doc: str) -> NumpyDocString:
+    """A docstring's sections."""
+    return NumpyDocString(doc)
+
+
+@cache
+def listed(doc: str, *sections: str) -> dict[str, str]:
+    """Names in numpydoc sections of a docstring, and their type, or where else it is said."""
+    found: dict[str, str] = {}
+    for entry in (entry for section in sections for entry in parsed(doc)[section]):
+        said = entry.type or " ".join(entry.desc)
+        found |= {name.strip(" *"): said for name in entry.name.split(",")}
+    return found
+
+
+def described(name: Name) -> set[str]:
+    """Parameters that a section, or the prose in backticks, has; of fields also their comments."""
+    docs = [name.doc]
+    fields: set[str] = set()
+    if inspect.isclass(name.what):
+        ours = [c for c in name.what.__mro__ if c.__module__.startswith("gatewise")]
+        docs = [inspect.cleandoc(c.__doc__ or "") for c in ours]
+        fields = set().union(*map(fields_with_words, ours))
+    elif name.owner:  # what a base says holds for the method that takes its place
+        key = name.title.rpartition(".")[2]
+        kin = [vars(c).get(key) for c in name.owner.__mro__]
+        docs += [inspect.getdoc(_function(k)) or "" for k in kin if k]
+    sections = ("Parameters", "Attributes")
+    return fields.union(*(set(listed(d, *sections)) | set(re.findall(r"`(\w+)`", d)) for d in docs))
+
+
+@cache
+def fields_with_words(owner: type) -> set[str]:
+    """Fields of a class with a string below, or a comment above or beside them."""
+    source = textwrap.dedent(inspect.getsource(owner))
+    lines, found = source.splitlines(), set()
+    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            below = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            above = lines[node.lineno - 2].lstrip().startswith("#")
+            if below or above or "  # " in lines[node.end_lineno - 1]:
+                found.add(node.target.id)
+    return found
+
+
+def faults(name: Name) -> Iterator[str]:
+    """What a docstring lacks, and what it has without a parameter."""
+    if not name.doc:
+        yield f"{name.title}: no docstring"
+    if missing := set(name.parameters) - described(name):
+        yield f"{name.title}: no word on {sorted(missing)}"
+    if own := set(listed(name.doc, "Parameters")):
+        strange = own - {*inspect.signature(name.what).parameters}
+        if strange:
+            yield f"{name.title}: it has no {sorted(strange)}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_parameter_is_described(package):
+    found = [fault for name in public_names(package) for fault in faults(name)]
+    assert not found, "\n".join(found)
+
+
+def test_the_facade_states_types_and_what_comes_back():
+    """Of its functions and estimators; in sections of their own or, of a method, of its base."""
+    found = []
+    for name in public_names("gatewise"):
+        top = name.owner or name.what
+        if inspect.isclass(top) and not hasattr(top, "get_params"):
+            continue
+        typed = listed(name.doc, "Parameters") if name.parameters else {}
+        if missing := [p for p in name.parameters if not typed.get(p)]:
+            found.append(f"{name.title}: no type of {missing}")
+        if inspect.isclass(name.what) or not name.parameters:
+            continue
+        sections = parsed(name.doc)
+        if inspect.signature(name.what).return_annotation != "None" and not sections["Returns"]:
+            found.append(f"{name.title}: no Returns")
+        code = ast.parse(textwrap.dedent(inspect.getsource(name.what)))
+        if any(isinstance(n, ast.Raise) for n in ast.walk(code)) and not sections["Raises"]:
+            found.append(f"{name.title}: no Raises")
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_method_of_a_paper_names_it(name):
+    assert name in FACADE
+    assert SOURCE.search(getattr(import_module("gatewise"), name).__doc__)
+
+
+def test_what_is_missing_is_found():
+    def example(first, second, third):
+        """Do nothing with `first`."""
+
+    def broken(first, second):
+        """Do nothing.
+
+        Parameters
+        ----------
+        first,
+        second : int
+        """
+
+    assert list(faults(Name("f", example))) == ["f: no word on ['second', 'third']"]
+    assert list(faults(Name("f", broken))) == ["f: it has no ['']"]  # numpydoc takes "first," whole
+    assert not SOURCE.search("Nan & Saligrama, NIPS 2017.")
