@@ -53,6 +53,16 @@ def train(
     min_precision: MinPrecision = None,
     max_bytes: MaxBytes = None,
     max_instance_cost: MaxInstanceCost = None,
+    guarantee: Annotated[
+        float | None,
+        typer.Option(help="Certify the bounds on rows set aside, with this confidence: 0.95."),
+    ] = None,
+    max_exit_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="With --guarantee: what is lost at most of the answers up to each stage."
+        ),
+    ] = None,
     packed_as: Annotated[
         str | None,
         typer.Option(
@@ -156,6 +166,8 @@ def train(
         "class_weight": "balanced" if weights == ["balanced"] else weights,
         "max_bytes": bytes_option(max_bytes),
         "max_instance_cost": max_instance_cost,
+        "guarantee": guarantee,
+        "max_exit_loss": max_exit_loss,
         "packed_as": packed_as,
     }
     if losses:

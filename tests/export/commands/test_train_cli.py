@@ -133,6 +133,10 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--target", "cultivar", "--test-size", "0.001"], "--test-size 0.001"),
     (["--target", "cultivar", "--costs", "nowhere.toml"], "does not exist"),
     (["--target", "cultivar", "--method", "adapt-lin", "--allow-missing"], "takes no missing"),
+    (
+        ["--target", "cultivar", "--method", "greedy-miser", "--max-exit-loss", "0.1"],
+        "no --max-exit-loss",
+    ),
 ]
 
 

@@ -150,9 +150,12 @@ class TrainedClassifier(BudgetedClassifier):
         if self.guarantee is not None:
             table, calibration = hold_back(table, self.guarantee, seed)
             promise = Promise.from_bounds(
-                self.guarantee, by_class=self.class_bounds_, **self._goal()
+                self.guarantee,
+                by_class=self.class_bounds_,
+                by_exit=self.max_exit_loss,
+                **self._goal(),
             )
-            promise.check_class_rows(calibration.y, calibration.splitter)
+            promise.check_rows(calibration.y, calibration.splitter)
         plan = ValidationSplit.choose(
             table.x, table.y, table.weight,
             validation=table.validation, seed=seed, splitter=table.splitter,
@@ -357,7 +360,9 @@ class TrainedClassifier(BudgetedClassifier):
                 )
                 unseen.append(record)
             assert self.guarantee is not None
-            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
+            self.calibration_ = CalibrationRecords(
+                tuple(records), tuple(unseen), self.guarantee, self.max_exit_loss
+            )
         # for the limits of gates, also under bounds that are given later
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()

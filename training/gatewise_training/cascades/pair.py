@@ -190,9 +190,12 @@ class PairCascade(CascadeClassifier):
         truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
         if self.guarantee is not None:
             promise = Promise.from_bounds(
-                self.guarantee, by_class=self.class_bounds_, **self._goal()
+                self.guarantee,
+                by_class=self.class_bounds_,
+                by_exit=self.max_exit_loss,
+                **self._goal(),
             )
-            promise.check_class_rows(truth[stating], splitter.take(stating))
+            promise.check_rows(truth[stating], splitter.take(stating))
         reference = truth if y is None else _answers(f0, x)
         if splitter.is_random and y is not None:  # else a file sorted by class would look so
             warn_of_similar_neighbours(x, truth, stacklevel=2)
@@ -235,7 +238,9 @@ class PairCascade(CascadeClassifier):
         )
         self._records = self.calibration_ = None
         if self.guarantee is not None:
-            self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
+            self.calibration_ = CalibrationRecords(
+                (tuning,), (stating,), self.guarantee, self.max_exit_loss
+            )
         self._take(self._pick())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:

@@ -102,6 +102,10 @@ class StagedCascade(TrainedCascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
         `min_recall` and `min_precision`, shall hold on new instances; rows are then set aside to
         certify it (:mod:`gatewise_training.operating_points.guarantee`).
+    max_exit_loss : float, optional
+        Beside these, with a `guarantee`: of the new instances that are answered by a stage or one
+        before it, at most so large a share is lost against the high-cost model, net of those that
+        only the stages get right; for all stages at once.
     acquisition : {"stage", "node"}
         Whether an instance that visits a stage acquires all features of the stage, or node by
         node those on the paths that it takes through the stage's trees (CEGB, NIPS 2017, section

@@ -23,9 +23,18 @@ from scipy import stats
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.class_guarantee import most_recalls
+from gatewise_training.operating_points.conditional_guarantee import (
+    exit_margin,
+    most_recalls,
+    within_exits,
+)
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
+from gatewise_training.operating_points.guarantee import (
+    Promise,
+    certify,
+    checked_records,
+    lost_rows,
+)
 from gatewise_training.operating_points.operating_point import OperatingPoint, keeps_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
@@ -41,6 +50,9 @@ REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE, COARSE = 160, 20
 
+EXIT_SHARES = (0.75, 0.5, 0.25)
+"""Parts of a bound on the loss at exits that settings are made to keep on tuning rows."""
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRecords:
@@ -49,6 +61,7 @@ class CalibrationRecords:
     tuning: tuple[CascadeRecord, ...]  # of the validation rows
     certifying: tuple[CascadeRecord, ...]  # of the calibration rows
     confidence: float
+    max_exit_loss: float | None = None
 
     def certify(
         self,
@@ -63,10 +76,13 @@ class CalibrationRecords:
         """
         first = self.certifying[0]
         rows, groups, answers = len(first.weights), first.splitter.n_groups, first.answers
-        promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
+        promise = Promise.from_bounds(
+            self.confidence, by_class=by_class, by_exit=self.max_exit_loss, **bounds
+        )
         if answers is not None:
-            promise.check_class_rows(answers.truth, first.splitter)
-        points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
+            promise.check_rows(answers.truth, first.splitter)
+        every = (*frontier.points, *frontier.others)
+        points = every if promise.is_conditional else frontier.points
         tuning = [record.within_cost(max_cost) for record in self.tuning]
         order = candidates(tuning, points, promise, rows=first.units)
         if max_cost is not None:
@@ -77,6 +93,8 @@ class CalibrationRecords:
             if promise.by_class and answers is not None:
                 beside = f" with {promise.by_class.text()}"
                 recalls = most_recalls(promise.by_class, answers.truth, promise.level)
+            if promise.by_exit is not None:
+                beside += f" with max_exit_loss={promise.by_exit:g}"
             inside, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
             raise InputError(
                 f"{promise.kind}={promise.bound:g}{beside} cannot be "
@@ -101,14 +119,14 @@ def candidates(
     are also paths through settings that acquire features as if they were free, and the cheapest
     of those within a standard error of the most accurate is taken.
 
-    Beside bounds on classes no direction along a path is safe for all. Then settings on paths
-    through the best points are taken, those farthest inside their nearest bound first.
+    Beside bounds on classes or exits no direction along a path is safe for all. Then settings on
+    paths through the best points are taken, those farthest inside their nearest bound first.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")
-    if promise.by_class:
-        return tuning.bounded(points, promise.by_class, rows)
+    if promise.is_conditional:
+        return tuning.bounded(points, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
     # what a normal test leaves unused, and how far chance may move it
@@ -187,29 +205,50 @@ class _Tuning:
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.merit - handicap * point.accuracy_error, -point.cost
 
-    def bounded(
-        self, points: Sequence[OperatingPoint], by_class: ClassBounds, rows: int
-    ) -> list[OperatingPoint]:
+    def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
+        """Get what measures how far a point is inside the bounds on classes."""
+        by_class, answers, last = self.promise.by_class, self.records[0].answers, self.records[-1]
+        if not by_class:
+            return lambda point: math.inf
+        assert answers is not None
+        whole = np.full(len(last.weights), last.n_stages)
+        known = answers if last.answers is None else last.answers
+        recalls = by_class.as_recalls(known.figures(whole, last.weights)["recall"])
+        to_come = [round(count * rows / self.n) for count in answers.class_rows()]
+        return lambda point: recalls.margin(point, to_come)
+
+    def exit_margin(self, point: OperatingPoint, rows: int) -> float:
+        """How far a point is inside the bound on the loss at exits."""
+        bound, record = self.promise.by_exit, self.records[point.chain]
+        if bound is None:
+            return math.inf
+        lost = lost_rows(record, self.records[-1], record.exits(point.thresholds))
+        return exit_margin(bound, record, point.thresholds, lost, rows, self.promise.level)
+
+    def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
         """Order settings by how far inside all bounds they are; each is worth more than the last.
 
         Measured in standard errors of the `rows` to come.
         """
-        answers = self.records[0].answers
-        assert answers is not None
-        last = self.records[-1]
-        whole = np.full(len(last.weights), last.n_stages)
-        known = answers if last.answers is None else last.answers
-        by_class = by_class.as_recalls(known.figures(whole, last.weights)["recall"])
-        to_come = [round(count * rows / self.n) for count in answers.class_rows()]
+        of_classes = self.class_margin(rows)
 
         def inside(point: OperatingPoint) -> float:
-            of_classes = by_class.margin(point, to_come)
+            beside = min(of_classes(point), self.exit_margin(point, rows))
             if self.promise.is_certain(self.records, point):
-                return of_classes
+                return beside
             error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
-            return min(of_classes, (self.promise.bound - self.risk(point)) / error)
+            return min(beside, (self.promise.bound - self.risk(point)) / error)
 
-        measured = [self.records[p.chain].measure(p.thresholds, p.chain) for p in points]
+        bound, level = self.promise.by_exit, self.promise.level
+        settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
+        if bound is not None:
+            right = self.records[-1].correct[-1]
+            settings |= dict.fromkeys(
+                (chain, within_exits(share * bound, self.records[chain], found, right, rows, level))
+                for chain, found in settings
+                for share in EXIT_SHARES
+            )
+        measured = [self.records[chain].measure(found, chain) for chain, found in settings]
         hopeful = sorted((p for p in measured if inside(p) > 0), key=self.worth, reverse=True)
         sure = sorted(measured, key=inside, reverse=True)
         for base in (*hopeful[:BASES], *sure[: BASES // 2]):

@@ -80,7 +80,7 @@ def _lines(system: Any) -> list[str]:
     if point.guarantee is not None:
         kept = point.guarantee
         named = [f"{kept['kind']}={kept['bound']:g}"]
-        named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith("min_")]
+        named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith(("min_", "max_"))]
         groups = kept.get("calibration_groups")
         tested = "" if groups is None else f" ({groups} calibration groups)"
         lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}{tested}")

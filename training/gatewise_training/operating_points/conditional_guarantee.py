@@ -1,0 +1,301 @@
+"""Guarantees by class and by exit: tests of bounds on parts of the calibration rows.
+
+Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
+is the largest of theirs: where a bound is broken its own test passes with probability at most
+delta, so that all pass no more often. Each is tested at the full level therefore. The loss of a
+class is that of its calibration rows, given their number: the high-cost model's recall less the
+system's, by the exact test of a paired difference.
+
+The class's rows must be many enough: were a bound broken by a hair, all of `n` rows would still be
+kept with probability ``(1 - bound) ** n``, which may be no more than the level.
+
+A bound on the loss at exits is one on the instances that leave at each stage or an earlier one, for
+all stages: what was answered early is no worse than promised either. The rows that leave there are
+drawn independently given their number, so that each stage's test is a bet on their losses, and all
+must pass, at the full level as above (Ringel, Cohen, Freedman, Elad & Romano, Early time
+classification with accumulated accuracy gap control, ICML 2024, control the same risk).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import midway
+from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    kept_shares,
+)
+from gatewise_training.operating_points.risk_tests import (
+    loss_limits,
+    rate_pvalue,
+    shuffled_pvalue,
+)
+from gatewise_training.operating_points.thresholds import CascadeRecord
+
+ENOUGH = 1.5
+"""Rows expected at an exit, by those that its test takes at least."""
+
+
+def check_class_rows(
+    bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
+) -> None:
+    """Refuse bounds that calibration rows of these classes, (n,), cannot certify, however answered.
+
+    Of a precision the rows are known only when they are answered.
+    """
+    short = []
+    for kind, c, bound in bounds.items():
+        lost = bound if kind == "loss" else 1 - bound  # at most, of the class's rows
+        if kind == "precision" or lost >= 1:
+            continue
+        name = f"{bounds.name(kind, c)}={bound:g}"
+        if lost <= 0:
+            side = "above" if kind == "loss" else "below"
+            short.append(f"{name} cannot be certified, only one {side} it")
+            continue
+        of_class = splitter.take(truth == c)
+        n, units = of_class.n, "rows of"
+        if of_class.n_groups is not None:
+            n, units = of_class.n_groups, "groups with"
+        needed = _least_rows(lost, level)
+        if n < needed:
+            what = f"{needed} calibration {units} this class"
+            short.append(f"{name} takes {what}, and there are {n}")
+    if short:
+        raise InputError(
+            f"guarantee={1 - level:g}: {'; '.join(short)}; give more data or a looser bound"
+        )
+
+
+def _least_rows(bound: float, level: float) -> int:
+    """How many rows, none of them lost, certify a loss of at most `bound`, above 0 and below 1."""
+    return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
+
+
+def most_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
+    """Name the recalls that calibration rows of these classes can show, for a message."""
+    found = []
+    for kind, c, _ in bounds.items():
+        if kind == "recall":
+            rows = int((truth == c).sum())
+            most = level ** (1 / rows) if rows else 0.0
+            label = str(bounds.classes[c])
+            found.append(f"{rows} of class {label!r}: {most:.3f} if none is missed")
+    return f" ({'; '.join(found)})" if found else ""
+
+
+def classes_pass(
+    bounds: ClassBounds,
+    answers: ExitAnswers,
+    splitter: RowSplitter,
+    exits: NDArray[np.int64],
+    lost: NDArray[np.float64],
+    level: float,
+) -> bool:
+    """Whether every bound on a class passes; given how many rows it counts, a rate as any other.
+
+    Shapes: `exits, lost` (n,); a row lost is 1 where the reference alone is right, -1 where it
+    alone is wrong, and 0 elsewhere.
+    """
+    for kind, c, bound in bounds.items():
+        if kind == "loss":
+            of_class = answers.truth == c
+            passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
+        else:
+            counted, missed = kept_shares(answers, exits, kind, c)
+            passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
+        if not passed:
+            return False
+    return True
+
+
+def _loss_passes(
+    lost: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
+) -> bool:
+    """Whether the loss on a class's rows passes, given how many rows there are."""
+    if bound >= 1 or not len(lost):
+        return bound >= 1
+    if splitter.n_groups is not None:
+        means, one = splitter.group_means(lost)[None], np.ones(1)
+        return bool(shuffled_pvalue(means, bound, -one, one, level)[0] <= level)
+    worse, better = int((lost > 0).sum()), int((lost < 0).sum())
+    return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
+
+
+def _share_passes(
+    missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
+) -> bool:
+    """Whether a recall or precision passes, by the rows that it counts."""
+    if splitter.n_groups is None:
+        return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
+    if not len(missed):
+        return False
+    # of the groups that have such rows
+    rates, one = splitter.group_means(missed.astype(float))[None], np.ones(1)
+    return bool(shuffled_pvalue(rates, 1 - bound, 0 * one, one, level)[0] <= level)
+
+
+def class_tests(bounds: ClassBounds) -> str:
+    """Name the tests of bounds on classes."""
+    kinds = {
+        "exact paired difference" if k == "loss" else "exact binomial" for k, *_ in bounds.items()
+    }
+    return ", ".join(sorted(kinds))
+
+
+def left_unused(
+    bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
+) -> dict[str, float]:
+    """Get the part of each loss by class that calibration rows leave unused, by its name.
+
+    What is promised less what these rows, (n,), show, over what is promised.
+    """
+    return {
+        f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
+        for kind, c, bound in bounds.items()
+        if kind == "loss" and bound > 0 and (truth == c).any()
+    }
+
+
+def check_exit_rows(bound: float, splitter: RowSplitter, level: float) -> None:
+    """Refuse a bound on the loss at exits that the calibration rows cannot certify."""
+    if bound >= 1:
+        return
+    name = f"guarantee={1 - level:g}: max_exit_loss={bound:g}"
+    if bound <= 0:
+        raise InputError(f"{name} cannot be certified, only one above it")
+    n, units = splitter.n, "rows"
+    if splitter.n_groups is not None:
+        n, units = splitter.n_groups, "groups"
+    needed = _least_rows(bound, level)
+    if n < needed:
+        raise InputError(
+            f"{name} takes {needed} calibration {units}, and there are {n}; "
+            "give more data or a looser bound"
+        )
+
+
+def answered_so_far(
+    record: CascadeRecord, thresholds: Sequence[float | None], exits: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Yield each stage that instances can leave at, and which rows, (n,), leave there or before.
+
+    The high-cost model is none of the stages: it loses nothing.
+    """
+    for stage in record.reachable(thresholds):
+        if stage < record.n_stages:
+            yield stage, exits <= stage
+
+
+def exits_pass(
+    bound: float,
+    record: CascadeRecord,
+    thresholds: Sequence[float | None],
+    exits: NDArray[np.int64],
+    lost: NDArray[np.float64],
+    level: float,
+) -> bool:
+    """Whether the loss of what is answered so far passes at all stages.
+
+    Shapes: `exits, lost` (n,), as of :func:`classes_pass`.
+    """
+    if bound >= 1:
+        return True
+    one = np.ones(1)
+    for _, rows in answered_so_far(record, thresholds, exits):
+        if not rows.any():
+            return False
+        values = lost[rows]
+        if record.splitter.n_groups is not None:
+            values = record.splitter.take(rows).group_means(values)
+        if shuffled_pvalue(values[None], bound, -one, one, level)[0] > level:
+            return False
+    return True
+
+
+def exit_margin(
+    bound: float,
+    record: CascadeRecord,
+    thresholds: Sequence[float | None],
+    lost: NDArray[np.float64],
+    to_come: float,
+    level: float,
+) -> float:
+    """How far tuning rows are inside the bound at the nearest exit, in standard errors.
+
+    Of `to_come` rows, or groups, that will certify it; minus infinity if too few leave at an exit.
+    """
+    if not 0 < bound < 1:
+        return math.inf if bound >= 1 else -math.inf
+    exits, least = record.exits(thresholds), math.inf
+    for _, rows in answered_so_far(record, thresholds, exits):
+        n = float(rows.mean()) * to_come
+        if n < _least_rows(bound, level):
+            return -math.inf
+        error = max(float(lost[rows].std()), math.sqrt(bound * (1 - bound))) / math.sqrt(n)
+        least = min(least, (bound - float(lost[rows].mean())) / error)
+    return least
+
+
+def within_exits(
+    bound: float,
+    record: CascadeRecord,
+    thresholds: Sequence[float | None],
+    reference: NDArray[np.float64],
+    to_come: float,
+    level: float,
+) -> tuple[float | None, ...]:
+    """Raise thresholds, stage by stage, until what is answered so far keeps the bound on its rows.
+
+    A stage that too few rows would leave at is passed: no test could certify it. `reference`, (n,),
+    says which rows the reference gets right; `to_come` as of :func:`exit_margin`.
+    """
+    n, settings = len(record.weights), list(thresholds)
+    if not 0 < bound < 1:
+        return tuple(settings)
+    least = math.ceil(ENOUGH * _least_rows(bound, level) * n / to_come)
+    left, lost_before = np.ones(n, np.bool_), 0.0
+    for stage in range(record.n_stages if record.offloads else record.n_stages - 1):
+        threshold = settings[stage]
+        if threshold is None:
+            continue
+        scores = record.scores[stage]
+        stops = np.flatnonzero(left & (scores >= np.float32(threshold)))
+        stops = stops[np.argsort(-scores[stops], kind="stable")]
+        lost = lost_before + np.cumsum(reference[stops] - record.correct[stage, stops])
+        answered = n - int(left.sum()) + np.arange(1, len(stops) + 1)
+        # a cut lies between scores that differ
+        cut = np.append(np.diff(scores[stops]) != 0, True)[: len(stops)]
+        allowed = np.flatnonzero(cut & (answered >= least) & (lost <= bound * answered))
+        if not len(allowed):
+            settings[stage] = None
+            continue
+        last = int(allowed[-1])
+        if last + 1 < len(stops):
+            low, high = scores[stops[last + 1]], scores[stops[last]]
+            settings[stage] = midway(float(low), float(high))
+        left[stops[: last + 1]] = False
+        lost_before = float(lost[last])
+    return tuple(settings)
+
+
+def unused_at_exits(
+    bound: float,
+    record: CascadeRecord,
+    thresholds: Sequence[float | None],
+    exits: NDArray[np.int64],
+    lost: NDArray[np.float64],
+) -> dict[str, float]:
+    """Get the part of the bound that calibration rows leave unused at each exit, by its name."""
+    return {
+        f"unused max_exit_loss stage {stage}": round(1 - float(lost[rows].mean()) / bound, 4)
+        for stage, rows in answered_so_far(record, thresholds, exits)
+        if bound > 0 and rows.any()
+    }
