@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
@@ -28,7 +30,10 @@ def test_a_notebook_runs_and_shows_what_is_stored(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     stored = shown(notebook)
     assert {"image/png"} <= set().union(*stored)
-    NotebookClient(notebook, timeout=300).execute(cwd=tmp_path)
+    # Sockets of files: another process may take a TCP port before the kernel binds it.
+    with TemporaryDirectory() as folder:
+        sockets = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
+        NotebookClient(notebook, timeout=300, config=sockets).execute(cwd=tmp_path)
     assert shown(notebook) == stored
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatewise.cli import main
 from gatewise_cloud.broker.mqtt_client import publish_retained
-from gatewise_cloud.broker.rollout_reports import RolloutReport, read_statuses
+from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport, read_statuses
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.repository import Repository
@@ -52,6 +52,17 @@ def test_an_abort_threshold_withdraws_a_release(tmp_path, endpoint, capsys):
     report("pi-0", f"online small/8 refused {offer.digest[:12]}")
     assert rollback()["rollout"] == 0.0
     assert str(Repository(repository.folder).latest()) == "small/8"
+
+
+def test_a_step_waits_for_devices_that_have_yet_to_take_the_release():
+    """Slow devices have shown nothing, whose others report; where too few will come, it goes on."""
+    others = {what: [(2.0, 100.0)] * 150 for what in ("errors", "fallbacks", "disagreement")}
+    limits = AbortLimits(worse_by=0.05)
+    assert limits.is_vague(RolloutReport(1, 0, {}, others, offered=10.0))
+    assert not limits.is_vague(RolloutReport(1, 0, {}, others, offered=2.0))
+    assert not limits.is_vague(RolloutReport(1, 0, {}, {}, offered=10.0))  # nor do others report
+    shown = {what: entries[:10] for what, entries in others.items()}
+    assert not limits.is_vague(RolloutReport(10, 0, shown, others, offered=10.0))
 
 
 def test_shares_of_none():

@@ -22,7 +22,7 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import connected, refused, run_until
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.topics import STATUSES
-from gatewise_export.repository.release import OfferedRelease
+from gatewise_export.repository.release import WHOLE, OfferedRelease
 
 #: Seconds without a further status after which there are no more.
 _QUIET_SECONDS: Final = 1.0
@@ -43,13 +43,15 @@ class RolloutReport:
 
     `running`, `refused`: devices. `figures`: for ``errors``, ``fallbacks`` and ``disagreement``
     with the high-cost model, by device: how many, and among how many instances. `others`: the same
-    of the devices that run another version of the model.
+    of the devices that run another version of the model. `offered`: how many devices should come to
+    run it.
     """
 
     running: int
     refused: int
     figures: dict[str, list[_Counts]] = field(default_factory=dict)
     others: dict[str, list[_Counts]] = field(default_factory=dict)
+    offered: float = 0.0
 
     @classmethod
     def from_statuses(cls, statuses: Mapping[str, str], offer: OfferedRelease) -> Self:
@@ -63,6 +65,7 @@ class RolloutReport:
             refused=sum(words[1:3] == left for words in online),
             figures=_figures(own),
             others=_figures(others),
+            offered=offer.rollout / WHOLE * (len(own) + len(others)),
         )
 
     @property
@@ -111,8 +114,10 @@ class AbortLimits:
             return False
         for what in _FIGURES:
             error = report.worse_by(what)[1]
-            # What the others report is still to come; what they do not will never be known.
-            awaited = len(report.others.get(what, ())) >= _FEWEST_DEVICES <= report.running
+            # What the others report is still to come; what they do not will never be known. Slow
+            # devices are waited for, too: a release that nobody runs yet has shown nothing.
+            enough = max(report.running, report.offered) >= _FEWEST_DEVICES
+            awaited = enough and len(report.others.get(what, ())) >= _FEWEST_DEVICES
             if error > self.worse_by or (math.isnan(error) and awaited):
                 return True
         return False

@@ -12,12 +12,10 @@ from sklearn.ensemble import ExtraTreesClassifier
 from gatewise.errors import InputError
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.candidate_points import candidates, within_exits
 from gatewise_training.operating_points.conditional_guarantee import (
-    answered_so_far,
     check_exit_rows,
     exits_pass,
-    within_exits,
 )
 from gatewise_training.operating_points.guarantee import certify, lost_rows
 from tests.training.operating_points.test_guarantee import (
@@ -75,9 +73,10 @@ def test_the_loss_of_all_rows_does_not_show_what_an_exit_loses():
     correct[0] = np.random.default_rng(0).random(20_000) > 0.1
     pool = replace(plain, correct=correct)
     lost = lost_rows(pool, pool, exits)
+    so_far = pool.answered_so_far(first, exits)
     assert lost.mean() < 0.02 < lost[exits == 0].mean() < 0.2
-    assert exits_pass(0.2, pool, first, exits, lost, 0.05)
-    assert not exits_pass(0.02, pool, first, exits, lost, 0.05)
+    assert exits_pass(0.2, so_far, lost, pool.splitter, 0.05)
+    assert not exits_pass(0.02, so_far, lost, pool.splitter, 0.05)
 
 
 def test_a_certificate_says_what_is_left_unused_at_each_exit():
@@ -96,7 +95,7 @@ def test_rows_that_leave_are_counted_up_to_each_exit():
     pool = record(1, 200)
     thresholds = (float(np.quantile(pool.scores[0], 0.7)), None, 0.5)
     exits = pool.exits(thresholds)
-    found = dict(answered_so_far(pool, thresholds, exits))
+    found = pool.answered_so_far(thresholds, exits)
     assert sorted(found) == [0, 2]
     assert all(np.array_equal(rows, exits <= stage) for stage, rows in found.items())
 

@@ -25,8 +25,8 @@ from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.conditional_guarantee import (
     exit_margin,
+    least_rows,
     most_recalls,
-    within_exits,
 )
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
@@ -49,6 +49,9 @@ NEARBY = 1.5
 REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE, COARSE = 160, 20
+
+ENOUGH = 1.5
+"""Rows expected at an exit, by those that its test takes at least."""
 
 EXIT_SHARES = (0.75, 0.5, 0.25)
 """Parts of a bound on the loss at exits that settings are made to keep on tuning rows."""
@@ -222,8 +225,10 @@ class _Tuning:
         bound, record = self.promise.by_exit, self.records[point.chain]
         if bound is None:
             return math.inf
-        lost = lost_rows(record, self.records[-1], record.exits(point.thresholds))
-        return exit_margin(bound, record, point.thresholds, lost, rows, self.promise.level)
+        exits = record.exits(point.thresholds)
+        lost = lost_rows(record, self.records[-1], exits)
+        so_far = record.answered_so_far(point.thresholds, exits)
+        return exit_margin(bound, so_far, lost, rows, self.promise.level)
 
     def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
         """Order settings by how far inside all bounds they are; each is worth more than the last.
@@ -361,6 +366,48 @@ class SettingsPath:
             else:
                 outside = middle
         return inside
+
+
+def within_exits(
+    bound: float,
+    record: CascadeRecord,
+    thresholds: Sequence[float | None],
+    reference: NDArray[np.float64],
+    to_come: float,
+    level: float,
+) -> tuple[float | None, ...]:
+    """Raise thresholds, stage by stage, until what is answered so far keeps the bound on its rows.
+
+    A stage that too few rows would leave at is passed: no test could certify it. `reference`, (n,),
+    says which rows the reference gets right; `to_come` as of :func:`exit_margin`.
+    """
+    n, settings = len(record.weights), list(thresholds)
+    if not 0 < bound < 1:
+        return tuple(settings)
+    least = math.ceil(ENOUGH * least_rows(bound, level) * n / to_come)
+    left, lost_before = np.ones(n, np.bool_), 0.0
+    for stage in range(record.n_stages if record.offloads else record.n_stages - 1):
+        threshold = settings[stage]
+        if threshold is None:
+            continue
+        scores = record.scores[stage]
+        stops = np.flatnonzero(left & (scores >= np.float32(threshold)))
+        stops = stops[np.argsort(-scores[stops], kind="stable")]
+        lost = lost_before + np.cumsum(reference[stops] - record.correct[stage, stops])
+        answered = n - int(left.sum()) + np.arange(1, len(stops) + 1)
+        # a cut lies between scores that differ
+        cut = np.append(np.diff(scores[stops]) != 0, True)[: len(stops)]
+        allowed = np.flatnonzero(cut & (answered >= least) & (lost <= bound * answered))
+        if not len(allowed):
+            settings[stage] = None
+            continue
+        last = int(allowed[-1])
+        if last + 1 < len(stops):
+            low, high = scores[stops[last + 1]], scores[stops[last]]
+            settings[stage] = midway(float(low), float(high))
+        left[stops[: last + 1]] = False
+        lost_before = float(lost[last])
+    return tuple(settings)
 
 
 def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float | None]]:

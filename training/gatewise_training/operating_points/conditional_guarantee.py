@@ -19,12 +19,11 @@ classification with accumulated accuracy gap control, ICML 2024, control the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import midway
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import (
@@ -37,10 +36,6 @@ from gatewise_training.operating_points.risk_tests import (
     rate_pvalue,
     shuffled_pvalue,
 )
-from gatewise_training.operating_points.thresholds import CascadeRecord
-
-ENOUGH = 1.5
-"""Rows expected at an exit, by those that its test takes at least."""
 
 
 def check_class_rows(
@@ -64,7 +59,7 @@ def check_class_rows(
         n, units = of_class.n, "rows of"
         if of_class.n_groups is not None:
             n, units = of_class.n_groups, "groups with"
-        needed = _least_rows(lost, level)
+        needed = least_rows(lost, level)
         if n < needed:
             what = f"{needed} calibration {units} this class"
             short.append(f"{name} takes {what}, and there are {n}")
@@ -74,7 +69,7 @@ def check_class_rows(
         )
 
 
-def _least_rows(bound: float, level: float) -> int:
+def least_rows(bound: float, level: float) -> int:
     """How many rows, none of them lost, certify a loss of at most `bound`, above 0 and below 1."""
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
 
@@ -174,7 +169,7 @@ def check_exit_rows(bound: float, splitter: RowSplitter, level: float) -> None:
     n, units = splitter.n, "rows"
     if splitter.n_groups is not None:
         n, units = splitter.n_groups, "groups"
-    needed = _least_rows(bound, level)
+    needed = least_rows(bound, level)
     if n < needed:
         raise InputError(
             f"{name} takes {needed} calibration {units}, and there are {n}; "
@@ -182,39 +177,27 @@ def check_exit_rows(bound: float, splitter: RowSplitter, level: float) -> None:
         )
 
 
-def answered_so_far(
-    record: CascadeRecord, thresholds: Sequence[float | None], exits: NDArray[np.int64]
-) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """Yield each stage that instances can leave at, and which rows, (n,), leave there or before.
-
-    The high-cost model is none of the stages: it loses nothing.
-    """
-    for stage in record.reachable(thresholds):
-        if stage < record.n_stages:
-            yield stage, exits <= stage
-
-
 def exits_pass(
     bound: float,
-    record: CascadeRecord,
-    thresholds: Sequence[float | None],
-    exits: NDArray[np.int64],
+    so_far: Mapping[int, NDArray[np.bool_]],
     lost: NDArray[np.float64],
+    splitter: RowSplitter,
     level: float,
 ) -> bool:
     """Whether the loss of what is answered so far passes at all stages.
 
-    Shapes: `exits, lost` (n,), as of :func:`classes_pass`.
+    `so_far`: by stage which rows leave there or before, (n,); `lost` (n,) as of
+    :func:`classes_pass`.
     """
     if bound >= 1:
         return True
     one = np.ones(1)
-    for _, rows in answered_so_far(record, thresholds, exits):
+    for rows in so_far.values():
         if not rows.any():
             return False
         values = lost[rows]
-        if record.splitter.n_groups is not None:
-            values = record.splitter.take(rows).group_means(values)
+        if splitter.n_groups is not None:
+            values = splitter.take(rows).group_means(values)
         if shuffled_pvalue(values[None], bound, -one, one, level)[0] > level:
             return False
     return True
@@ -222,8 +205,7 @@ def exits_pass(
 
 def exit_margin(
     bound: float,
-    record: CascadeRecord,
-    thresholds: Sequence[float | None],
+    so_far: Mapping[int, NDArray[np.bool_]],
     lost: NDArray[np.float64],
     to_come: float,
     level: float,
@@ -234,68 +216,22 @@ def exit_margin(
     """
     if not 0 < bound < 1:
         return math.inf if bound >= 1 else -math.inf
-    exits, least = record.exits(thresholds), math.inf
-    for _, rows in answered_so_far(record, thresholds, exits):
+    least = math.inf
+    for rows in so_far.values():
         n = float(rows.mean()) * to_come
-        if n < _least_rows(bound, level):
+        if n < least_rows(bound, level):
             return -math.inf
         error = max(float(lost[rows].std()), math.sqrt(bound * (1 - bound))) / math.sqrt(n)
         least = min(least, (bound - float(lost[rows].mean())) / error)
     return least
 
 
-def within_exits(
-    bound: float,
-    record: CascadeRecord,
-    thresholds: Sequence[float | None],
-    reference: NDArray[np.float64],
-    to_come: float,
-    level: float,
-) -> tuple[float | None, ...]:
-    """Raise thresholds, stage by stage, until what is answered so far keeps the bound on its rows.
-
-    A stage that too few rows would leave at is passed: no test could certify it. `reference`, (n,),
-    says which rows the reference gets right; `to_come` as of :func:`exit_margin`.
-    """
-    n, settings = len(record.weights), list(thresholds)
-    if not 0 < bound < 1:
-        return tuple(settings)
-    least = math.ceil(ENOUGH * _least_rows(bound, level) * n / to_come)
-    left, lost_before = np.ones(n, np.bool_), 0.0
-    for stage in range(record.n_stages if record.offloads else record.n_stages - 1):
-        threshold = settings[stage]
-        if threshold is None:
-            continue
-        scores = record.scores[stage]
-        stops = np.flatnonzero(left & (scores >= np.float32(threshold)))
-        stops = stops[np.argsort(-scores[stops], kind="stable")]
-        lost = lost_before + np.cumsum(reference[stops] - record.correct[stage, stops])
-        answered = n - int(left.sum()) + np.arange(1, len(stops) + 1)
-        # a cut lies between scores that differ
-        cut = np.append(np.diff(scores[stops]) != 0, True)[: len(stops)]
-        allowed = np.flatnonzero(cut & (answered >= least) & (lost <= bound * answered))
-        if not len(allowed):
-            settings[stage] = None
-            continue
-        last = int(allowed[-1])
-        if last + 1 < len(stops):
-            low, high = scores[stops[last + 1]], scores[stops[last]]
-            settings[stage] = midway(float(low), float(high))
-        left[stops[: last + 1]] = False
-        lost_before = float(lost[last])
-    return tuple(settings)
-
-
 def unused_at_exits(
-    bound: float,
-    record: CascadeRecord,
-    thresholds: Sequence[float | None],
-    exits: NDArray[np.int64],
-    lost: NDArray[np.float64],
+    bound: float, so_far: Mapping[int, NDArray[np.bool_]], lost: NDArray[np.float64]
 ) -> dict[str, float]:
     """Get the part of the bound that calibration rows leave unused at each exit, by its name."""
     return {
         f"unused max_exit_loss stage {stage}": round(1 - float(lost[rows].mean()) / bound, 4)
-        for stage, rows in answered_so_far(record, thresholds, exits)
+        for stage, rows in so_far.items()
         if bound > 0 and rows.any()
     }

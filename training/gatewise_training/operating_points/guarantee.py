@@ -153,7 +153,8 @@ def certify(
         terms |= left_unused(promise.by_class, record.answers.truth, lost)
     if promise.by_exit is not None:
         terms["max_exit_loss"] = promise.by_exit
-        terms |= unused_at_exits(promise.by_exit, record, point.thresholds, exits, lost)
+        so_far = record.answered_so_far(point.thresholds, exits)
+        terms |= unused_at_exits(promise.by_exit, so_far, lost)
     return replace(measured, guarantee=terms)
 
 
@@ -214,8 +215,8 @@ def _tested(
                 found = f"{found}; by class {named}" if kept else None
             if found is not None and promise.by_exit is not None:
                 lost = lost_rows(record, reference, out)
-                settings = point.thresholds
-                kept = exits_pass(promise.by_exit, record, settings, out, lost, level)
+                so_far = record.answered_so_far(point.thresholds, out)
+                kept = exits_pass(promise.by_exit, so_far, lost, record.splitter, level)
                 found = f"{found}; by exit betting" if kept else None
             yield point, found
 
