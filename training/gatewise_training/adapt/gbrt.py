@@ -74,7 +74,9 @@ class AdaptGBRT(Growth, Adapt):
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost, packed_as, allow_missing, random_state, n_jobs, verbose
+    max_exit_loss, max_bytes, max_instance_cost
+        As for :class:`StagedCascade`.
+    packed_as, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than

@@ -57,7 +57,9 @@ class AdaptLin(Adapt):
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost, packed_as, random_state, n_jobs, verbose
+    max_exit_loss, max_bytes, max_instance_cost
+        As for :class:`StagedCascade`.
+    packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept.

@@ -36,7 +36,9 @@ class AdaptLstsq(AdaptLin):
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost, packed_as, random_state, n_jobs, verbose
+    max_exit_loss, max_bytes, max_instance_cost
+        As for :class:`StagedCascade`.
+    packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     penalties, stop, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.

@@ -33,7 +33,9 @@ class ConfidenceCascade(TrainedCascade):
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost, packed_as, allow_missing, random_state, n_jobs, verbose
+    max_exit_loss, max_bytes, max_instance_cost
+        As for :class:`StagedCascade`.
+    packed_as, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

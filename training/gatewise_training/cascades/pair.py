@@ -82,7 +82,9 @@ class PairCascade(CascadeClassifier):
         acquired as a whole.
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
-    budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost, guarantee
+    budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost
+        As for :class:`StagedCascade`.
+    guarantee, max_exit_loss
         As for :class:`StagedCascade`. A guarantee is certified on the rows that state figures.
     random_state : int, RandomState or None
         Of the choice of these rows.
