@@ -259,6 +259,8 @@ def _show(name: str, found: dict[str, Any]) -> None:
     rows = []
     for case in found["cases"]:
         what = f"{case['kind']} {case['bound']:g}" + " (regret)" * (case["loss"] == "regret")
+        if case["exits"] is not None:
+            what += f" (exits {case['exits']['bound']:g})"
         shares = (case["violated"], case["unused"], case["unused_by_binomial"])
         figures = (case["accuracy"], case["cost"], case["offload_rate"])
         rows.append(

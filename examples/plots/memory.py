@@ -1,13 +1,22 @@
-"""What a device of less memory gives up: the frontier, and its part within fewer bytes."""
+"""What a device of less memory gives up: the frontier, and those within fewer bytes."""
 
 from matplotlib import pyplot as plt
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_digits
+from sklearn.ensemble import ExtraTreesClassifier
 
 import gatewise as gw
 
-X, y = load_breast_cancer(return_X_y=True)
+X, y = load_digits(return_X_y=True)
+f0 = ExtraTreesClassifier(random_state=0)
 system = gw.StagedCascade(
-    n_stages=2, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
+    f0, n_stages=3, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
 )
-system.fit(X, y).plot_frontier()
+system.fit(X, y >= 5)
+
+_, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+for size in (64_000, 16_000, 4_000):
+    points = system.frontier_.within_bytes(size).hull().points
+    ax.plot([p.cost for p in points], [p.accuracy for p in points], ".-", label=f"{size} bytes")
+ax.set(xlabel="mean cost per instance", ylabel="accuracy on validation data")
+ax.legend(frameon=False)
 plt.savefig("memory.svg")
