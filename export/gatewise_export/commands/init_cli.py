@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gatewise.columns.cells import ISO
 from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise_export.commands.options import AsJson, Target
@@ -112,6 +113,8 @@ def _kind(name: str, facts: ColumnFacts) -> str:
 def _line(name: str, facts: ColumnFacts, kind: str) -> str:
     """A line of the file, with what the column holds as a comment."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
+    if kind == "time" and facts.forms[0] != ISO:
+        value = f'{{own = 1.0, kind = "time", format = "{facts.forms[0]}"}}'
     if kind == "drop":
         value = '{kind = "drop"}'
     holds = {

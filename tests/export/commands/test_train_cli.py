@@ -66,6 +66,14 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (put("hue", "red"), "'hue' is not numbers in 1 rows (as 'red') (--na red --impute or --drop"),
     (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
     (lambda f: f.assign(hue="2025-01-03"), "'hue' holds dates (as '2025-01-03') (--time hue"),
+    (
+        lambda f: f.assign(hue="13.04.2025"),
+        "'hue' holds dates (as '13.04.2025') (--time hue=%d.%m.%Y",
+    ),
+    (
+        lambda f: f.assign(hue="03/04/2025 08:30"),
+        "(--time 'hue=%d/%m/%Y %H:%M' or --time 'hue=%m/%d/%Y %H:%M' or --drop hue)",
+    ),
     (lambda f: f.assign(ash=np.nan, hue="x"), "To mend all: --drop ash --categorical hue"),
     (put("cultivar", "moon"), "class 'moon' has one row only"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),

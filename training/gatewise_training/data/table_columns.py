@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -96,7 +96,8 @@ class ColumnFacts:
     """What a column holds.
 
     `kind`: what it seems to be; text: nearly every cell is another. `odd`: the few cells that are
-    not of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers.
+    not of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers. `forms`: formats
+    that all dates are in.
     """
 
     kind: str
@@ -108,6 +109,7 @@ class ColumnFacts:
     n_odd: int = 0
     low: float = 0.0
     high: float = 0.0
+    forms: tuple[str, ...] = (ISO,)
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,26 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
                 kind, rows, missing, distinct, str(good[0]).strip()[:40],
                 tuple(str(cell).strip() for cell in odd), n_odd, min(numbers), max(numbers),
             )  # fmt: skip
+    forms = tuple(form for form in _usual_forms() if _all_read(counts, form))
+    if forms:
+        return ColumnFacts("time", rows, missing, distinct, example, forms=forms)
     kind = "text" if distinct > max(20, present / 2) else "category"
     return ColumnFacts(kind, rows, missing, distinct, example)
+
+
+def _usual_forms() -> Iterator[str]:
+    """Formats of dates that tables have beside ISO 8601, days before months first."""
+    for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
+        yield from (day, f"{day} %H:%M", f"{day} %H:%M:%S")
+
+
+def _all_read(counts: Counter[Any], form: str) -> bool:
+    try:
+        for cell in counts:
+            read_time(cell, form)
+    except InputError:
+        return False
+    return True
 
 
 def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFacts:
@@ -220,7 +240,8 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
         what = f"holds dates (as {facts.example!r})"
         if facts.odd:
             what += f", in {facts.n_odd:,} rows not (as {some})"
-        return "time", ColumnProblem(name, what, ((("time", name), *na), drop))
+        named = [name if form == ISO else f"{name}={form}" for form in facts.forms]
+        return "time", ColumnProblem(name, what, (*((("time", n), *na) for n in named), drop))
     what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
     if facts.distinct > MOST_CATEGORIES:
         return "category", ColumnProblem(name, what, (drop,))
