@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -102,7 +103,7 @@ def listed(doc: str, *sections: str) -> dict[str, str]:
 
 
 def described(name: Name) -> set[str]:
-    """Parameters that a section, or the prose in backticks, has; of fields also their comments."""
+    """Parameters that a section, or the prose in backticks, has; of fields also a string below."""
     docs = [name.doc]
     fields: set[str] = set()
     if inspect.isclass(name.what):
@@ -119,17 +120,14 @@ def described(name: Name) -> set[str]:
 
 @cache
 def fields_with_words(owner: type) -> set[str]:
-    """Fields of a class with a string below, or a comment above or beside them."""
-    source = textwrap.dedent(inspect.getsource(owner))
-    lines, found = source.splitlines(), set()
-    body = ast.parse(source).body[0].body  # type: ignore[attr-defined]
-    for node, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            below = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            above = lines[node.lineno - 2].lstrip().startswith("#")
-            if below or above or "  # " in lines[node.end_lineno - 1]:
-                found.add(node.target.id)
-    return found
+    """Fields of a class with a string below them; the site does not show comments."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
+    return {
+        node.target.id
+        for node, after in pairwise(body)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
 
 
 def faults(name: Name) -> Iterator[str]:
