@@ -128,7 +128,7 @@ class Channels(Signal):
     ----------
     name : str
         In the names of features: ``acc``.
-    indices : tuple of int
+    indices : tuple of int, default (0,)
         Of windows of shape (n, samples, channels); those of shape (n, samples) have channel 0.
     axes : tuple of str
         Names of the channels: ``("x", "y", "z")``; by default their indices.
