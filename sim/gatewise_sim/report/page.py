@@ -181,6 +181,10 @@ def _about(report: Report) -> str:
         f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
         plural(settings.get("workers") or 0, "cloud worker"),
     ]
+    if report.system.reasons.get("gateway"):
+        uplink = settings.get("uplink") or "none"
+        above = "" if uplink == "none" else f" with {uplink} above"
+        parts.insert(1, plural(settings.get("gateways") or 1, "gateway") + above)
     seconds = settings.get("seconds")
     parts.append(f"{duration(float(seconds))} of {report.workload}" if seconds else report.workload)
     how = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"

@@ -15,6 +15,7 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
+from gatewise_sim.report.page import render
 from gatewise_sim.report.tables import answer_tables
 
 pytestmark = pytest.mark.slow
@@ -402,3 +403,18 @@ def test_live_at_another_operating_point(small, processes):
     assert report["frontier"]["active"]["offload_rate"] <= 0.3
     assert report["run"]["devices"]["sent"] > 0
     assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_gateways_show_in_the_report(tiered):
+    run = simulate(
+        tiered.bundle, tiered.rows, tiered.truth,
+        devices=6, seconds=600.0, gateways=2, uplink="4g", link="wifi", seed=1,
+    )  # fmt: skip
+    report = run.report
+    reasons = report.system.reasons
+    assert reasons["gateway"] > 0
+    assert reasons["offloaded"] > 0
+    assert sum(stage.share for stage in report.stages) == pytest.approx(1.0)
+    assert all(stage.share > 0 for stage in report.stages)  # gateway's and cloud's among them
+    assert "2 gateways with 4g above" in render(report)
+    assert "gateways=2, uplink='4g'" in report.command
