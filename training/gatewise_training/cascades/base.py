@@ -56,6 +56,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
     max_bytes: int | None = None  # settings that a method need not have
     max_instance_cost: float | None = None
+    max_exit_loss: float | None = None
     packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
