@@ -4,10 +4,10 @@
 
 A staged cascade is fitted and tuned on 12,000 rows of Letters. From the other 8,000, the pool,
 calibration sets are drawn again and again with replacement, and each certifies an operating
-point; its true risk is the pool's. Of a bound at every exit the risk is the largest loss of what is
-answered up to any stage. Beside what is left unused stands the binomial's own floor:
-what the best test of a plain rate with the same bound and rows would leave unused. Writes
-guarantee.json into benchmarks/results; a quick look into .bench-cache/quick.
+point; its true risk is the pool's. Of bounds at every exit or of every class the risk is the
+largest loss of what is answered up to any stage, or of any class. Beside what is left unused stands
+the binomial's own floor: what the best test of a plain rate with the same bound and rows would
+leave unused. Writes guarantee.json into benchmarks/results; a quick look into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from gatewise.decision import labels, split
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import rate_pvalue
@@ -44,13 +45,16 @@ CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 EXIT_LOSS = 0.02
 """Bound on what is lost at every exit, beside the case's own."""
-Case = tuple[str, float, Literal["difference", "regret", "exits"]]
+CLASS_LOSS = {2: 0.02, 26: 0.1}
+"""Bound on what each class loses, by the number of classes, beside the case's own."""
+Case = tuple[str, float, Literal["difference", "regret", "exits", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),
     *(("max_loss", bound, "difference") for bound in (0.01, 0.02)),
     *(("max_loss", bound, "regret") for bound in (0.01, 0.02)),
     ("max_loss", 0.01, "exits"),
     ("offload_rate", 0.5, "exits"),
+    ("max_loss", 0.01, "classes"),
     *(("budget", bound, "difference") for bound in (6.0, 8.0)),
 )
 HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "offload rate")
@@ -124,6 +128,7 @@ def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64
         correct=np.stack([system.classes_[said] == y for said in answers]).astype(np.float64),
         exit_costs=np.array(costs),
         weights=np.ones(len(y)),
+        answers=ExitAnswers(y, np.stack(answers), len(system.classes_)),
     )
 
 
@@ -137,7 +142,15 @@ def _case(
     """Certify on many calibration sets; compare what was promised with the truth."""
     kind, bound, loss = case
     test = certify_regret if loss == "regret" else certify
-    promise = Promise(kind, bound, CONFIDENCE, by_exit=EXIT_LOSS if loss == "exits" else None)
+    answers = pool[0].answers
+    assert answers is not None
+    class_loss = CLASS_LOSS[answers.n_classes]
+    by_class = None
+    if loss == "classes":
+        classes = range(answers.n_classes)
+        by_class = ClassBounds.from_mappings(classes, max_loss=dict.fromkeys(classes, class_loss))
+    by_exit = EXIT_LOSS if loss == "exits" else None
+    promise = Promise(kind, bound, CONFIDENCE, by_class, by_exit)
     started = time.perf_counter()
     order = candidates(tuning, points, promise, rows=ROWS)
     laid_out = time.perf_counter() - started
@@ -164,25 +177,26 @@ def _case(
     else:
         risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
-    if loss == "exits":
-        at_exits = np.array([_worst_exit(pool[p.chain], p.thresholds) for p in true])
-        broken |= at_exits > EXIT_LOSS + 1e-12
+    parts = None
+    if loss in ("exits", "classes"):
+        of_parts, most = (_worst_exit, EXIT_LOSS) if by_exit else (_worst_class, class_loss)
+        lost = np.array([of_parts(pool[p.chain], p.thresholds) for p in true])
+        broken |= lost > most + 1e-12
+        parts = {
+            "bound": most,
+            "violated": int((lost > most + 1e-12).sum()) / resamplings,
+            "unused": 1 - float(lost.mean()) / most if true else None,
+        }
     return {
         "kind": kind,
         "bound": bound,
-        "loss": loss if kind == "max_loss" else None,
+        "loss": loss if kind == "max_loss" or loss in ("exits", "classes") else None,
         "candidates": len(order),
         "certified": len(true),
         "violated": int(broken.sum()) / resamplings,
         "violated_at_most": _allowed(resamplings),
         "unused": 1 - float(risks.mean()) / bound if true else None,
-        "exits": None
-        if loss != "exits"
-        else {
-            "bound": EXIT_LOSS,
-            "violated": int((at_exits > EXIT_LOSS + 1e-12).sum()) / resamplings,
-            "unused": 1 - float(at_exits.mean()) / EXIT_LOSS if true else None,
-        },
+        "parts": parts,
         "unused_by_binomial": _floor(kind, bound),
         "accuracy": _mean(p.accuracy for p in true),
         "cost": _mean(p.cost for p in true),
@@ -227,6 +241,15 @@ def _worst_exit(record: CascadeRecord, thresholds: Sequence[float | None]) -> fl
     )
 
 
+def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
+    """Largest loss of a class, as :func:`_worst_exit`."""
+    exits = record.exits(thresholds)
+    right = record.correct[exits, np.arange(len(exits))]
+    lost, answers = record.correct[-1] - right, record.answers
+    assert answers is not None
+    return max(float(lost[answers.truth == c].mean()) for c in range(answers.n_classes))
+
+
 def _mean(figures: Iterable[float]) -> float | None:
     values = list(figures)
     return sum(values) / len(values) if values else None
@@ -259,8 +282,8 @@ def _show(name: str, found: dict[str, Any]) -> None:
     rows = []
     for case in found["cases"]:
         what = f"{case['kind']} {case['bound']:g}" + " (regret)" * (case["loss"] == "regret")
-        if case["exits"] is not None:
-            what += f" (exits {case['exits']['bound']:g})"
+        if case["parts"] is not None:
+            what += f" ({case['loss']} {case['parts']['bound']:g})"
         shares = (case["violated"], case["unused"], case["unused_by_binomial"])
         figures = (case["accuracy"], case["cost"], case["offload_rate"])
         rows.append(
