@@ -180,3 +180,35 @@ def test_what_the_cloud_can_do_without_is_offloaded_as_in_python(tmp_path):
     said = c(rows)
     assert said.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
     assert said.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
+
+
+# -- flags that a build may lack ---------------------------------------------------------------
+
+
+def _has_fma() -> bool:
+    info = Path("/proc/cpuinfo")
+    return info.is_file() and " fma " in info.read_text().replace("\n", " ")
+
+
+@pytest.mark.skipif(not _has_fma(), reason="this processor has no fused multiply-add of x86-64")
+def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
+    """A board's own build may fuse multiply and add, as gcc does by default: sources forbid it."""
+    rng = np.random.default_rng(0)
+    line = LinearModel(
+        rng.normal(size=4).astype("f4"), rng.gamma(2.0, size=4).astype("f4"),
+        rng.normal(size=(4, 3)).astype("f4"), rng.normal(size=3).astype("f4"),
+    )  # fmt: skip
+    stages = (Stage(line, np.arange(4), "softmax"),)
+    rows = rng.normal(size=(64, 4)).astype("f4")
+    write_cascade(replace(cascade(), stages=stages, rows=rows), tmp_path, name="m")
+
+    def differs() -> bool:
+        sources = ["m.c", "m_names.c", "m_selftest.c", "main.c"]
+        command = [*(compiler() or ()), "-O2", "-mfma", *sources, "-o", "plain", "-lm"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        return subprocess.run([tmp_path / "plain"], capture_output=True, check=False).returncode > 0
+
+    assert not differs()
+    source = tmp_path / "m.c"
+    source.write_text(re.sub("#pragma (GCC optimize|STDC FP_CONTRACT).*", "", source.read_text()))
+    assert differs()  # the rows would show it

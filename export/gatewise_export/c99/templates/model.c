@@ -14,6 +14,8 @@
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) /* for builds without -ffp-contract=off */
+#pragma GCC optimize("fp-contract=off")
 #endif
 
 typedef char instance_has_its_declared_size[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];

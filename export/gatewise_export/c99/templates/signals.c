@@ -15,6 +15,8 @@ ${listing}*/
 #endif
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__) /* for builds without -ffp-contract=off */
+#pragma GCC optimize("fp-contract=off")
 #endif
 
 typedef char signals_have_their_declared_size[sizeof(${p}_signals) == ${P}_SIGNALS_BYTES ? 1 : -1];
