@@ -162,8 +162,7 @@ class Routes:
         local, goes_on, in_trouble = device.acquired, device.goes_on, device.in_trouble
         carried = np.zeros(len(plan.names), bool)
         cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
-        names_stage = False
-        gateway: GatewayRows | None = None
+        names_stage, gateway = False, None
         if plan.has_cloud:
             carried[plan.request_inputs] = True
             can_offload = _can_offload(plan, rows)
@@ -171,17 +170,7 @@ class Routes:
             goes_on &= can_offload
             in_trouble |= stuck
             _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), local)
-            if "gateway" in plan.tiers:
-                found = _on_gateway(bundle, plan, rows, can_offload)
-                can_offload = can_offload & found[2]
-            cloud, names_stage = _in_cloud(bundle, plan, rows, can_offload, backend)
-            if "gateway" in plan.tiers:
-                label, stage, goes_up = found
-                gateway = GatewayRows(
-                    goes_up, label, stage, Sizes.from_plan(plan, exits=names_stage)
-                )
-                cloud = np.where(goes_up, cloud, (label, stage))
-                names_stage = True
+            cloud, names_stage, gateway = _beyond_device(bundle, plan, rows, can_offload, backend)
         sets, which = np.unique(
             np.concatenate([local, local | carried]), axis=0, return_inverse=True
         )
@@ -350,6 +339,22 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     from gatewise_cloud.models.opaque_backends import chosen_backend
 
     return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
+
+
+def _beyond_device(
+    bundle: Bundle,
+    plan: StagePlan,
+    rows: NDArray[np.float32],
+    send: NDArray[np.bool_],
+    backend: str | None,
+) -> tuple[NDArray[np.int64], bool, GatewayRows | None]:
+    """As :func:`_in_cloud`, through a gateway if the bundle has stages there; what it says."""
+    if "gateway" not in plan.tiers:
+        return *_in_cloud(bundle, plan, rows, send, backend), None
+    label, stage, goes_up = _on_gateway(bundle, plan, rows, send)
+    cloud, names_stage = _in_cloud(bundle, plan, rows, goes_up, backend)
+    gateway = GatewayRows(goes_up, label, stage, Sizes.from_plan(plan, exits=names_stage))
+    return np.where(goes_up, cloud, (label, stage)), True, gateway
 
 
 def _on_gateway(

@@ -87,10 +87,14 @@ class VirtualFleet:
         # Instances offloaded by chance have been drawn by the time that a device gets them.
         may_send = self._sends | self._can_offload if self._chance else self._sends
         clock, rules = Clock(), AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only)
-        self.workers = workers = _workers(routes, settings, clock)
+        options = _worker_options(routes, settings)
+        self.workers = workers = [
+            VirtualWorker(clock, settings.service, promised=routes.disagreement_bound, **options)
+            for _ in range(settings.workers)
+        ]
         self.gateways: list[VirtualGateway] = []
         if routes.gateway is not None and settings.gateways:
-            sites = make_sites(routes, settings, clock, workers)
+            sites = make_sites(routes, settings, clock, workers, options)
             availability, brokers = sites.availability, sites.brokers
             self.gateways = sites.gateways
         else:
@@ -309,21 +313,15 @@ def _audit_rules(routes: Routes, settings: FleetSettings) -> AuditRules | None:
     return AuditRules.from_routes(routes, settings.audit, settings.seed)
 
 
-def _workers(routes: Routes, settings: FleetSettings, clock: Clock) -> list[VirtualWorker]:
-    service_rng = random.Random(f"{settings.seed}/service")
-    return [
-        VirtualWorker(
-            clock,
-            settings.service,
-            capacity=settings.queue,
-            plan=Plan(settings.max_batch, settings.wait_ms / 1000.0),
-            parallel=settings.parallel,
-            payload=bytes(routes.sizes.response(1000)),
-            rng=service_rng,
-            promised=routes.disagreement_bound,
-        )
-        for _ in range(settings.workers)
-    ]
+def _worker_options(routes: Routes, settings: FleetSettings) -> dict[str, Any]:
+    """What all workers and gateways of a run have in common: they draw from one stream."""
+    return {
+        "capacity": settings.queue,
+        "plan": Plan(settings.max_batch, settings.wait_ms / 1000.0),
+        "parallel": settings.parallel,
+        "payload": bytes(routes.sizes.response(1000)),
+        "rng": random.Random(f"{settings.seed}/service"),
+    }
 
 
 def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:

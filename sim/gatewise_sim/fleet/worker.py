@@ -124,9 +124,8 @@ class VirtualWorker:
             capacity=capacity, plan=lambda model: plan
         )
         self._batcher = self._make()
-        self.plan = plan
-        self.rng = rng
         self._parallel = parallel
+        self._rng = rng
         self._payload = payload
         self._promised = promised
         self._running: set[Batch] = set()
@@ -199,7 +198,7 @@ class VirtualWorker:
                 else:
                     self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
                 rows = sum(len(ticket.rows) for ticket in tickets)
-                seconds = self._service.draw(rows, len(tickets), self.rng)
+                seconds = self._service.draw(rows, len(tickets), self._rng)
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)

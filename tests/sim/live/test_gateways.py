@@ -40,10 +40,10 @@ def test_killed_gateways_come_back(tiered, nothing_left):
         settings(
             devices=4,
             gateways=2,
-            seconds=10.0,
+            seconds=12.0,
             workload="periodic:100ms",
             deadline_ms=600.0,
-            outages=Outages.parse("gateway:+2s-+4s"),
+            outages=Outages.parse("gateway:+2s-+5s"),
         ),
     )
     assert live.lost == 0
@@ -53,8 +53,11 @@ def test_killed_gateways_come_back(tiered, nothing_left):
         ("gateway", True),
     ]
     assert [each["restarts"] for each in live.gateways] == [1, 1]
-    back = live.faults[1]["at"]
+    fell, back = (fault["at"] for fault in live.faults)
     answers = live.answers
-    during = (answers.time > 2.1) & (answers.time < 3.9)
+    # On a busy machine an instance begins late and is answered within its deadline after that.
+    ends = answers.time + live.behind_ms["max"] / 1000.0 + 0.6
+    during = (answers.time > fell) & (ends < 5.0)
+    assert during.any()
     assert not (answers.route[during] == CLOUD).any()
     assert (answers.route[answers.time > back] == CLOUD).any()

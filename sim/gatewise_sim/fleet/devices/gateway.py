@@ -7,7 +7,7 @@ broker of its own, which its devices speak to, and has a link up to the cloud's 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -185,9 +185,16 @@ def usual_seconds(routes: Routes, settings: FleetSettings) -> list[float]:
 
 
 def make_sites(
-    routes: Routes, settings: FleetSettings, clock: Clock, above: Sequence[VirtualWorker]
+    routes: Routes,
+    settings: FleetSettings,
+    clock: Clock,
+    above: Sequence[VirtualWorker],
+    options: Mapping[str, Any],
 ) -> Sites:
-    """Build the gateways of a fleet, each with its broker, below the cloud's broker and workers."""
+    """Build the gateways of a fleet, each with its broker, below the cloud's broker and workers.
+
+    `options` are those of its workers, and of the gateways.
+    """
     assert routes.gateway is not None
     plan, outages, sizes = routes.plan, settings.outages, routes.gateway.sizes
     if routes.sizes.parts:
@@ -214,11 +221,7 @@ def make_sites(
                 path=path,
                 link=VirtualLink(settings.uplink, draws, None, draws),
                 limit=settings.queue,
-                capacity=settings.queue,
-                plan=above[0].plan,
-                parallel=settings.parallel,
-                payload=bytes(routes.sizes.response(1000)),
-                rng=above[0].rng,
+                **options,
             )
         )
     here = Availability(
