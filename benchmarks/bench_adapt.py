@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import harness, pages, peers, problems, summary
 from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_whole
+from benchmarks.record import BYTE_BOUNDS
 from gatewise.console import note, plain
 from gatewise.errors import InputError
 
@@ -82,6 +83,11 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
     if pages.OURS in results and len(results) > 1:
         n_test = sum(fold["n_test"] for fold in results[pages.OURS][0]["folds"])
         found["against"] = summary.compare(found, pages.OURS, n_test)
+        for bound in BYTE_BOUNDS.values():
+            kb = bound // 1024
+            found[f"against_{kb}_kb"] = summary.compare(
+                found, pages.OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
+            )
     found["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
     found["versions"] = harness.environment(PACKAGES)["versions"]
     return found

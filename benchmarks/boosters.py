@@ -15,7 +15,11 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit
+from gatewise_training.graphs.packed_size import packed_bytes
+from gatewise_training.learners.boosting import link_of
 
 LARGE = 5000
 """Above this many rows a model gets the high-cost model's capacity."""
@@ -46,9 +50,9 @@ class Booster:
 
     @property
     def nbytes(self) -> int:
-        """Size as flat node arrays: 21 bytes a node (feature, threshold, children, NaN, value)."""
-        trees = self.model.dump_model(num_iteration=self.rounds)["tree_info"]
-        return sum(21 * (2 * int(tree["num_leaves"]) - 1) for tree in trees)
+        """Size as tables of C99."""
+        trees = TreeEnsemble.from_lightgbm(self.model, num_iteration=self.rounds)
+        return sum(packed_bytes([Stage.from_model(trees, link_of(self.n_classes))], "c99"))
 
 
 def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict[str, Any]]:

@@ -41,6 +41,11 @@ from gatewise_training import methods
 
 QUICK_ROWS = 1500
 PACKAGES = ("numpy", "scikit-learn", "lightgbm", "numba")
+BOUNDS: dict[str, dict[str, Any]] = {
+    "staged": {},
+    "staged-1mb": {"max_stage_bytes": 2**18},
+    "staged-64kb": {"max_stage_bytes": 2**14},
+}
 CASCADES = (
     ("letter-bin", "staged"),
     ("letter-bin", "staged-64kb"),
@@ -131,9 +136,12 @@ def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
     problem = problems.get(name)
     (fold,) = problem.deal(0)
     fold = fold.thinned(QUICK_ROWS) if quick else fold
-    base, bounds = peers.VARIANTS.get(method, (method, {}))
     system: Any = methods.make(
-        base, feature_costs=problem.costs, max_loss=peers.MAX_LOSS, random_state=0, **bounds
+        "staged",
+        feature_costs=problem.costs,
+        max_loss=peers.MAX_LOSS,
+        random_state=0,
+        **BOUNDS[method],
     )
     system.fit(*fold.train, validation=fold.validation)
     told: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import peer_catboost, peer_cegb, peer_static
 from benchmarks.folds import Fold
 from benchmarks.problems import Problem
-from benchmarks.record import Point, finished
+from benchmarks.record import BYTE_BOUNDS, Point, finished
 from benchmarks.systems import own_choice, system_points
 from gatewise_training import methods as library
 from gatewise_training.data.validation_split import ValidationSplit
@@ -66,13 +66,12 @@ PEERS = {
 
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "staged-1mb": ("staged", {"max_stage_bytes": 2**18}),
-    "staged-64kb": ("staged", {"max_stage_bytes": 2**14}),
+    **{f"staged-{name}": ("staged", {"max_bytes": most}) for name, most in BYTE_BOUNDS.items()},
     "adapt-gbrt-gate": ("adapt-gbrt", {"stop": "gate"}),
     "adapt-lin-gate": ("adapt-lin", {"stop": "gate"}),
 }
-"""Our own methods under bounds, a quarter of the room a stage, so that four stages fit in it; and
-Adapt as in its paper, where by default validation chooses between the gate and f1's margin."""
+"""Our own methods fitted for so much room on the device, all stages together; and Adapt as in its
+paper, where by default validation chooses between the gate and f1's margin."""
 
 
 def methods() -> tuple[str, ...]:

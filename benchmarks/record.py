@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from benchmarks.folds import Fold, Truth
 from gatewise.costs import FeatureCosts
 
-BYTE_BOUNDS = (2**20, 2**16)
-"""Points are also shown for devices with this much room for models."""
+BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
+"""Room for models of the devices that points are shown for, too; a method of ours that was fitted
+for it has this name behind its own."""
 
 COLUMNS = (
     "val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes",
@@ -34,7 +35,7 @@ class Point:
     cost: float  # an offloaded instance pays the union of device's and cloud's features
     cost_paper: float  # it pays the cloud's features only
     offload_rate: float = 0.0
-    nbytes: int = 0  # of the device's models as flat arrays
+    nbytes: int = 0  # of the device's models as tables of C99
 
     @classmethod
     def single(
@@ -100,7 +101,7 @@ def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
     common = np.array(np.bincount(fold.train[1]).argmax())
     pool = [Point.single((common, fold.judges), (common, fold.truth), 0.0), *points]
     kept: dict[Point, None] = {}
-    for bound in (math.inf, *BYTE_BOUNDS):
+    for bound in (math.inf, *BYTE_BOUNDS.values()):
         best = -1.0
         for point in sorted(pool, key=lambda p: (p.val_cost, -p.val_accuracy)):
             if point.nbytes <= bound and point.val_accuracy > best + 1e-12:

@@ -7,9 +7,8 @@ no cut, no loss.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,10 @@ class _Fold:
     def of(cls, fold: Mapping[str, Any]) -> _Fold:
         points = tuple(Point(*row) for row in fold["points"])
         return cls(fold["n_test"], points, Point(*fold["own"]) if fold["own"] else None)
+
+    def within(self, nbytes: int) -> _Fold:
+        """The points of devices with so much room."""
+        return replace(self, points=tuple(p for p in self.points if p.nbytes <= nbytes))
 
     @property
     def best(self) -> Point:
@@ -91,9 +94,17 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
         rules: dict[str, Rule] = {"within_1": _within(), "within_1_slack": _within(slack=SLACK)}
         if all(f.own for seed in seeds for f in seed):
             rules["own_choice"] = lambda f, _top: f.own
-        for bound in BYTE_BOUNDS:
-            rules[f"within_1_{bound // 1024}_kb"] = _within(nbytes=bound)
         cells = results[method]
+        bounded: dict[str, Any] = {}
+        for name, bound in BYTE_BOUNDS.items():
+            fitted = folds.get(f"{method}-{name}", [])
+            fitted = fitted if len(fitted) == len(seeds) else seeds
+            small = [[f.within(bound) for f in seed] for seed in fitted]
+            with_tops = list(zip(small, _cycled(references, len(small)), strict=True))
+            bounded[f"within_1_{bound // 1024}_kb"] = _rule(
+                problem, with_tops, _within(), top_accuracy
+            )
+            bounded[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
         out["methods"][method] = {
             "seeds": [c["seed"] for c in cells],
             "code": sorted({c["code"] for c in cells}),
@@ -102,16 +113,16 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
             "fit_seconds": _mean([sum(f["seconds"] for f in c["folds"]) for c in cells]),
             **{name: _rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
             "at_budgets": _at_budgets(problem, seeds),
+            **bounded,
             "about": cells[0]["folds"][0]["about"],
         }
     out["top_accuracy_of_seeds"] = tops
     return out
 
 
-def _within(*, slack: float = 0.0, nbytes: float = math.inf) -> Rule:
+def _within(*, slack: float = 0.0) -> Rule:
     def rule(fold: _Fold, top: _Fold) -> Point | None:
-        small = [p for p in fold.points if p.nbytes <= nbytes]
-        return pick_floor(small, top.best.val_accuracy - ALLOWED + slack)
+        return pick_floor(fold.points, top.best.val_accuracy - ALLOWED + slack)
 
     return rule
 
@@ -159,7 +170,12 @@ def _at_budgets(problem: Problem, seeds: Sequence[Sequence[_Fold]]) -> list[dict
 
 
 def compare(
-    summary: Mapping[str, Any], ours: str, n_test: int, level: float = 0.05
+    summary: Mapping[str, Any],
+    ours: str,
+    n_test: int,
+    level: float = 0.05,
+    *,
+    accuracies: str = "at_budgets",
 ) -> dict[str, Any]:
     """Compare a method with every other at every budget: paired differences over seeds.
 
@@ -169,14 +185,16 @@ def compare(
     and by ``plain`` ones: means further apart than 0.1 %.
     """
     mine = summary["methods"][ours]
-    peers = [m for m in summary["methods"] if m != ours]
+    peers = [
+        m for m in summary["methods"] if m not in (ours, *(f"{ours}-{b}" for b in BYTE_BOUNDS))
+    ]
     gaps: dict[str, list[float]] = {}
     raw: list[float] = []
     for peer in peers:
         theirs = summary["methods"][peer]
         shared = [s for s in mine["seeds"] if s in theirs["seeds"]]
         gaps[peer] = []
-        for a, b in zip(mine["at_budgets"], theirs["at_budgets"], strict=True):
+        for a, b in zip(mine[accuracies], theirs[accuracies], strict=True):
             gap = np.array(
                 [
                     a["of_seeds"][mine["seeds"].index(s)] - b["of_seeds"][theirs["seeds"].index(s)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from benchmarks.record import Point
 from gatewise.acquisition import at_exits, exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
 from gatewise.tiers import cascade_costs
+from gatewise_training.graphs.packed_size import packed_bytes
 
 
 def system_points(system: Any, fold: Fold) -> list[Point]:
@@ -35,7 +36,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             for (x, truth), cloud in zip(parts, clouds, strict=True)
         ]
         union, paper = _exit_costs(system, stages, fold.test[0])
-        sizes = np.cumsum([stage_bytes(stage) for stage in stages])
+        sizes = np.cumsum(packed_bytes(stages, "c99"))
         for point in system.frontier_.points:
             if point.chain != number:
                 continue
@@ -78,7 +79,7 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
         float(chosen.cost(x).mean()),
         float(chosen.cost(x, accounting="paper").mean()),
         float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
-        sum(stage_bytes(stage) for stage in chosen.stages_),
+        sum(packed_bytes(chosen.stages_, "c99")),
     )
 
 
@@ -127,12 +128,6 @@ def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | 
     if f0 is None:
         return None
     return truth.ask(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
-
-
-def stage_bytes(stage: Any) -> int:
-    """Size of a stage's model as the flat arrays that it is."""
-    parts = [getattr(stage.model, f.name) for f in fields(stage.model)]
-    return sum(p.nbytes for p in parts if isinstance(p, np.ndarray))
 
 
 def _exit_costs(

@@ -49,6 +49,20 @@ def test_bounds_of_size_leave_large_models_out(found):
     assert figures["within_1_64_kb"]["reached"]["mean"] == 0
 
 
+def test_a_method_fitted_for_a_bound_of_size_stands_for_it():
+    large = [cell(0, row(0.5, 0, 0.5, 0), row(0.96, 6, 0.95, 6, 2**17))]
+    small = [cell(0, row(0.5, 0, 0.5, 0), row(0.955, 9, 0.94, 9, 2**15))]
+    peer = [cell(0, row(0.5, 0, 0.5, 0), row(0.951, 12, 0.93, 12, 2**14))]
+    found = summary.summarise(
+        problems.get("breast_cancer"), {"staged": large, "staged-64kb": small, "dear": peer}
+    )
+    assert found["methods"]["staged"]["within_1_64_kb"]["cut"]["mean"] == pytest.approx(0.7)
+    assert found["methods"]["staged"]["within_1_8_kb"]["reached"]["mean"] == 0
+    against = summary.compare(found, "staged", 1000, accuracies="at_budgets_64_kb")
+    assert list(against) == ["dear"]
+    assert max(against["dear"]["difference"]) == pytest.approx(0.94 - 0.5)
+
+
 def test_budgets_pick_by_validation_and_report_test(found):
     points = [Point(0.5, 0, 0.5, 0, 0), Point(0.7, 3, 0.99, 3, 3), Point(0.9, 4, 0.1, 9, 9)]
     assert summary.pick_budget(points, 3.5).accuracy == 0.99
