@@ -1,0 +1,346 @@
+"""Our cascade beside neural feature acquisition at hard budgets of features, by its authors' code.
+
+    git clone https://github.com/a-norcliffe/SEFA FOLDER
+    python3 -m venv ENV && ENV/bin/pip install torch torchmetrics numpy scikit-learn
+    python -m benchmarks.bench_neural --field FOLDER --python ENV/bin/python
+    python -m benchmarks.bench_neural --field FOLDER --python ENV/bin/python --only mbne_tiny
+
+SEFA, DIME, GDFS and Opportunistic RL are run as that repository has them, in a process and an
+environment of their own, with the epochs of its configurations. Every feature costs 1; a method
+acquires at most 5, 10 or 15 of each instance, and the mean is over 0, 1, 2, ... features. Rows are
+the same for all; validation chooses and test rows only report. Each fit is kept under .bench-cache/
+and read from there. Writes neural.json and neural.md into benchmarks/results. Without the clone
+nothing is run. GATEWISE_FIELD and GATEWISE_FIELD_PYTHON stand for the two options.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import harness
+from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks.neural_methods import (
+    CONFIGS,
+    MOST_VALIDATION_ROWS,
+    Answers,
+    Peers,
+    cascade,
+)
+from benchmarks.neural_tasks import (
+    MEAN,
+    MOST_FEATURES,
+    BySeed,
+    Task,
+    ahead,
+    draw,
+    figures,
+    led,
+    mean_over_steps,
+    score,
+)
+from gatewise.console import note, plain
+
+SEEDS: Mapping[str, tuple[int, ...]] = {
+    "mbne_tiny": (0,),
+    "letter-26": (0,),
+    "thyroid": (0,),
+    "digits": (0,),
+    "statlog_heart": (0, 1, 2),
+}
+"""Data sets, and the seeds of fits and of drawn parts."""
+HOURS = {
+    "opportunistic": "its 20,000 episodes would take 48 CPU minutes on statlog_heart, the "
+    "smallest set, and hours on the others",
+    "sefa": "it takes a gradient of every class for each of 200 samples at every acquisition",
+}
+NOT_RUN: Mapping[tuple[str, str], str] = {
+    **{(name, "opportunistic"): HOURS["opportunistic"] for name in SEEDS},
+    **{(name, "sefa"): HOURS["sefa"] for name in ("letter-26", "digits")},
+}
+"""Set and peer, and why they are left out of a run; --all runs them too."""
+OURS = "gatewise"
+TITLES = {
+    OURS: "`StagedCascade`",
+    "sefa": "SEFA",
+    "dime": "DIME",
+    "gdfs": "GDFS",
+    "opportunistic": "Opportunistic RL",
+}
+PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba")
+KEPT = CACHE / "neural"
+Found = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 0 without the peers, 2 for bad input, 130 after Ctrl-C."""
+    parser = harness.parser("bench_neural", __doc__, "the first seed, kept fits only", SEEDS)
+    parser.description, parser.formatter_class = __doc__, RawDescriptionHelpFormatter
+    given = os.environ.get
+    parser.add_argument("--field", metavar="FOLDER", default=given("GATEWISE_FIELD"))
+    parser.add_argument("--python", metavar="FILE", default=given("GATEWISE_FIELD_PYTHON"))
+    parser.add_argument("--all", action="store_true", help="run also what takes hours")
+    parser.add_argument("--kept", action="store_true", help="no new fit of a peer: what is kept")
+    options = parser.parse_args(arguments)
+
+    def action() -> int:
+        if options.field is None:
+            note("the peers' code is not given: name a clone of it with --field; nothing is run")
+            return 0
+        peers = Peers.found(Path(options.field), Path(options.python or sys.executable))
+        sets = harness.chosen_parts(options, SEEDS)
+        found: Found = {
+            "settings": {
+                "most_features": MOST_FEATURES,
+                "configurations": {model: list(tried) for model, tried in CONFIGS.items()},
+                "most_validation_rows": dict(MOST_VALIDATION_ROWS),
+                "peers": "https://github.com/a-norcliffe/SEFA",
+                "peers_commit": peers.commit,
+            },
+            **harness.environment(PACKAGES),
+            "sets": {},
+        }
+        for name in sets:
+            seeds = SEEDS[name][:1] if options.quick else SEEDS[name]
+            ways = {"kept": options.kept or options.quick, "every": options.all}
+            found["sets"][name] = _measure(name, seeds, peers, **ways)
+        found["summary"] = summary(found["sets"])
+        out = harness.out_folder(options, whole=sets == list(SEEDS))
+        harness.write_results(out, "neural", plain(found), page(found))
+        return 0
+
+    return harness.run_command(action, "stopped; finished fits are kept")
+
+
+def _measure(name: str, seeds: Sequence[int], peers: Peers, *, kept: bool, every: bool) -> Found:
+    methods: Found = {}
+    task = draw(name, seeds[0])
+    for seed in seeds:
+        task = draw(name, seed)
+        runs = {OURS: _ours(task)}
+        for model, tried in CONFIGS.items():
+            long = (name, model) in NOT_RUN and not every
+            if (run := _peer(task, model, tried, peers, kept=kept or long)) is not None:
+                runs[model] = run
+        for method, run in runs.items():
+            mine = methods.setdefault(method, {"curves": {}, "figures": {}, "cpu_seconds": {}})
+            mine["curves"][seed] = run["curve"]
+            mine["figures"][seed] = figures(run["curve"], task.budgets())
+            mine["cpu_seconds"][seed] = run["about"]["cpu_seconds"]
+            mine.setdefault("about", {})[seed] = run["about"]
+    rows = [len(part[1]) for part in (task.train, task.validation, task.test)]
+    return {
+        "metric": task.metric,
+        "features": task.n_features,
+        "classes": task.n_classes,
+        "rows": rows,
+        "methods": methods,
+    }
+
+
+def _ours(task: Task) -> Found:
+    version = code_version("benchmarks.neural_methods")
+    digest = hashlib.sha256(json.dumps([task.digest, task.seed, version]).encode()).hexdigest()
+    path = KEPT / f"{task.name}.{OURS}.{task.seed}.{digest[:16]}.json"
+    if not path.is_file():
+        write_whole(path, json.dumps(plain(_run(task, cascade(task)))))
+        note(f"{task.name} seed {task.seed}: fitted {OURS}")
+    found: Found = json.loads(path.read_text())
+    return found
+
+
+def _run(task: Task, answers: Answers) -> Found:
+    return {"curve": [score(p, task.test[1]) for p in answers.test], "about": answers.about}
+
+
+def _peer(
+    task: Task, model: str, tried: Sequence[int], peers: Peers, *, kept: bool
+) -> Found | None:
+    """Run a peer's configurations; validation chooses. None if none is kept and none shall run."""
+    best: tuple[float, Answers] | None = None
+    for config in tried:
+        if kept and not peers.is_kept(task, model, config, KEPT):
+            continue
+        answers = peers.run(task, model, config, KEPT)
+        assert answers.validation is not None
+        held = peers.validation_labels(task, model)
+        mean = mean_over_steps([score(p, held) for p in answers.validation])
+        note(f"{task.name} seed {task.seed}: {model} {config}, validation {mean:.4f}")
+        if best is None or mean > best[0]:
+            best = mean, answers
+    return None if best is None else _run(task, best[1])
+
+
+def summary(sets: Mapping[str, Found]) -> Found:
+    """Count the cells that we lead, of all peers and of each, and our share of the CPU time."""
+    cells, lead = 0, 0
+    against: Found = {}
+    for found in sets.values():
+        by_seed = {name: _by_seed(method) for name, method in found["methods"].items()}
+        ours = by_seed.pop(OURS)
+        if not by_seed:
+            continue
+        best = led(ours, by_seed)
+        cells, lead = cells + len(best), lead + sum(best.values())
+        for peer, theirs in by_seed.items():
+            won = ahead(ours, theirs)
+            mine = against.setdefault(peer, {"cells": 0, "led": 0, "ours": 0.0, "theirs": 0.0})
+            mine["cells"] += len(won)
+            mine["led"] += sum(won.values())
+            seconds = found["methods"][peer]["cpu_seconds"]
+            mine["theirs"] += sum(seconds.values())
+            mine["ours"] += sum(found["methods"][OURS]["cpu_seconds"][seed] for seed in seconds)
+    for mine in against.values():
+        mine["share_of_time"] = mine["ours"] / mine["theirs"]
+    return {"cells": cells, "led": lead, "against": against}
+
+
+def _by_seed(method: Found) -> BySeed:
+    found: BySeed = method["figures"]
+    return found
+
+
+def page(found: Found) -> str:
+    """Write the page: the cells, the CPU time, what was left out, the settings."""
+    total = found["summary"]
+    share = 100 * total["led"] / max(1, total["cells"])
+    lines = [
+        "# Neural feature acquisition",
+        "",
+        "Test AUROC (two classes) or accuracy (more) in percent when each instance may acquire at "
+        f"most so many features, at a price of 1 each; *{MEAN}*: over 0, 1, 2, ... features, the "
+        f"area by trapezes up to {MOST_FEATURES} features, or all there are. One fit of a method "
+        "gives all its rows of a set. Mean over seeds, ± standard error. Bold: the highest.",
+        "",
+        f"Of {total['cells']} cells `StagedCascade` leads {total['led']} ({share:.0f} %) before "
+        "all peers that were run on them.",
+        "",
+        _line("set", "features", *TITLES.values(), "highest"),
+        _rule(3 + len(TITLES)),
+    ]
+    for name, part in found["sets"].items():
+        columns = next(iter(_by_seed(part["methods"][OURS]).values()))
+        lines += [_cells(name, part, column) for column in columns]
+    lines += ["", *_times(found), "", *_against(total), "", *_notes(found)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _rule(n: int) -> str:
+    return _line(*["---"] * n)
+
+
+def _cells(name: str, part: Found, column: str) -> str:
+    values = {
+        method: [100 * each[column] for each in _by_seed(mine).values()]
+        for method, mine in part["methods"].items()
+    }
+    highest = max(values, key=lambda method: float(np.mean(values[method])))
+    texts = {m: _figure(v) for m, v in values.items()} | {
+        highest: f"**{_figure(values[highest])}**"
+    }
+    shown = [texts.get(method, "") for method in TITLES]
+    return _line(f"{name}, {part['metric']}", column, *shown, TITLES[highest])
+
+
+def _figure(values: Sequence[float], digits: int = 2) -> str:
+    text = f"{np.mean(values):.{digits}f}"
+    if len(values) < 2:
+        return text
+    return f"{text} ± {np.std(values, ddof=1) / np.sqrt(len(values)):.{digits}f}"
+
+
+def _times(found: Found) -> list[str]:
+    lines = [
+        "CPU seconds of a fit, one thread; of the peers of one configuration, without the search "
+        "for it:",
+        "",
+        _line("set", "rows to fit, validate, test", "features", *TITLES.values()),
+        _rule(3 + len(TITLES)),
+    ]
+    for name, part in found["sets"].items():
+        shown = [
+            _figure(list(part["methods"][method]["cpu_seconds"].values()), 0)
+            if method in part["methods"]
+            else ""
+            for method in TITLES
+        ]
+        rows = " / ".join(f"{n:,}" for n in part["rows"])
+        lines.append(_line(name, rows, str(part["features"]), *shown))
+    return lines
+
+
+def _against(total: Found) -> list[str]:
+    lines = [
+        "Against each, on the sets and seeds that both have:",
+        "",
+        _line("peer", "cells", "we lead", "share of its CPU time"),
+        _rule(4),
+    ]
+    for peer, mine in total["against"].items():
+        lead = f"{mine['led']} ({100 * mine['led'] / mine['cells']:.0f} %)"
+        share = f"{100 * mine['share_of_time']:.0f} %"
+        lines.append(_line(TITLES[peer], str(mine["cells"]), lead, share))
+    return lines
+
+
+def _notes(found: Found) -> list[str]:
+    settings = found["settings"]
+    configs = ", ".join(
+        f"{TITLES[m]} {' or '.join(map(str, n))}" for m, n in settings["configurations"].items()
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    missing = [
+        f"- Not run: {TITLES[peer]} on {name}{_reason(name, peer)}."
+        for name, part in found["sets"].items()
+        for peer in CONFIGS
+        if peer not in part["methods"]
+    ]
+    return [
+        "How it was done:",
+        "",
+        f"- Peers: {settings['peers']}, commit {settings['peers_commit'][:12]}, torch "
+        f"{_torch(found)}; configuration of their nine: {configs}. Epochs, learning rates and the "
+        "model that is kept as there; all features as continuous ones.",
+        "- Two things about their run are set here: what `einsum` gives is made contiguous, "
+        "without which SEFA fails on this torch; and objects made before a fit are kept from the "
+        "garbage collection that they call at every acquisition, which is most of their time "
+        "otherwise. Both leave the results as they are.",
+        f"- SEFA validates on {MOST_VALIDATION_ROWS['sefa']} rows at most, since it acquires on "
+        "all of them after each of 120 epochs; the other validation rows it gets to fit.",
+        "- `StagedCascade`: one fit with `max_instance_cost` at the most features and as many "
+        "stages; for each budget validation chooses among the operating point at it and each "
+        "stage alone. With fewer than 300 validation rows it cross-fits on these and the rows to "
+        "fit, and the operating point answers.",
+        *missing,
+        "",
+        f"Versions: {versions}. `make bench-neural` writes this page.",
+    ]
+
+
+def _reason(name: str, peer: str) -> str:
+    reason = NOT_RUN.get((name, peer))
+    return f": {reason}" if reason else ""
+
+
+def _torch(found: Found) -> str:
+    for part in found["sets"].values():
+        for method, mine in part["methods"].items():
+            if method != OURS:
+                return str(next(iter(mine["about"].values()))["torch"])
+    return "not run"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
