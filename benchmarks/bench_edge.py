@@ -27,7 +27,7 @@ from benchmarks.edge_models import Model, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device, StageRunner
-from gatewise_edge.sensors.feature_reader import Meter, Reading, RowSource
+from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
 NOOP = "noop"
@@ -131,12 +131,12 @@ def _visit(model: Model) -> Call:
     """Walk the first stage's trees and acquire features node by node, from a row at hand."""
     runner = StageRunner(model.bundle)
     manifest = model.bundle.manifest
-    meter, names, n = Meter(manifest.feature_costs()), manifest.feature_names, model.rows.shape[1]
+    meter, names = Meter(manifest.feature_costs()), manifest.feature_names
     threshold, rows = runner.thresholds[0], cycle(model.rows)
 
     def call() -> object:
-        reading = Reading(RowSource(next(rows), n), names, meter)
-        output = runner.visit(0, reading, allow_missing=False, remaining=lambda: 1.0)
+        reading = Reading(next(rows), names, meter, lambda: 1.0)
+        output = runner.visit(0, reading, allow_missing=False)
         return output.stops(threshold)
 
     return call

@@ -111,7 +111,7 @@ def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float6
     """Get :func:`probabilities` of one row's float32 margins, shape (n_classes,)."""
     if link == "sigmoid":
         p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
-        return np.array([1.0 - p, p])
+        return np.array((1.0 - p, p))
     of_row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
     return of_row
 

@@ -82,7 +82,7 @@ class DecisionPoint:
 OwnPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # frozen, it would take five times as long to make
 class Answer:
     """The one answer to an instance.
 

@@ -360,8 +360,8 @@ class Device:
         except InputError as error:
             self._stats.failed(error)
             raise
-        reading = Reading(source, installed.plan.names, installed.meter)
-        deadline = started + self.deadline_ms / 1000.0 - self._guard
+        clock, deadline = self._clock, started + self.deadline_ms / 1000.0 - self._guard
+        reading = Reading(source, installed.plan.names, installed.meter, lambda: deadline - clock())
         pending = Pending(installed, reading, started, deadline, hold)
         return self._counted(pending, self._flow.start)
 
@@ -394,6 +394,6 @@ class Device:
             self._stats.failed(error)
             raise
         if isinstance(made, Answer):
-            self._stats.answered(pending, made, self._clock())
+            self._stats.answered(pending, made, self._clock)
             self._flow.audit(pending, made)
         return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Final, get_args
 
@@ -28,7 +27,7 @@ class DeviceStats:
     def __init__(self, observe: Observe | None, file: PacerFile | None) -> None:
         self._observe = observe
         self._file = file
-        self._counts: Counter[str] = Counter(dict.fromkeys(_COUNTS, 0))
+        self._counts = dict.fromkeys(_COUNTS, 0)
         self._counting = threading.Lock()
 
     @property
@@ -42,20 +41,22 @@ class DeviceStats:
         if self._file is not None:
             self._file.save()
 
-    def answered(self, pending: Pending, answer: Answer, now: float) -> None:
-        """Count an instance's answer."""
+    def answered(self, pending: Pending, answer: Answer, clock: Callable[[], float]) -> None:
+        """Count an instance's answer; `clock` in seconds, steady."""
         pace = None if pending.installed.gate is None else pending.installed.gate.pace
         if pace is not None:
             used = None
             if pending.offloaded or answer.route == "edge":
                 size = 0.0 if pending.request is None else pending.request.bytes_per_row
                 used = pace.used(sent=pending.offloaded, size=size, cost=answer.cost)
+            now = clock()
             pace.observe(pending.score, used, now)
             if self._file is not None:
                 self._file.save_when_due(now)
         with self._counting:
             self._counts[answer.route] += 1
-            self._counts["paced"] += answer.paced
+            if answer.paced:
+                self._counts["paced"] += 1
         self._report(answer)
 
     def failed(self, error: Exception) -> None:

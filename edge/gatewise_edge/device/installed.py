@@ -33,7 +33,8 @@ from gatewise_edge.sensors.feature_reader import (
     JpegSource,
     Meter,
     RawRowSource,
-    RowSource,
+    Values,
+    row_values,
 )
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.windows import WindowSource
@@ -169,8 +170,8 @@ class Installed:
             raise InputError(f"instances of shape {X.shape}; they must have {self.width} features")
         return X
 
-    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource:
-        """Source of an instance's values: the row given, else the sensors.
+    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
+        """Source of an instance's values, or all of them: the row given, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
@@ -190,7 +191,7 @@ class Installed:
                 return JpegSource(row, spec)
             if spec is not None and np.shape(row) == spec.shape:  # type: ignore[arg-type]
                 row = np.reshape(row, -1)  # type: ignore[arg-type]
-            return RowSource(row, self.width, self.columns)  # type: ignore[arg-type]
+            return row_values(row, self.width, self.columns)  # type: ignore[arg-type]
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source

@@ -90,7 +90,6 @@ class OffloadFlow:
             x = reading.acquire(
                 plan.request_inputs,
                 allow_missing=plan.cloud_takes_nan,
-                timeout=max(0.0, pending.deadline - self._clock()),
                 spare=plan.cloud_takes_nan,
             )
         except SensorError:
@@ -107,14 +106,9 @@ class OffloadFlow:
         installed = pending.installed
         runner, plan, gate = installed.runner, installed.plan, installed.gate
 
-        def remaining() -> float:
-            return pending.deadline - self._clock()
-
         for s, threshold in enumerate(runner.thresholds[: plan.n_here]):
             try:
-                finished = runner.visit(
-                    s, pending.reading, allow_missing=plan.stages_take_nan, remaining=remaining
-                )
+                finished = runner.visit(s, pending.reading, allow_missing=plan.stages_take_nan)
             except SensorError as error:
                 pending.error = error
                 return False
@@ -175,7 +169,6 @@ class OffloadFlow:
                 x = reading.acquire(
                     plan.request_inputs,
                     allow_missing=plan.cloud_takes_nan,
-                    timeout=pending.deadline - self._clock(),
                     spare=plan.cloud_takes_nan,
                 )
         except SensorError as error:
@@ -212,13 +205,13 @@ class OffloadFlow:
         index = int(response.labels[row])
         return self._answer(
             pending,
-            label=plan.classes[index],
-            index=index,
-            probabilities=response.probabilities[row].astype(np.float64),
-            route="cloud",
-            stage=stage,
-            extra_cost=plan.offload_price if stage == plan.n_stages else plan.gateway_price,
-            reason=reason,
+            plan.classes[index],
+            index,
+            response.probabilities[row].astype(np.float64),
+            "cloud",
+            stage,
+            plan.offload_price if stage == plan.n_stages else plan.gateway_price,
+            reason,
         )
 
     # -- answers ---------------------------------------------------------------------------
@@ -238,21 +231,14 @@ class OffloadFlow:
         finished = pending.finished
         assert finished is not None
         classes, output = pending.installed.plan.classes, finished.label
-        return self._answer(
-            pending,
-            label=classes[int(output)] if classes else output,  # a value where there are none
-            index=int(output) if classes else -1,
-            probabilities=finished.probabilities,
-            route=route,
-            stage=pending.stage,
-            extra_cost=extra_cost,
-            reason=reason,
-        )
+        index = int(output) if classes else -1
+        label = classes[index] if classes else output  # a value where there are none
+        found = finished.probabilities
+        return self._answer(pending, label, index, found, route, pending.stage, extra_cost, reason)
 
     def _answer(
         self,
         pending: Pending,
-        *,
         label: Hashable,
         index: int,
         probabilities: NDArray[np.float64],
@@ -263,17 +249,17 @@ class OffloadFlow:
     ) -> Answer:
         feature_cost, acquired = pending.reading.charge
         return Answer(
-            label=label,
-            class_index=index,
-            probabilities=probabilities,
-            route=route,
-            stage=stage,
-            cost=feature_cost + extra_cost,
-            feature_cost=feature_cost,
-            latency_ms=1000.0 * (self._clock() - pending.started),
-            reason=reason,
-            acquired=acquired,
-            paced=pending.paced,
+            label,
+            index,
+            probabilities,
+            route,
+            stage,
+            feature_cost + extra_cost,
+            feature_cost,
+            1000.0 * (self._clock() - pending.started),
+            reason,
+            acquired,
+            pending.paced,
         )
 
 

@@ -9,9 +9,9 @@ nothing until they are acquired.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol, Self
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,41 +23,20 @@ from gatewise.models.instances import InstanceSpec
 from gatewise.models.jpeg import check_jpeg, decode_jpeg
 from gatewise_edge.errors import SensorError
 
+#: Up to so many values Python's sum takes less time than two of numpy's calls.
+_FEW: Final = 64
+
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-class FeatureValues:
-    """Values of one instance, as far as they have been read.
-
-    `values` is NaN where nothing was read, `have` marks what was read, and `failures` holds the
-    error of each failed sensor's features: it is not read again for the same instance.
-    """
-
-    __slots__ = ("failures", "have", "values")
-
-    def __init__(self, values: Values, have: Mask) -> None:
-        self.values = values
-        self.have = have
-        self.failures: dict[int, SensorError] = {}
-
-    @classmethod
-    def unread(cls, n_features: int) -> Self:
-        """Values of which none has been read."""
-        return cls(np.full(n_features, np.nan, np.float32), np.zeros(n_features, np.bool_))
-
-
 class FeatureSource(Protocol):
-    """Where the values of one instance come from."""
-
-    def start(self) -> FeatureValues:
-        """Begin with an instance: the values that are at hand."""
-        ...
+    """Where the values of one instance are read from."""
 
     def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Enter the values of `features`, and perhaps of more, in `known`.
+        """Enter the values of `features`, and perhaps of more, in `known`, and that it has them.
 
         With `spare` a failed sensor is entered there and the others are read; else, or if a sensor
         does not return within `timeout` seconds, it raises SensorError.
@@ -66,35 +45,52 @@ class FeatureSource(Protocol):
 
 
 class Meter:
-    """Costs of sets of features, remembered: instances visit one of a few sets."""
+    """Costs of sets of features, remembered: instances visit one of a few sets.
+
+    `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices.
+    """
 
     def __init__(self, costs: FeatureCosts) -> None:
         self.costs = costs
-        self._remembered = lru_cache(maxsize=256)(self._charge)
+        self.charge = lru_cache(maxsize=256)(self._charge)
 
-    def charge(self, acquired: Mask) -> tuple[float, tuple[int, ...]]:
-        """Cost of a mask of features, exactly ``costs.price(acquired)``, and their indices."""
-        return self._remembered(acquired.tobytes())
-
-    def _charge(self, bits: bytes) -> tuple[float, tuple[int, ...]]:
-        acquired = np.frombuffer(bits, np.bool_)
+    def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
+        acquired = np.frombuffer(mask, np.bool_)
         return self.costs.price(acquired), tuple(np.flatnonzero(acquired).tolist())
 
 
 class Reading:
     """One instance with its features acquired step by step.
 
+    The features have `names` and cost what the `meter` says. The `source` is all their values, or
+    where they are read from, in as many seconds as `remaining` gives then.
+
+    `values` are NaN where nothing was read, `have` marks what was read, and `failures` holds the
+    error of each failed sensor's features: it is not read again for the same instance.
     `acquired`, a mask of shape (n_features,), is what is paid for. A value that was read and
     refused is paid for, too; one that could not be read is not, however often it was tried.
     """
 
-    def __init__(self, source: FeatureSource, names: Sequence[str], meter: Meter) -> None:
-        self._source = source
+    def __init__(
+        self,
+        source: FeatureSource | Values,
+        names: Sequence[str],
+        meter: Meter,
+        remaining: Callable[[], float],
+    ) -> None:
+        n = len(names)
+        self._source: FeatureSource | None = None
+        if isinstance(source, np.ndarray):
+            self.values, self.have = source, _all_read(n)
+        else:
+            self._source = source
+            self.values, self.have = np.full(n, np.nan, np.float32), np.zeros(n, np.bool_)
+        self.failures: dict[int, SensorError] = {}
+        self.acquired: Mask = np.zeros(n, np.bool_)
         self._names = names
         self._meter = meter
-        self._known = source.start()
+        self._remaining = remaining
         self._troubled = False
-        self.acquired: Mask = np.zeros(len(names), np.bool_)
 
     @property
     def cost(self) -> float:
@@ -104,12 +100,12 @@ class Reading:
     @property
     def charge(self) -> tuple[float, tuple[int, ...]]:
         """Cost of the acquired features, and their indices."""
-        return self._meter.charge(self.acquired)
+        return self._meter.charge(self.acquired.tobytes())
 
     @property
     def failure(self) -> SensorError | None:
         """The first failure of a sensor for this instance."""
-        return next(iter(self._known.failures.values()), None)
+        return next(iter(self.failures.values()), None)
 
     def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
         """Acquire `features` as the JPEG file that the instance is; None if it is none.
@@ -123,64 +119,59 @@ class Reading:
         return content
 
     def acquire(
-        self,
-        features: NDArray[np.intp],
-        *,
-        allow_missing: bool,
-        timeout: float,
-        spare: bool = False,
+        self, features: NDArray[np.intp], *, allow_missing: bool, spare: bool = False
     ) -> Values:
         """Values of `features`, float32, each read once for the instance.
 
         `allow_missing` says whether NaN may be among them; with `spare`, too, a sensor that fails
-        gives one. Sensors may take `timeout` seconds. Raises SensorError if a sensor fails or
-        blocks, or a value is refused; what failed or was refused before raises again at once.
+        gives one. Raises SensorError if a sensor fails or blocks, or a value is refused; what
+        failed or was refused before raises again at once.
         """
-        known = self._known
         if self._troubled:
             self._raise_again(features, allow_missing, spare)
-        if known.have is not _all_read(len(known.have)):
-            unread = features[~known.have[features]]
-            if known.failures:
-                unread = np.array([k for k in unread.tolist() if k not in known.failures], np.intp)
+        if self._source is not None:
+            unread = features[~self.have[features]]
+            if self.failures:
+                unread = np.array([k for k in unread.tolist() if k not in self.failures], np.intp)
             if len(unread):
                 try:
-                    self._source.read(unread, known, timeout, spare=spare)
+                    self._source.read(unread, self, self._remaining(), spare=spare)
                 except SensorError:
-                    self.acquired[features] |= known.have[features]
+                    self.acquired[features] |= self.have[features]
                     self._troubled = True
                     raise
-        if known.failures:
+        if self.failures:
             self._troubled = True
-            self.acquired[features] |= known.have[features]
+            self.acquired[features] |= self.have[features]
         else:
             self.acquired[features] = True
-        values = known.values[features]
-        with np.errstate(over="ignore"):
-            sizes = values.dot(values)
-        if not math.isfinite(sizes):  # a value is not, or a square is too large
+        values = self.values[features]
+        if not _all_finite(values):
             self._refuse(features, values, allow_missing)
         return values
 
-    def acquire_one(self, feature: int, *, allow_missing: bool, timeout: float) -> float:
-        """Value of one feature, as :meth:`acquire`, for a stage that acquires them one by one."""
-        known = self._known
-        if not known.have[feature]:
-            one = np.array([feature])
-            return float(self.acquire(one, allow_missing=allow_missing, timeout=timeout)[0])
-        self.acquired[feature] = True
-        value = float(known.values[feature])
-        if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
-            self._refuse(np.array([feature]), known.values[[feature]], allow_missing)
-        return value
+    def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
+        """Function that acquires one of the `features`, given its position, as :meth:`acquire`."""
+        values, have, acquired = self.values, self.have, self.acquired
+
+        def value_of(position: int) -> float:
+            k = features[position]
+            if not have[k]:
+                return float(self.acquire(np.array([k]), allow_missing=allow_missing)[0])
+            acquired[k] = True
+            value = float(values[k])
+            if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
+                self._refuse(np.array([k]), values[[k]], allow_missing)
+            return value
+
+        return value_of
 
     def _raise_again(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
-        known = self._known
         for k in features.tolist():
-            if not spare and k in known.failures and not known.have[k]:
-                raise known.failures[k]
+            if not spare and k in self.failures and not self.have[k]:
+                raise self.failures[k]
         paid = features[self.acquired[features]]
-        self._refuse(paid, known.values[paid], allow_missing)
+        self._refuse(paid, self.values[paid], allow_missing)
 
     def _refuse(self, features: NDArray[np.intp], values: Values, allow_missing: bool) -> None:
         """Raise for the first value that must not be used, if there is one."""
@@ -202,40 +193,20 @@ class Reading:
             )
 
 
-class RowSource:
-    """A source with all values at hand, NaN being missing; InputError if they are no such row.
+def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
+    """Values of all features, given a row; InputError if it is no row of `n_values` numbers.
 
     `columns` are the row's positions of the bundle's features; without them it is in their order.
     """
-
-    def __init__(
-        self, row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None
-    ) -> None:
-        self._row: Values
-        if isinstance(row, np.ndarray) and row.dtype == np.float32:
-            self._row = row
-        else:
-            try:
-                with np.errstate(over="ignore"):
-                    self._row = np.asarray(row, np.float32)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"an instance must be a row of numbers: {error}") from None
-        if self._row.shape != (n_values,):
-            raise InputError(
-                f"an instance of shape {self._row.shape}; it must have {n_values} features"
-            )
-        if columns is not None:
-            self._row = self._row[columns]
-
-    def start(self) -> FeatureValues:
-        """See :class:`FeatureSource`."""
-        return FeatureValues(self._row, _all_read(len(self._row)))
-
-    def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
-    ) -> None:
-        """See :class:`FeatureSource`."""
-        raise AssertionError("every value of a row is at hand")
+    if not isinstance(row, np.ndarray) or row.dtype != np.float32:
+        try:
+            with np.errstate(over="ignore"):
+                row = np.asarray(row, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"an instance must be a row of numbers: {error}") from None
+    if row.shape != (n_values,):
+        raise InputError(f"an instance of shape {row.shape}; it must have {n_values} features")
+    return row if columns is None else row[columns]
 
 
 class JpegSource:
@@ -249,12 +220,8 @@ class JpegSource:
         self.content = content
         self._spec = spec
 
-    def start(self) -> FeatureValues:
-        """See :class:`FeatureSource`."""
-        return FeatureValues.unread(self._spec.n_values)
-
     def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`FeatureSource`; without all values there is no instance to spare any for."""
         try:
@@ -287,12 +254,8 @@ class RawRowSource:
         self._cells = encoder.cells(row)
         self._encoder = encoder
 
-    def start(self) -> FeatureValues:
-        """See :class:`FeatureSource`."""
-        return FeatureValues.unread(self._encoder.starts[-1])
-
     def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`FeatureSource`."""
         encoder = self._encoder
@@ -310,6 +273,13 @@ class RawRowSource:
             with np.errstate(over="ignore"):  # beyond float32 is refused as infinite
                 known.values[place] = values
             known.have[place] = True
+
+
+def _all_finite(values: Values) -> bool:
+    """Whether no value is NaN or infinite; no sum of float32 values is too large in float64."""
+    if len(values) <= _FEW:
+        return math.isfinite(sum(values.tolist()))
+    return bool(np.isfinite(values).all())
 
 
 @lru_cache(maxsize=16)

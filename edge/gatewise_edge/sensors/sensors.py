@@ -20,7 +20,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
-from gatewise_edge.sensors.feature_reader import FeatureSource, FeatureValues
+from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
 FeatureSensor = Callable[[], Any]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
@@ -84,8 +84,8 @@ class Sensors:
     ...                      names=["temp", "ax", "ay"])
     >>> sensors = Sensors({"temp": lambda: 21.5}, groups={"imu": lambda: [0.1, 0.2]}, retries=2)
     >>> from gatewise_edge.sensors.feature_reader import Meter, Reading
-    >>> reading = Reading(sensors.bind(costs), costs.names, Meter(costs))
-    >>> reading.acquire(np.array([1]), allow_missing=False, timeout=1.0).round(1).tolist()
+    >>> reading = Reading(sensors.bind(costs), costs.names, Meter(costs), lambda: 1.0)
+    >>> reading.acquire(np.array([1]), allow_missing=False).round(1).tolist()
     [0.10000000149011612]
     >>> reading.cost
     2.5
@@ -246,12 +246,8 @@ class _BoundSensors:
         self._reader = reader
         self._timed = any(sensor.timeout < math.inf for sensor in sensors.values())
 
-    def start(self) -> FeatureValues:
-        """See :class:`FeatureSource`."""
-        return FeatureValues.unread(len(self._names))
-
     def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`FeatureSource`."""
         until = time.monotonic() + timeout
@@ -276,7 +272,7 @@ class _BoundSensors:
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
-    def _run(self, wanted: list[int], known: FeatureValues, until: float, spare: bool) -> None:
+    def _run(self, wanted: list[int], known: Reading, until: float, spare: bool) -> None:
         """Read on the other thread, in one go."""
         reader = self._reader
 
@@ -305,7 +301,7 @@ class _BoundSensors:
         except StillReading:
             raise self._late(reader.what or self._sensors[wanted[0]].label, known) from None
 
-    def _late(self, label: str, known: FeatureValues) -> SensorError:
+    def _late(self, label: str, known: Reading) -> SensorError:
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
         for k, sensor in self._sensors.items():
             if sensor.label == label:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
-from gatewise_edge.sensors.feature_reader import FeatureValues
+from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
 from gatewise_signals.steps import Values
@@ -36,12 +36,8 @@ class WindowSource:
         except InputError as error:
             raise InputError(f"no instance: {error}") from None
 
-    def start(self) -> FeatureValues:
-        """See :class:`.FeatureSource`."""
-        return FeatureValues.unread(len(self._graph.block_of) + len(self._signal.window_names))
-
     def read(
-        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`.FeatureSource`."""
         graph, until = self._graph, time.monotonic() + timeout

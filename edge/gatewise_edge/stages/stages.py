@@ -6,7 +6,7 @@ same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,33 +55,17 @@ class StageRunner:
     def __len__(self) -> int:
         return len(self.specs)
 
-    def visit(
-        self,
-        stage: int,
-        reading: Reading,
-        *,
-        allow_missing: bool,
-        remaining: Callable[[], float],
-    ) -> RowOutput:
+    def visit(self, stage: int, reading: Reading, *, allow_missing: bool) -> RowOutput:
         """Run the stage of index `stage` for one instance; `reading` acquires what it needs.
 
-        `allow_missing` says whether values may be NaN; `remaining` gives the seconds that sensors
-        may still take. Raises SensorError if a feature cannot be acquired or is refused; what was
-        acquired before it is paid.
+        `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
+        acquired or is refused; what was acquired before it is paid.
         """
         model = self._models[stage]
         if not isinstance(model, Walker):
-            x = reading.acquire(
-                self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
-            )
+            x = reading.acquire(self.inputs[stage], allow_missing=allow_missing)
             return RowOutput(model.run_row(x), self.specs[stage])
-        columns = self._columns[stage]
-
-        def value_of(column: int) -> float:
-            return reading.acquire_one(
-                columns[column], allow_missing=allow_missing, timeout=remaining()
-            )
-
+        value_of = reading.one_by_one(self._columns[stage], allow_missing=allow_missing)
         return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage])
 
     def run(self, stage: int, x: Matrix) -> StageOutput:

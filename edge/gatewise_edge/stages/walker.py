@@ -54,6 +54,7 @@ class Walker:
         single = np.flatnonzero(trees.output >= 0)
         scattered = trees.n_outputs > 1 and len(single) > 0
         self._single = (single, trees.output[single]) if scattered else None
+        self._base = trees.base + np.float32(0)
         self._whole = np.flatnonzero(trees.output < 0)
 
     def walk(self, acquire: Callable[[int], float]) -> Matrix:
@@ -86,20 +87,20 @@ class Walker:
         return self.trees.run(x)
 
     def _sum(self, leaves: list[int]) -> Matrix:
-        """Add up in float32, one tree after another: ``cumsum`` adds in no other order."""
+        """Add up in float32, one tree after another: ``accumulate`` adds in no other order."""
         trees = self.trees
-        terms = reached = trees.value[leaves]
+        if not leaves:
+            return self._base[np.newaxis].copy()
+        terms = reached = trees.value.take(leaves, axis=0)
         if self._single is not None:
             # an output that a tree does not add to gets a 0, which changes no sum
             terms = np.zeros((len(leaves), trees.n_outputs), np.float32)
             terms[self._single] = reached[self._single[0], 0]
             if len(self._whole):
                 terms[self._whole] = reached[self._whole]
-        out = np.zeros((1, trees.n_outputs), np.float32)
-        if leaves:
-            out += terms.cumsum(axis=0, dtype=np.float32)[-1]  # 0 + -0 is 0, as training has it
-        out += trees.base
-        return out
+        # training adds to 0, and 0 + -0 is 0: so is -0 + the base, which is never -0
+        margins: Matrix = np.add.accumulate(terms)[-1:] + self._base
+        return margins
 
 
 def _indexable(array: NDArray[Any]) -> Sequence[Any]:

@@ -92,8 +92,9 @@ def test_a_lacking_column_is_named_where_no_value_may_be_missing():
     costs = FeatureCosts(np.ones(3), names=names)
 
     def acquired(allow_missing):
-        reading = Reading(RawRowSource({"mass": "2"}, encoder), names, Meter(costs))
-        return reading.acquire(np.arange(3), allow_missing=allow_missing, timeout=1.0).tolist()
+        source = RawRowSource({"mass": "2"}, encoder)
+        reading = Reading(source, names, Meter(costs), lambda: 1.0)
+        return reading.acquire(np.arange(3), allow_missing=allow_missing).tolist()
 
     assert str(acquired(allow_missing=True)) == "[2.0, nan, 7.0]"
     with pytest.raises(SensorError, match=r"'heat' is missing \(NaN\)"):
@@ -156,13 +157,13 @@ def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
     costs, raw, calls = Bundle.open(path).manifest.feature_costs(), encoder.encoder_, []
     group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
     sensors = Sensors({"heat": lambda: None}, groups=group)
-    reading = Reading(sensors.bind(costs, (), raw), costs.names, Meter(costs))
+    reading = Reading(sensors.bind(costs, (), raw), costs.names, Meter(costs), lambda: 9.0)
+    value_of = reading.one_by_one(range(len(costs.own)), allow_missing=False)
     for k in raw.members(0):
-        value = reading.acquire_one(k, allow_missing=False, timeout=9.0)
-        assert value == raw.cell(0, "ACME")[k]
+        assert value_of(k) == raw.cell(0, "ACME")[k]
         assert reading.cost == PRICES["supplier"]
     heat = np.array(raw.members(raw.names.index("heat")))
-    found = reading.acquire(heat, allow_missing=False, timeout=9.0).tolist()
+    found = reading.acquire(heat, allow_missing=False).tolist()
     assert found == list(raw.cell(raw.names.index("heat"), None))
     assert found[1] == 1.0
     assert (reading.cost, len(calls)) == (PRICES["supplier"] + PRICES["heat"], 1)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.feature_reader import Meter, Reading, RowSource
+from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
 
 COSTS = FeatureCosts(
@@ -26,14 +26,12 @@ NAMES = COSTS.names or ()
 NAN = float("nan")
 
 
-def reading_of(source) -> Reading:
-    return Reading(source, NAMES, Meter(COSTS))
+def reading_of(source, timeout: float = 5.0) -> Reading:
+    return Reading(source, NAMES, Meter(COSTS), lambda: timeout)
 
 
-def acquire(reading: Reading, *features: int, allow_missing: bool = False, timeout: float = 5.0):
-    return reading.acquire(
-        np.array(features, np.intp), allow_missing=allow_missing, timeout=timeout
-    ).tolist()
+def acquire(reading: Reading, *features: int, allow_missing: bool = False):
+    return reading.acquire(np.array(features, np.intp), allow_missing=allow_missing).tolist()
 
 
 @pytest.fixture
@@ -64,7 +62,7 @@ def count():
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
 def test_the_meter_is_the_cost_of_what_was_acquired(steps):
-    reading = reading_of(RowSource([1.0, 2.0, 3.0, 4.0, 5.0], 5))
+    reading = reading_of(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
     acquired: set[int] = set()
     for step in steps:
         assert acquire(reading, *step) == [1.0 + k for k in step]
@@ -134,7 +132,7 @@ def test_what_was_read_before_a_failure_is_paid(count):
 def test_infinite_is_always_refused_and_paid(count, value):
     sensors, _ = count({"age": value})
     row = [value, 0, 0, 0, 0]
-    for source in (sensors.bind(COSTS), RowSource(row, 5)):
+    for source in (sensors.bind(COSTS), row_values(row, 5)):
         reading = reading_of(source)
         with pytest.raises(SensorError, match="'age' is infinite") as caught:
             acquire(reading, 0, allow_missing=True)
@@ -142,9 +140,29 @@ def test_infinite_is_always_refused_and_paid(count, value):
         assert reading.cost == 1.0
 
 
+@pytest.mark.parametrize("n", [3, 200])
+def test_the_largest_values_pass_and_one_among_them_that_is_none_does_not(n):
+    names, every = [f"x{k}" for k in range(n)], np.arange(n)
+    row = np.full(n, np.finfo(np.float32).max)
+    for last, why in (
+        (row[0], None),
+        (np.inf, "infinite"),
+        (-np.inf, "infinite"),
+        (NAN, "missing"),
+    ):
+        row[-1] = last
+        reading = Reading(row_values(row, n), names, Meter(FeatureCosts.uniform(n)), lambda: 1.0)
+        if why is None:
+            assert reading.acquire(every, allow_missing=False).tolist() == row.tolist()
+            continue
+        with pytest.raises(SensorError) as caught:
+            reading.acquire(every, allow_missing=False)
+        assert (caught.value.sensor, caught.value.why) == (names[-1], why)
+
+
 def test_nan_passes_only_where_it_may(count):
     sensors, _ = count({"age": NAN})
-    for source in (sensors.bind(COSTS), RowSource([NAN, 0, 0, 0, 0], 5)):
+    for source in (sensors.bind(COSTS), row_values([NAN, 0, 0, 0, 0], 5)):
         reading = reading_of(source)
         with pytest.raises(SensorError, match="'age' is missing") as caught:
             acquire(reading, 0)
@@ -157,16 +175,16 @@ def test_a_blocking_sensor_is_left_behind(count):
     gate = threading.Event()
     sensors, reads = count({"age": 1.0, "ecg": lambda: gate.wait(60) and 2.0})
     bound = sensors.bind(COSTS)
-    reading = reading_of(bound)
+    reading = reading_of(bound, timeout=0.1)
     started = time.monotonic()
     with pytest.raises(SensorError, match="'ecg' did not answer in time") as caught:
-        acquire(reading, 0, 4, timeout=0.1)
+        acquire(reading, 0, 4)
     assert 0.1 <= time.monotonic() - started < 30
     assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
     assert reading.cost == COSTS.price([0])
     # While it still blocks, the next instance gives up in its own time; reads do not pile up.
     with pytest.raises(SensorError):
-        acquire(reading_of(bound), 0, timeout=0.05)
+        acquire(reading_of(bound, timeout=0.05), 0)
     assert reads == {"age": 1, "ecg": 1}
     gate.set()
     later = reading_of(bound)
@@ -185,7 +203,7 @@ def test_names_must_fit(count):
 @pytest.mark.parametrize("row", [[1.0] * 4, [[1.0] * 5], 3.0, ["a"] * 5, [None, object(), 1, 1, 1]])
 def test_rows_must_fit(row):
     with pytest.raises(InputError):
-        RowSource(row, 5)
+        row_values(row, 5)
 
 
 def test_sensors_can_be_closed_and_used_again(count):
@@ -257,7 +275,7 @@ def test_no_try_begins_after_the_deadline(make_sensors):
     sensors = make_sensors({"age": age}, retries=5, retry_wait=60.0)
     started = time.monotonic()
     with pytest.raises(SensorError, match="bus busy") as caught:
-        acquire(reading_of(sensors.bind(COSTS)), 0, timeout=20.0)
+        acquire(reading_of(sensors.bind(COSTS), timeout=20.0), 0)
     assert time.monotonic() - started < 10.0
     assert (age.reads, caught.value.why) == (1, "sensor")
 
@@ -272,7 +290,7 @@ def test_a_sensor_that_failed_is_not_read_again_for_the_instance(make_sensors):
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 0, 2)  # at once: age is not acquired in vain
     assert (blood.reads, reading.cost) == (1, 0.0)
-    x = reading.acquire(np.array([0, 1]), allow_missing=True, timeout=5.0, spare=True)
+    x = reading.acquire(np.array([0, 1]), allow_missing=True, spare=True)
     assert x[0] == 50.0
     assert np.isnan(x[1])
     assert (blood.reads, reading.cost) == (1, 1.0)
@@ -298,20 +316,20 @@ def test_a_sensors_own_timeout_leaves_time_for_the_others(make_sensors):
         {"age": lambda: 50.0, "ecg": lambda: gate.wait(30) and 2.0}, timeout={"ecg": 0.05}
     )
     bound = sensors.bind(COSTS)
-    reading = reading_of(bound)
+    reading = reading_of(bound, timeout=25.0)
     started = time.monotonic()
     with pytest.raises(SensorError, match="'ecg' did not answer in time") as caught:
-        acquire(reading, 0, 4, timeout=25.0)
+        acquire(reading, 0, 4)
     assert time.monotonic() - started < 20.0
     assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
     assert sensors.counts["ecg"].late == 1
     # All else is at hand, so nothing waits for the blocked one.
-    x = reading.acquire(np.array([0, 4]), allow_missing=True, timeout=25.0, spare=True)
+    x = reading.acquire(np.array([0, 4]), allow_missing=True, spare=True)
     assert x[0] == 50.0
     assert np.isnan(x[1])
     # Another instance that must wait for it is told who blocks.
     with pytest.raises(SensorError, match="'ecg' did not answer in time"):
-        acquire(reading_of(bound), 0, timeout=0.05)
+        acquire(reading_of(bound, timeout=0.05), 0)
     gate.set()
     assert acquire(reading_of(bound), 0, 4) == [50.0, 2.0]
 

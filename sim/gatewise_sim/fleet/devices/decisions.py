@@ -42,12 +42,11 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     probabilities = np.zeros((stages, n, len(plan.classes)))
     acquired = np.zeros((stages, n, len(plan.names)), np.bool_)
     for i, row in enumerate(np.ascontiguousarray(X, np.float32)):
-        reading = Reading(installed.source_of(row), plan.names, installed.meter)
+        source = installed.source_of(row)
+        reading = Reading(source, plan.names, installed.meter, lambda: np.inf)
         for s in range(stages):
             try:
-                found = runner.visit(
-                    s, reading, allow_missing=plan.stages_take_nan, remaining=lambda: np.inf
-                )
+                found = runner.visit(s, reading, allow_missing=plan.stages_take_nan)
             except SensorError as error:
                 raise InputError(_REFUSED.format(i, error)) from error
             scores[s, i], labels[s, i] = found.score, found.label
