@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
@@ -179,7 +177,8 @@ class AnswerTotals:
     def summary(self) -> dict[str, Any]:
         """Counts, mean cost and the quantiles of the latest latencies in ms."""
         n = self.routes.total()
-        quantiles = np.quantile(np.array(self._latencies), [0.5, 0.95, 0.99]) if n else [None] * 3
+        latest = sorted(self._latencies)
+        quantiles = (latest[int(q * len(latest))] if latest else None for q in (0.5, 0.95, 0.99))
         return {
             "instances": n + self.errors,
             "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},

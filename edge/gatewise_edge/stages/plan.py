@@ -66,7 +66,9 @@ class StagePlan:
             n_stages=len(tiers),
             n_here=here,
             tiers=tiers,
-            stage_inputs=np.unique(np.concatenate([manifest.stage_inputs(s) for s in range(here)])),
+            stage_inputs=np.flatnonzero(
+                np.any([manifest.acquired(s) for s in range(here)], axis=0)
+            ),
             request_inputs=inputs,
             has_cloud=last >= every,
             last_exit=last,

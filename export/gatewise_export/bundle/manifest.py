@@ -239,7 +239,7 @@ class Manifest:
         if not beyond:
             return self.cloud_inputs()
         parts = [self.cloud_inputs(), *(self.stage_inputs(s) for s in beyond)]
-        return np.unique(np.concatenate(parts))
+        return np.array(sorted(set(np.concatenate(parts).tolist())), np.intp)
 
     def feature_costs(self) -> FeatureCosts:
         """Prices of the features, with their names."""

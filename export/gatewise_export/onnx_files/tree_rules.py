@@ -234,7 +234,7 @@ class _TreeCheck:
         """The first node of each tree; a tree's nodes stand together."""
         tree = self.key >> 31
         first = np.flatnonzero(np.append(True, tree[1:] != tree[:-1]))
-        if len(np.unique(tree[first])) != len(first):
+        if len(set(tree[first].tolist())) != len(first):
             raise Malformed("'nodes_treeids' mixes the nodes of trees")
         if self.ordered and (self.key[first] != np.arange(len(first), dtype=np.int64) << 31).any():
             raise Malformed("'nodes_treeids' and 'nodes_nodeids' must count from 0")
