@@ -34,6 +34,7 @@ NOOP = "noop"
 #: Item, what it is held against (None: the figure itself, in us), and the most it may be.
 TARGETS: tuple[tuple[str, str | None, float], ...] = (
     ("trees-50 decide", NOOP, 2.0),
+    ("trees-50 answer", None, 15.0),
     ("trees-50 c99", None, 3.0),
 )
 IMPORT_SECONDS, RESIDENT_MB = 0.6, 80.0
@@ -130,12 +131,11 @@ def _decide(model: Model, kind: Any) -> Call:
 def _visit(model: Model) -> Call:
     """Walk the first stage's trees and acquire features node by node, from a row at hand."""
     runner = StageRunner(model.bundle)
-    manifest = model.bundle.manifest
-    meter, names = Meter(manifest.feature_costs()), manifest.feature_names
+    meter = Meter(model.bundle.manifest.feature_costs())
     threshold, rows = runner.thresholds[0], cycle(model.rows)
 
     def call() -> object:
-        reading = Reading(next(rows), names, meter, lambda: 1.0)
+        reading = Reading(next(rows), meter, lambda: 1.0)
         output = runner.visit(0, reading, allow_missing=False)
         return output.stops(threshold)
 

@@ -361,7 +361,7 @@ class Device:
             self._stats.failed(error)
             raise
         clock, deadline = self._clock, started + self.deadline_ms / 1000.0 - self._guard
-        reading = Reading(source, installed.plan.names, installed.meter, lambda: deadline - clock())
+        reading = Reading(source, installed.meter, lambda: deadline - clock())
         pending = Pending(installed, reading, started, deadline, hold)
         return self._counted(pending, self._flow.start)
 

@@ -47,11 +47,15 @@ class FeatureSource(Protocol):
 class Meter:
     """Costs of sets of features, remembered: instances visit one of a few sets.
 
-    `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices.
+    `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices;
+    `every` is the mask of all features, `names` are theirs.
     """
 
     def __init__(self, costs: FeatureCosts) -> None:
         self.costs = costs
+        self.names = costs.names or ()
+        self.every: Mask = np.ones(costs.n_features, np.bool_)
+        self.every.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
@@ -62,8 +66,8 @@ class Meter:
 class Reading:
     """One instance with its features acquired step by step.
 
-    The features have `names` and cost what the `meter` says. The `source` is all their values, or
-    where they are read from, in as many seconds as `remaining` gives then.
+    The `meter` has the features' names and costs. The `source` is all their values, or where they
+    are read from, in as many seconds as `remaining` gives then.
 
     `values` are NaN where nothing was read, `have` marks what was read, and `failures` holds the
     error of each failed sensor's features: it is not read again for the same instance.
@@ -74,20 +78,18 @@ class Reading:
     def __init__(
         self,
         source: FeatureSource | Values,
-        names: Sequence[str],
         meter: Meter,
         remaining: Callable[[], float],
     ) -> None:
-        n = len(names)
+        n = len(meter.every)
         self._source: FeatureSource | None = None
         if isinstance(source, np.ndarray):
-            self.values, self.have = source, _all_read(n)
+            self.values, self.have = source, meter.every
         else:
             self._source = source
             self.values, self.have = np.full(n, np.nan, np.float32), np.zeros(n, np.bool_)
         self.failures: dict[int, SensorError] = {}
         self.acquired: Mask = np.zeros(n, np.bool_)
-        self._names = names
         self._meter = meter
         self._remaining = remaining
         self._troubled = False
@@ -178,14 +180,14 @@ class Reading:
         infinite = features[np.isinf(values)]
         if len(infinite):
             self._troubled = True
-            name = self._names[infinite[0]]
+            name = self._meter.names[infinite[0]]
             raise SensorError(
                 name, f"feature {name!r} is infinite, or beyond float32", why="infinite"
             )
         missing = features[np.isnan(values)]
         if len(missing) and not allow_missing:
             self._troubled = True
-            name = self._names[missing[0]]
+            name = self._meter.names[missing[0]]
             raise SensorError(
                 name,
                 f"feature {name!r} is missing (NaN), which the model was not trained for",
@@ -280,11 +282,3 @@ def _all_finite(values: Values) -> bool:
     if len(values) <= _FEW:
         return math.isfinite(sum(values.tolist()))
     return bool(np.isfinite(values).all())
-
-
-@lru_cache(maxsize=16)
-def _all_read(n_features: int) -> Mask:
-    """The mask of an instance with every value at hand; one object, which none changes."""
-    mask = np.ones(n_features, np.bool_)
-    mask.flags.writeable = False
-    return mask

@@ -84,7 +84,7 @@ class Sensors:
     ...                      names=["temp", "ax", "ay"])
     >>> sensors = Sensors({"temp": lambda: 21.5}, groups={"imu": lambda: [0.1, 0.2]}, retries=2)
     >>> from gatewise_edge.sensors.feature_reader import Meter, Reading
-    >>> reading = Reading(sensors.bind(costs), costs.names, Meter(costs), lambda: 1.0)
+    >>> reading = Reading(sensors.bind(costs), Meter(costs), lambda: 1.0)
     >>> reading.acquire(np.array([1]), allow_missing=False).round(1).tolist()
     [0.10000000149011612]
     >>> reading.cost

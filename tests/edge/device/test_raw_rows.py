@@ -93,7 +93,7 @@ def test_a_lacking_column_is_named_where_no_value_may_be_missing():
 
     def acquired(allow_missing):
         source = RawRowSource({"mass": "2"}, encoder)
-        reading = Reading(source, names, Meter(costs), lambda: 1.0)
+        reading = Reading(source, Meter(costs), lambda: 1.0)
         return reading.acquire(np.arange(3), allow_missing=allow_missing).tolist()
 
     assert str(acquired(allow_missing=True)) == "[2.0, nan, 7.0]"
@@ -157,7 +157,7 @@ def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
     costs, raw, calls = Bundle.open(path).manifest.feature_costs(), encoder.encoder_, []
     group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
     sensors = Sensors({"heat": lambda: None}, groups=group)
-    reading = Reading(sensors.bind(costs, (), raw), costs.names, Meter(costs), lambda: 9.0)
+    reading = Reading(sensors.bind(costs, (), raw), Meter(costs), lambda: 9.0)
     value_of = reading.one_by_one(range(len(costs.own)), allow_missing=False)
     for k in raw.members(0):
         assert value_of(k) == raw.cell(0, "ACME")[k]

@@ -22,12 +22,11 @@ COSTS = FeatureCosts(
     shared={"blood": 2.1, "urine": 0.7},
     names=["age", "chol", "fbs", "ph", "ecg"],
 )
-NAMES = COSTS.names or ()
 NAN = float("nan")
 
 
 def reading_of(source, timeout: float = 5.0) -> Reading:
-    return Reading(source, NAMES, Meter(COSTS), lambda: timeout)
+    return Reading(source, Meter(COSTS), lambda: timeout)
 
 
 def acquire(reading: Reading, *features: int, allow_missing: bool = False):
@@ -143,6 +142,7 @@ def test_infinite_is_always_refused_and_paid(count, value):
 @pytest.mark.parametrize("n", [3, 200])
 def test_the_largest_values_pass_and_one_among_them_that_is_none_does_not(n):
     names, every = [f"x{k}" for k in range(n)], np.arange(n)
+    meter = Meter(FeatureCosts(np.ones(n), names=names))
     row = np.full(n, np.finfo(np.float32).max)
     for last, why in (
         (row[0], None),
@@ -151,7 +151,7 @@ def test_the_largest_values_pass_and_one_among_them_that_is_none_does_not(n):
         (NAN, "missing"),
     ):
         row[-1] = last
-        reading = Reading(row_values(row, n), names, Meter(FeatureCosts.uniform(n)), lambda: 1.0)
+        reading = Reading(row_values(row, n), meter, lambda: 1.0)
         if why is None:
             assert reading.acquire(every, allow_missing=False).tolist() == row.tolist()
             continue

@@ -42,8 +42,7 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     probabilities = np.zeros((stages, n, len(plan.classes)))
     acquired = np.zeros((stages, n, len(plan.names)), np.bool_)
     for i, row in enumerate(np.ascontiguousarray(X, np.float32)):
-        source = installed.source_of(row)
-        reading = Reading(source, plan.names, installed.meter, lambda: np.inf)
+        reading = Reading(installed.source_of(row), installed.meter, lambda: np.inf)
         for s in range(stages):
             try:
                 found = runner.visit(s, reading, allow_missing=plan.stages_take_nan)
