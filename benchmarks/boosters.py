@@ -52,7 +52,7 @@ class Booster:
     def nbytes(self) -> int:
         """Size as tables of C99."""
         trees = TreeEnsemble.from_lightgbm(self.model, num_iteration=self.rounds)
-        return sum(packed_bytes([Stage.from_model(trees, link_of(self.n_classes))], "c99"))
+        return packed_bytes([Stage.from_model(trees, link_of(self.n_classes))], "c99")
 
 
 def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict[str, Any]]:

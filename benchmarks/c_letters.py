@@ -35,7 +35,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
-from gatewise_export.c99.layout import Coded, lay_out
+from gatewise_export.c99.layout import Form, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_training import methods
 
@@ -53,7 +53,7 @@ CASCADES = (
     ("letter-26", "staged-1mb"),
 )
 ROOM = 2**16
-CODED: tuple[Coded | None, ...] = (None, 8, 16)
+CODED: tuple[Form, ...] = ("float", 8, 16)
 
 
 @dataclass(frozen=True)
@@ -195,10 +195,10 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
 
 
 def _form(
-    cascade: Cascade, system: Any, x: NDArray[np.float32], small: bool, coded: Coded | None
+    cascade: Cascade, system: Any, x: NDArray[np.float32], small: bool, coded: Form
 ) -> dict[str, Any] | None:
-    label = "float" if coded is None else f"{coded}-bit"
-    if coded is not None and not lay_out(cascade, None).forests:
+    label = coded if coded == "float" else f"{coded}-bit"
+    if coded != "float" and not lay_out(cascade, None).forests:
         return None  # nothing to code
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -218,7 +218,7 @@ def _form(
             print(f"    {t['target']}: text {t['text']} B, data {t['data']} B, bss {t['bss']} B, "
                   f"frames {t['frames']} B{rows}")  # fmt: skip
         return {
-            "coded": coded,
+            "coded": source.coded,
             "table_bytes": source.table_bytes,
             "instance_bytes": source.instance_bytes,
             "stack_bytes": source.stack_bytes,

@@ -36,7 +36,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             for (x, truth), cloud in zip(parts, clouds, strict=True)
         ]
         union, paper = _exit_costs(system, stages, fold.test[0])
-        sizes = np.cumsum(packed_bytes(stages, "c99"))
+        sizes = [packed_bytes(stages[: s + 1], "c99") for s in range(len(stages))]
         for point in system.frontier_.points:
             if point.chain != number:
                 continue
@@ -79,7 +79,7 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
         float(chosen.cost(x).mean()),
         float(chosen.cost(x, accounting="paper").mean()),
         float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
-        sum(packed_bytes(chosen.stages_, "c99")),
+        packed_bytes(chosen.stages_, "c99"),
     )
 
 

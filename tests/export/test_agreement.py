@@ -266,7 +266,9 @@ def agree_everywhere(name: str, offset: float, place: Path) -> None:
     classifying = [case for case in cases if case.kind not in VALUES]
     sources = []
     for i, case in enumerate(classifying):
-        source = to_c(case.bundle, place / f"c_{case.kind}", name=f"m{i}", coded=(None, 16)[i % 2])
+        source = to_c(
+            case.bundle, place / f"c_{case.kind}", name=f"m{i}", coded=("float", 16)[i % 2]
+        )
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
     flags = ("-O0" if name in SHARED else "-O1",)  # -O1 takes gcc twice as long
     for case, compiled in zip(classifying, build(sources, flags=flags), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,16 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import AsJson, BundlePath
 
+if TYPE_CHECKING:
+    from gatewise_export.c99.layout import Form
+
 
 def c99(
     bundle: BundlePath,
     out: Annotated[Path, typer.Option(help="The folder that gets the C files.")],
     coded: Annotated[
-        int | None,
-        typer.Option(help="Thresholds as ranks of 8 or 16 bits, for small flash; floats if left."),
+        str | None,
+        typer.Option(help="Thresholds as ranks of 8 or 16 bits, or float; the smallest if left."),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Begins every public name; the bundle's by default.")
@@ -37,15 +40,15 @@ def c99(
 
     Example:
 
-        gatewise c99 bundle --out firmware/model --coded 8
+        gatewise c99 bundle --out firmware/model
     """
-    if coded not in (None, 8, 16):
-        raise InputError(f"--coded {coded}: choose 8 or 16, or leave it out for float thresholds")
-    from gatewise_export.c99.layout import Coded
+    forms: dict[str | None, Form | None] = {None: None, "8": 8, "16": 16, "float": "float"}
+    if coded not in forms:
+        raise InputError(f"--coded {coded}: choose 8, 16 or float, or leave it out")
     from gatewise_export.c99.writer import to_c
 
     opened = Bundle.open(bundle, for_device=True)
-    made = to_c(opened, out, coded=cast("Coded | None", coded), name=name, lean=lean)
+    made = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
     encoder = opened.manifest.encoder
     encoded = (
         []

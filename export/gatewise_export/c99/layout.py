@@ -25,6 +25,8 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.trees import PackedTrees, pack_trees
 
 Coded = Literal[8, 16]
+Form = Coded | Literal["float"]
+"""How C holds thresholds."""
 
 FRAMES = 512
 """Bytes of stack that calls may take; `make test-c` measures what compilers really take."""
@@ -205,7 +207,7 @@ def _check_width(slot: int, count: int, layout: Layout, cascade: Cascade, coded:
     most = (1 << coded) - (2 if cascade.takes_missing else 1)
     if count > most:
         name = cascade.feature_names[int(layout.columns[slot])]
-        better = "coded=16, or the float form" if coded == 8 else "the float form (coded=None)"
+        better = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
         raise ConversionError(
             f"feature {name!r} has {count} distinct thresholds, {coded}-bit codes tell {most} "
             f"apart: use {better}"

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.c_files import identifier, identifier_from, template_names, write_files
 from gatewise_export.c99.c_text import Tables, filled, smallest
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
-from gatewise_export.c99.layout import Coded, Layout, lay_out
+from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
 from gatewise_export.c99.signals.signal_source import computable
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
-from gatewise_export.c99.source import write_source
+from gatewise_export.c99.source import SourceText, write_source
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -54,7 +55,7 @@ def to_c(
     source: BudgetedClassifier | Bundle | str | Path,
     folder: str | Path,
     *,
-    coded: Coded | None = None,
+    coded: Form | None = None,
     name: str | None = None,
     sample: ArrayLike | None = None,
     lean: bool = False,
@@ -74,10 +75,10 @@ def to_c(
         ``Makefile``; files that were written by this before are replaced, no others. Where features
         are computed from windows also ``<name>_signals.h``, ``.c`` and ``_selftest.c``: the steps
         that features of stages and of requests need.
-    coded : {8, 16}, optional
+    coded : {8, 16, "float"}, optional
         Hold thresholds as ranks of that many bits, and code each feature once, when it is
         acquired. Smaller where many nodes share few thresholds, as boosted trees do; decisions
-        stay the same.
+        stay the same. By default 8 bits where this makes the tables smaller, floats otherwise.
     name : str, optional
         An identifier of C that begins every public name; the bundle's, or ``model``, by default.
     sample : array-like of shape (n, n_features), optional
@@ -115,14 +116,13 @@ def to_c(
 
 
 def write_cascade(
-    cascade: Cascade, folder: Path, *, coded: Coded | None = None, name: str = "model"
+    cascade: Cascade, folder: Path, *, coded: Form | None = None, name: str = "model"
 ) -> CSource:
     """Write a cascade as C; see :func:`to_c`."""
-    if coded not in (None, 8, 16):
-        raise InputError(f"coded must be 8, 16 or None, not {coded!r}")
+    if coded not in (None, 8, 16, "float"):
+        raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     identifier(name)
-    layout = lay_out(cascade, coded)
-    source = write_source(cascade, layout, name)
+    layout, source = _smallest(cascade, coded, name)
     names, n_rows = template_names(name), len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
@@ -152,6 +152,20 @@ def write_cascade(
         sample_rows=len(cascade.rows),
         signals=signals,
     )
+
+
+def _smallest(cascade: Cascade, coded: Form | None, name: str) -> tuple[Layout, SourceText]:
+    """Lay out and write a cascade in the wanted form, by default in the smallest."""
+    layout = lay_out(cascade, None if coded == "float" else coded)
+    source = write_source(cascade, layout, name)
+    if coded is not None:
+        return layout, source
+    try:
+        ranks = lay_out(cascade, 8)
+    except ConversionError:  # too many thresholds of a feature
+        return layout, source
+    written = write_source(cascade, ranks, name)
+    return (ranks, written) if written.table_bytes < source.table_bytes else (layout, source)
 
 
 def _signals(

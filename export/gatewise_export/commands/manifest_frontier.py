@@ -10,8 +10,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.operating_point import OperatingPoint
-from gatewise_training.operating_points.thresholds import kept_bytes
+from gatewise_training.operating_points.operating_point import OperatingPoint, PackedSizes
 
 
 def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
@@ -29,7 +28,8 @@ def _bytes(manifest: Manifest, point: OperatingPointSpec) -> int:
         return point.bytes
     stages = [manifest.every_stage[s] for s in manifest.chains[point.chain]]
     sizes = [stage.bytes if stage.tier == "device" else 0 for stage in stages]
-    return kept_bytes(sizes, [s for s, t in enumerate(point.thresholds) if t is not None])
+    used = [s for s, t in enumerate(point.thresholds) if t is not None]
+    return PackedSizes.plain(sizes).kept(used)
 
 
 def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:

@@ -202,7 +202,7 @@ def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
     folder = tmp_path_factory.mktemp("c99")
     cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
-        write_cascade(c, folder / str(i), coded=(None, 8, 16)[i % 3], name=f"m{i}")
+        write_cascade(c, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
         for i, c in enumerate(cascades)
     ]
     outputs = [c.outputs for c in cascades]

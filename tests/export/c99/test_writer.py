@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
     for i, (name, (system, rows)) in enumerate(systems.items()):
         bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
         sizes = [spec.outputs for spec in bundle.manifest.stages if spec.tier == "device"]
-        for coded in (None, 16):
-            c_name = f"m{i}_{coded or 32}"
+        for coded in ("float", 16):
+            c_name = f"m{i}_{coded}"
             source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
             sources.append((source, sizes))
         out[name] = system, rows, bundle
@@ -237,6 +238,15 @@ def test_too_many_thresholds_for_the_code(made, tmp_path):
     assert lay_out(wide, 16).coded == 16
 
 
+def test_by_default_the_smaller_form_is_written(made, tmp_path):
+    for name, (_, _, bundle, _) in made.items():
+        sizes = {None: to_c(bundle, tmp_path / name, name="m").table_bytes}
+        for coded in ("float", 8):
+            with suppress(ConversionError):  # too many thresholds for 8 bits
+                sizes[coded] = to_c(bundle, tmp_path / name, coded=coded, name="m").table_bytes
+        assert sizes.pop(None) == min(sizes.values())
+
+
 def test_only_what_classifies(tmp_path):
     model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, Y)
     with pytest.raises(ConversionError, match="only what classifies"):
@@ -279,7 +289,7 @@ def test_the_command(made, tmp_path, capsys):
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c")]) == 0
     assert "bytes of flash" in capsys.readouterr().out
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2
-    assert "choose 8 or 16" in capsys.readouterr().err
+    assert "choose 8, 16 or float" in capsys.readouterr().err
     assert main(["c99", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
@@ -13,8 +17,10 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.graphs.packed_size import packed_sizes
+from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.model_families import cross_fitted_stage
-from gatewise_training.learners.stage_bounds import Bounds, shaped
+from gatewise_training.learners.stage_bounds import Bounds, ThresholdGrid, grid_of, shaped
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of
@@ -36,6 +42,48 @@ def test_bounds_say_how_many_trees_fit() -> None:
     assert flat == 7
     assert 5 * flat < tables < 21 * 61 * 7 / (31 + 30 * 6)
     assert files < flat
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 999), most=st.integers(1, 12), missing=st.booleans())
+def test_trees_on_a_grid_decide_rows_as_their_rounded_values(seed, most, missing) -> None:
+    rng = np.random.default_rng(seed)
+    x = np.round(rng.normal(size=(80, 3)), int(rng.integers(0, 3))).astype(np.float32)
+    x[rng.random(x.shape) < 0.1 * missing] = np.nan
+    y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
+    grid = ThresholdGrid.of_table(x, most)
+    free, _ = fit_boosting(grid.rounded(x), y, 2, rounds=8)
+    trees = grid.snapped(free)
+    others = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
+    np.testing.assert_array_equal(trees.margins(others), free.margins(grid.rounded(others)))
+    for k in range(3):
+        used, edges = np.unique(trees.threshold[trees.feature == k]), grid.edges[k]
+        assert len(used[(used >= edges[0]) & (used < edges[-1])]) <= most
+        assert len(used) <= most + 2
+
+
+def test_a_grid_too_coarse_is_not_used() -> None:
+    fine = np.random.default_rng(0).random((400, 16)).astype(np.float32)
+    assert grid_of(fine, 8 * 1024) is None
+    thresholds, room = grid_of(fine, 64 * 1024)
+    assert thresholds == 128
+    assert room == 8 * 1024
+    coarse = np.floor(fine * 16)
+    assert grid_of(coarse, 8 * 1024) == (16, 4 * 15 * 16)
+
+
+def test_stages_share_thresholds_and_each_part_is_bounded() -> None:
+    """Two stages of the same tests: their thresholds are there once."""
+    trees = replace(tree(*[0, 1, 2] * 20), threshold=np.float32([*range(60), *[0] * 61]))
+    stage = Stage.from_model(trees, "sigmoid")
+    sizes = packed_sizes((stage, replace(stage)), "c99")
+    one, both = sizes.total([0]), sizes.total([0, 1])
+    assert one == sizes.total([1]) == sizes.alone[0]
+    (floats, _), (ranks, needs) = sizes.forms
+    assert needs.all()
+    assert needs.shape == (2, 60)
+    assert both == min(floats.sum(), ranks.sum() + 4 * 60) < 2 * one
+    assert sizes.total([], free_thresholds=9) == 0
 
 
 def test_without_a_bound_of_size_families_are_as_they_are() -> None:

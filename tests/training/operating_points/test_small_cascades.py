@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint, PackedSizes
 from gatewise_training.operating_points.small_cascades import stages_within
-from gatewise_training.operating_points.thresholds import CascadeRecord, kept_bytes
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 SIZES = st.lists(st.integers(1, 3000), min_size=1, max_size=4)
 
@@ -27,7 +27,7 @@ def record_of(sizes, seed=0, n=60):
     scores = (right + rng.normal(size=(stages, n)) * 0.5).astype(np.float32)
     correct = np.vstack([right, np.ones(n)]).astype(float)
     costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
-    return CascadeRecord(scores, correct, costs, np.ones(n), packed=tuple(sizes))
+    return CascadeRecord(scores, correct, costs, np.ones(n), packed=PackedSizes.plain(sizes))
 
 
 @settings(max_examples=60, deadline=None)
@@ -58,7 +58,8 @@ def test_a_stage_that_is_never_right_where_it_is_sure_goes_first() -> None:
 def test_stages_beyond_the_device_take_nothing_and_stay() -> None:
     record = record_of([900, 900, 0])
     assert all(2 in kept for kept in stages_within(record, 1000) if len(kept) > 1)
-    assert kept_bytes((900, 900, 0), (0, 2)) == kept_bytes((900, 1000, 0), ()) == 900
+    assert PackedSizes.plain((900, 900, 0)).kept((0, 2)) == 900
+    assert PackedSizes.plain((900, 1000, 0)).kept(()) == 900
 
 
 POINTS = st.lists(

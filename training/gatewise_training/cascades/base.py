@@ -24,7 +24,7 @@ from gatewise.models.stage import Stage
 from gatewise.tiers import PackedAs, Tier, cascade_costs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.graphs.packed_size import packed_bytes
+from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK
@@ -118,7 +118,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
             nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
-            packed=packed_bytes(stages, self.packed_as),
+            packed=packed_sizes(stages, self.packed_as),
             class_weights=None if weights is None else weights[y],
             answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
             given_splitter=splitter,
@@ -149,7 +149,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self.chains_, self.operating_point_ = chains, point
         if self.max_bytes_ is None:
             return
-        sizes = packed_bytes(stages, self.packed_as)
+        sizes = packed_sizes(stages, self.packed_as).alone
         kept = [
             s for s, t in enumerate(point.thresholds) if t is not None or not stages[s].on_device
         ]

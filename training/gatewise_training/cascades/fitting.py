@@ -45,7 +45,6 @@ from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import (
     CascadeRecord,
     frontier_points,
-    kept_bytes,
 )
 
 
@@ -300,7 +299,7 @@ class TrainedClassifier(BudgetedClassifier):
                 part = candidate.part(kept)
                 found.setdefault(part.stages, part)
         if not found:
-            smallest = min(kept_bytes(record.packed, ()) for record in records)
+            smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
             raise TooLargeError("no stage", most, smallest, "allow more")
         return list(found.values())
 

@@ -37,7 +37,7 @@ from gatewise_training.feature_selection.forward import (
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
-from gatewise_training.learners.stage_bounds import Bounds
+from gatewise_training.learners.stage_bounds import Bounds, grid_of
 
 FEW_UNITS = 32
 """Up to so many features and groups, forward selection is cheap enough to be tried always."""
@@ -223,9 +223,10 @@ class StagedCascade(TrainedCascade):
         return self._placed([*before, *own])
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
+        all_bounds = self._bounds(problem)
         if self.acquisition == "node":
             n_stages = self._most_stages(problem)
-            lazy = [fit_lazy_stages(problem, n_stages=n_stages, bounds=b) for b in self._bounds()]
+            lazy = [fit_lazy_stages(problem, n_stages=n_stages, bounds=b) for b in all_bounds]
             if not any(lazy):
                 raise InputError("no stage that acquires node by node is worth its price or fits")
             return [fitted for fitted in lazy if fitted is not None]
@@ -234,7 +235,7 @@ class StagedCascade(TrainedCascade):
         candidates: list[FittedStages] = []
         best: Mapping[FeatureSet, SelectedStage] = {}
         too_large: list[int] = []
-        for bounds in self._bounds():
+        for bounds in all_bounds:
             selection = FamilySelection(
                 problem,
                 families,
@@ -260,16 +261,20 @@ class StagedCascade(TrainedCascade):
             )
         return candidates
 
-    def _bounds(self) -> list[Bounds]:
+    def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.max_bytes is None:
             return [bounds]
+        bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
+        if self.packed_as == "c99" and self.acquisition == "stage":
+            plan = problem.plan
+            grid = grid_of(plan.x[plan.fit_rows], room)
+            if grid is not None:
+                bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
+                room -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
-        return [
-            replace(bounds, packed_bytes=self.max_bytes // share, packed_as=self.packed_as)
-            for share in shares
-        ]
+        return [replace(bounds, packed_bytes=room // share) for share in shares]
 
     def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages on their tiers; a stage of several candidates stays one on each tier."""

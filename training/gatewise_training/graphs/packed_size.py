@@ -6,7 +6,8 @@ and the code beside them, models are what grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +19,35 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise.tiers import PackedAs
 from gatewise_training.graphs.tree_attributes import attributes_of
+from gatewise_training.operating_points.operating_point import PackedSizes
 
 TREES_GRAPH_BYTES, SUMS_GRAPH_BYTES = 256, 1536
 """What a graph of trees, or of any other model, takes beside its numbers, at most."""
+CODES = 254
+"""Distinct thresholds of a feature that ranks of 8 bits tell apart, missing values beside."""
 ARRAYS_BYTES = 2560
 """What an npz file of trees takes beside them, at most."""
 
 
-def packed_bytes(stages: Sequence[Stage], packed_as: PackedAs) -> tuple[int, ...]:
-    """Bytes of each stage of a cascade at most, 0 of one that runs beyond the device.
-
-    Those of some of the stages hold for a cascade of these alone, too: numbers in C's tables are as
-    wide as the largest model needs.
-    """
+def packed_sizes(stages: Sequence[Stage], packed_as: PackedAs) -> PackedSizes:
+    """Sizes of a cascade's stages as a device keeps them."""
     if packed_as == "onnx":
-        return tuple(_file_bytes(stage) if stage.on_device else 0 for stage in stages)
+        return PackedSizes.plain([_file_bytes(s) if s.on_device else 0 for s in stages])
+    return PackedSizes(tuple(_table_forms(stages)))
+
+
+def packed_bytes(stages: Sequence[Stage], packed_as: PackedAs) -> int:
+    """Bytes of the stages of a cascade at most."""
+    return packed_sizes(stages, packed_as).total(range(len(stages)))
+
+
+def _table_forms(
+    stages: Sequence[Stage],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    """Tables of C: with thresholds as floats and, where there are few, as ranks of 8 bits.
+
+    Numbers in the tables are as wide as the largest model needs.
+    """
     here = [stage for stage in stages if stage.on_device]
     columns = {int(c) for stage in here for c in stage.features}
     forests = [stage.model for stage in here if isinstance(stage.model, TreeEnsemble)]
@@ -43,21 +58,34 @@ def packed_bytes(stages: Sequence[Stage], packed_as: PackedAs) -> tuple[int, ...
         width(max((int(counts.sum()) for counts in inner), default=0)),
     )
     listed = width(max(columns, default=0) + 1)
-    return tuple(
-        _table_bytes(stage, *widths) + (2 * listed + 1) * max(len(stage.features), 1) + 2
-        if stage.on_device
-        else 0
-        for stage in stages
-    )
+    needs = [_thresholds(stage) for stage in stages]
+    known = sorted(set().union(*needs))
+    counts = Counter(column for column, _ in known)
+    for key in (4, 1) if max(counts.values(), default=CODES + 1) <= CODES else (4,):
+        lists = 2 * listed + (1 if key == 4 else 5)  # with ranks, where a feature's edges begin
+        own = [
+            _table_bytes(stage, key, *widths) + lists * max(len(stage.features), 1) + 6
+            if stage.on_device
+            else 0
+            for stage in stages
+        ]
+        shared = [] if key == 4 else known
+        needed = [[threshold in found for threshold in shared] for found in needs]
+        yield np.array(own, np.int64), np.array(needed, np.bool_).reshape(len(own), len(shared))
 
 
-def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, packed_as: PackedAs) -> int:
-    """Bytes of a tree of so many leaves with so many values each, at most; `leaf`: of one in C."""
+def tree_bytes(
+    leaves: int, leaf: int, values: int, n_columns: int, packed_as: PackedAs, *, key: int = 4
+) -> int:
+    """Bytes of a tree of so many leaves with so many values each, at most.
+
+    In C's tables a value takes `leaf` bytes, a threshold `key`.
+    """
     if packed_as == "onnx":  # node by node: ten numbers, a word, and the values' places
         return (2 * leaves - 1) * 34 + 11 * leaves * values
     inner = leaves - 1
     return (
-        inner * (4 + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
+        inner * (key + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
     )
 
 
@@ -78,7 +106,17 @@ def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
     return found
 
 
-def _table_bytes(stage: Stage, test: int, skip: int, start: int) -> int:
+def _thresholds(stage: Stage) -> set[tuple[int, float]]:
+    """Features that a stage's trees test on the device, with their thresholds."""
+    trees = stage.model
+    if not isinstance(trees, TreeEnsemble) or not stage.on_device:
+        return set()
+    inner = trees.feature >= 0
+    columns = stage.features[trees.feature[inner]]
+    return set(zip(columns.tolist(), trees.threshold[inner].tolist(), strict=True))
+
+
+def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:
     model = stage.model
     if isinstance(model, GraphModel):  # has no form in C
         return model.nbytes
@@ -87,7 +125,7 @@ def _table_bytes(stage: Stage, test: int, skip: int, start: int) -> int:
         values = model.n_outputs if (model.output < 0).any() else 1
         return (
             (model.n_trees + 1) * start
-            + max(n_inner, 1) * (4 + test + skip)
+            + max(n_inner, 1) * (key + test + skip)
             + _leaf_bytes(model) * values * (model.n_nodes - n_inner)
             + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs

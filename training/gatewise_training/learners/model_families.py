@@ -29,7 +29,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.stage_bounds import Bounds
+from gatewise_training.learners.stage_bounds import Bounds, ThresholdGrid
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -217,6 +217,10 @@ def cross_fitted_stage(
     Shapes: returns `outputs` (n_validation, n_outputs).
     """
     x = np.ascontiguousarray(plan.x[:, features])
+    grid = None
+    if bounds.thresholds is not None and family not in ("linear", "svm"):
+        grid = ThresholdGrid.of_table(x[plan.fit_rows], bounds.thresholds)
+        x = grid.rounded(x)
 
     def task(rows: Rows, unseen: Rows | None, rounds: int | None) -> _Task:
         return _Task(plan, x, rows, unseen, rounds, n_classes, seed, bounds)
@@ -227,7 +231,7 @@ def cross_fitted_stage(
     def placed(fitted: _Fitted) -> _StageFit:
         model, link, rounds = fitted
         if isinstance(model, TreeEnsemble):
-            model = bounds.rounded(model)
+            model = bounds.rounded(model if grid is None else grid.snapped(model))
         stage = Stage.from_model(model, link)
         return _StageFit(replace(stage, features=features[stage.features]), rounds)
 

@@ -1,6 +1,8 @@
 """Bounds of a stage for small devices: bytes and trees, and the shapes of trees that keep them.
 
-Which shape is best depends on the data: few large trees at a high rate, or many small ones.
+Which shape is best depends on the data: few large trees at a high rate, or many small ones. In C's
+tables trees share their thresholds: a table of them for each feature, and a byte in each node. That
+trees should reuse thresholds is ToaD's idea (ICLR 2026); here they choose from a grid.
 """
 
 from __future__ import annotations
@@ -8,23 +10,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gatewise.models.stage import Stage
 from gatewise.models.trees import NODE_BYTES, TreeEnsemble
 from gatewise.tiers import PackedAs
+from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.graphs.packed_size import (
     SUMS_GRAPH_BYTES,
     TREES_GRAPH_BYTES,
-    packed_bytes,
+    packed_sizes,
     tree_bytes,
 )
 from gatewise_training.learners.boosting import capacity
 
 LEAVES = (4, 8, 16, 31, 63, 127, 255)
 """Leaves of a tree that are tried within a bound of size."""
+LARGEST = np.finfo(np.float32).max
 HIGH_RATE = 0.4
 """Learning rate that makes much of few trees."""
 FEWEST_ROUNDS = 4
 """Larger trees are not tried once fewer rounds of them fit."""
+FEWEST_THRESHOLDS, MOST_THRESHOLDS = 64, 252
+"""Of a feature with more values: trees on a coarser grid lost more than they gained in number, and
+ranks of 8 bits tell 252 from two more, which tell NaN from all numbers."""
+GRID_SHARE, GRID_COLUMNS = 8, 16
+"""Of the bytes of all stages one in so many for the thresholds of so many features."""
 SOME_TREES, FEW_LEAVES = 24, 8
 """Without a search, trees have fewer leaves until so many fit, and no fewer than so many."""
 
@@ -37,12 +49,65 @@ class TreeShape:
     rate: float
 
 
+def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
+    """Thresholds of a feature for all stages of a device, and their bytes.
+
+    None where the room is for too few. Shapes: `x` (n, n_features). Ten features with values 0 and
+    1 take a threshold each:
+
+    >>> grid_of(np.tile(np.float32([[0], [1]]), 10), 8192)
+    (25, 40)
+    """
+    room, n_columns = max_bytes // (4 * GRID_SHARE), min(x.shape[1], GRID_COLUMNS)
+    most = min(room // n_columns, MOST_THRESHOLDS)
+    needed = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
+    if most < min(max(needed), FEWEST_THRESHOLDS):
+        return None
+    return most, 4 * min(room, sum(min(most, n) for n in needed))
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdGrid:
+    """The thresholds that trees may have: quantiles of each column, rising."""
+
+    edges: tuple[NDArray[np.float32], ...]
+
+    @classmethod
+    def of_table(cls, x: NDArray[np.float32], most: int) -> ThresholdGrid:
+        """Choose at most so many thresholds of each column."""
+        codes = Codes.of_table(x, most=most + 1)
+        return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
+
+    def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Replace each value by the least threshold that is not below it, the last for others."""
+        out = x.copy()
+        for k, edges in enumerate(self.edges):
+            real = ~np.isnan(x[:, k])
+            place = np.searchsorted(edges, x[real, k])
+            out[real, k] = edges[np.minimum(place, len(edges) - 1)] if len(edges) else 0
+        return out
+
+    def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
+        """Move the thresholds of trees that were fitted on rounded rows to the grid.
+
+        Rounded rows go where they went, and other rows go where their rounded ones go.
+        """
+        threshold = trees.threshold.copy()
+        for k, edges in enumerate(self.edges):
+            here = np.flatnonzero(trees.feature == k)
+            place = np.searchsorted(edges, threshold[here], side="right")
+            # before the first edge and from the last on a test tells NaN from all numbers
+            threshold[here] = np.concatenate([[-LARGEST], edges[:-1], [LARGEST]])[place]
+        return replace(trees, threshold=threshold)
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What a stage must keep; None: no bound.
 
     `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as a device
     keeps it, in the form `packed_as`. `shape`: that of boosted trees, where it is searched.
+    `thresholds`: of a feature, in the trees of all stages; `grid_bytes` are for them, beside.
     """
 
     stage_bytes: int | None = None
@@ -50,6 +115,8 @@ class Bounds:
     packed_bytes: int | None = None
     packed_as: PackedAs = "c99"
     shape: TreeShape | None = None
+    thresholds: int | None = None
+    grid_bytes: int = 0
 
     @property
     def packed_numbers(self) -> int | None:
@@ -76,7 +143,8 @@ class Bounds:
         """Whether a fitted stage is within the bounds."""
         fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
         if fits and self.packed_bytes is not None:
-            fits = packed_bytes((stage,), self.packed_as)[0] <= self.packed_bytes
+            sizes = packed_sizes((stage,), self.packed_as)
+            fits = sizes.total((0,), free_thresholds=self.grid_bytes // 4) <= self.packed_bytes
         return fits and (self.trees is None or stage.n_trees <= self.trees)
 
     def trees_of(self, leaves: int, n_columns: int, outputs: int, values: int = 1) -> int | None:
@@ -93,8 +161,13 @@ class Bounds:
             if self.packed_as == "onnx":
                 beside = TREES_GRAPH_BYTES
             leaf = 4 if outputs > 1 and values == 1 else 1  # as `rounded` has them
-            tree = tree_bytes(leaves, leaf, values, n_columns, self.packed_as) + (outputs > 1)
-            most.append((self.packed_bytes - beside) // tree)
+            size = (leaves, leaf, values, n_columns, self.packed_as)
+            room, more = self.packed_bytes - beside, int(outputs > 1)
+            fitting = room // (tree_bytes(*size) + more)
+            if self.thresholds is not None:
+                room -= 4 * n_columns + max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
+                fitting = max(fitting, room // (tree_bytes(*size, key=1) + more))
+            most.append(fitting)
         return min(most, default=None)
 
     def tree_budget(

@@ -25,9 +25,10 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     A cascade that fits is kept as it is. Of one that does not, there is a choice for each price,
     and each stage alone that leaves no room for another.
     """
-    sizes = record.packed
+    assert record.packed is not None
+    sizes = record.packed.alone
     fitting = [s for s, size in enumerate(sizes) if size <= max_bytes]
-    if sum(sizes) <= max_bytes:
+    if record.packed.total(range(record.n_stages)) <= max_bytes:
         return [tuple(fitting)]
     if not any(sizes[s] for s in fitting):
         return []
@@ -43,14 +44,15 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
 
 def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: float) -> list[int]:
     """Leave out stages, the least useful for its bytes first, until the others fit."""
-    kept = list(stages)
-    while sum(record.packed[s] for s in kept) > max_bytes:
+    kept, sizes = list(stages), record.packed
+    assert sizes is not None
+    while (size := sizes.total(kept)) > max_bytes:
         before = _worth(record, kept, price)
-        losses = {
-            s: (before - _worth(record, [k for k in kept if k != s], price)) / record.packed[s]
-            for s in kept
-            if record.packed[s]
-        }
+        losses = {}
+        for s in kept:
+            others = [k for k in kept if k != s]
+            if freed := size - sizes.total(others):
+                losses[s] = (before - _worth(record, others, price)) / freed
         kept.remove(min(losses, key=losses.__getitem__))
     return kept
 

@@ -29,7 +29,7 @@ from gatewise.decision import ALWAYS_STOP, exit_stages, midway, reachable_exits
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint, PackedSizes
 
 FOLDS = 5
 
@@ -57,7 +57,7 @@ class CascadeRecord:
     agrees: NDArray[np.bool_] | None = None
     trees: tuple[int, ...] = ()  # that a decision of each stage evaluates
     nbytes: tuple[int, ...] = ()  # sizes of the stages' models
-    packed: tuple[int, ...] = ()  # the same, as a device keeps them; 0 beyond the device
+    packed: PackedSizes | None = None  # the same, as a device keeps them
     # (n_stages + 1,): largest cost of leaving at each exit on any row, these or others. Costs that
     # are the same for all rows are their own limits
     cost_limits: NDArray[np.float64] | None = None
@@ -201,22 +201,13 @@ class CascadeRecord:
             agreement=agreement,
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
-            bytes=kept_bytes(self.packed, open_stages),
+            bytes=0 if self.packed is None else self.packed.kept(open_stages),
             max_cost=float(self.highest_costs()[ways].max()) if known else None,
             chain=chain,
             exit_shares=tuple((left / left.sum()).tolist()),
             validation_groups=groups,
             **figures,
         )
-
-
-def kept_bytes(sizes: Sequence[int], stages: Sequence[int]) -> int:
-    """Bytes that a device keeps of some stages or, of none, the smallest: it answers when no other.
-
-    >>> kept_bytes((30, 20, 0), (0, 1)), kept_bytes((30, 20, 0), ())
-    (50, 20)
-    """
-    return sum(sizes[s] for s in stages if sizes) or min(filter(None, sizes), default=0)
 
 
 def tune(
