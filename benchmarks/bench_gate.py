@@ -1,4 +1,4 @@
-"""What the gate brings: Adapt-GBRT stopped by its gate, by f1's margin, by either, and no gate.
+"""What the gate brings: Adapt stopped by its gate, by f1's margin, by either, and no gate.
 
     python -m benchmarks.bench_gate [--quick] [--only SET,...]
 
@@ -25,7 +25,7 @@ from benchmarks import harness, problems
 from gatewise.console import note, table
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training import AdaptGBRT, ConfidenceCascade
+from gatewise_training import AdaptGBRT, AdaptLin, ConfidenceCascade
 
 SETS = (
     "statlog_heart", "wine", "breast_cancer", "mbne_tiny", "thyroid", "occupancy", "letter-bin",
@@ -40,9 +40,17 @@ METHODS: dict[str, Method] = {
     "margin": lambda f0, c, s: AdaptGBRT(f0, feature_costs=c, stop="margin", random_state=s),
     "auto": lambda f0, c, s: AdaptGBRT(f0, feature_costs=c, random_state=s),
     "confidence": lambda f0, c, s: ConfidenceCascade(f0, feature_costs=c, random_state=s),
+    "lin-gate": lambda f0, c, s: AdaptLin(f0, feature_costs=c, stop="gate", random_state=s),
+    "lin-margin": lambda f0, c, s: AdaptLin(f0, feature_costs=c, stop="margin", random_state=s),
+    "lin-auto": lambda f0, c, s: AdaptLin(f0, feature_costs=c, random_state=s),
+    "lin-confidence": lambda f0, c, s: ConfidenceCascade(
+        f0, feature_costs=c, low_cost_model="linear", random_state=s
+    ),
 }
+KINDS = {"`AdaptGBRT`": "", "`AdaptLin`": "lin-"}
+"""Methods compared, and how their names begin; each has a `ConfidenceCascade` of its family."""
 HEADER = (
-    "set", "rows to fit", "gate", "margin", "auto", "`ConfidenceCascade`", "auto - gate",
+    "set", "rows to fit", "method", "gate", "margin", "auto", "`ConfidenceCascade`", "auto - gate",
     "auto - `ConfidenceCascade`", "CPU s, auto", "CPU s, `ConfidenceCascade`",
 )  # fmt: skip
 
@@ -67,8 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         for name in chosen:
             found["sets"][name] = _measure(name, splits)
-            note(f"{name}: auto - ConfidenceCascade {_row(name, found['sets'][name])[-3]}")
-        rows = [_row(name, each) for name, each in found["sets"].items()]
+            gains = [_row(name, kind, found["sets"][name])[-3] for kind in KINDS]
+            note(f"{name}: auto - ConfidenceCascade {', '.join(gains)}")
+        rows = [_row(name, kind, each) for kind in KINDS for name, each in found["sets"].items()]
         table("gate or margin", HEADER, rows)
         folder = harness.out_folder(options, whole=chosen == list(SETS))
         harness.write_results(folder, "gate", found, _page(found, rows))
@@ -127,13 +136,15 @@ def _accuracy(
     return float(np.mean(point.predict(x) == y))
 
 
-def _row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
-    mean = {m: 100 * np.mean(of_splits, axis=1) for m, of_splits in found["accuracy"].items()}
-    seconds = found["cpu_seconds"]
+def _row(name: str, kind: str, found: dict[str, Any]) -> tuple[str, ...]:
+    own = {m: KINDS[kind] + m for m in ("gate", "margin", "auto", "confidence")}
+    mean = {m: 100 * np.mean(found["accuracy"][key], axis=1) for m, key in own.items()}
+    seconds = {m: found["cpu_seconds"][key] for m, key in own.items()}
     return (
         name,
         str(found["rows_to_fit"]),
-        *(_figure(mean[m], "") for m in METHODS),
+        kind,
+        *(_figure(each, "") for each in mean.values()),
         _figure(mean["auto"] - mean["gate"]),
         _figure(mean["auto"] - mean["confidence"]),
         f"{seconds['auto']:.1f}",
@@ -153,8 +164,9 @@ def _page(found: dict[str, Any], rows: Sequence[Sequence[str]]) -> str:
         "",
         f"Test accuracy in percent, the mean over {settings['budgets']} budgets from the cheapest "
         f"useful one to the full price, ± its standard error over {settings['splits']} random "
-        "splits. One fitted forest as high-cost model for all, defaults of both methods; "
-        "validation chooses every point. `make bench-gate` writes this page.",
+        "splits. One fitted forest as high-cost model for all, defaults of all methods; "
+        "`ConfidenceCascade` has boosted trees beside `AdaptGBRT`, a linear model beside "
+        "`AdaptLin`. Validation chooses every point. `make bench-gate` writes this page.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "| " + " | ".join("---" for _ in HEADER) + " |",

@@ -94,16 +94,22 @@ def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, mo
     monkeypatch.setattr(base, "_stopped_stages", counting)
     gate, margin, auto = fitted("gate"), fitted("margin"), fitted("auto")
     settings = len(kept["gate"])
-    assert len(kept["auto"]) == 2 * settings == 2 * len(kept["margin"])
+    assert 2 * settings == 2 * len(kept["margin"])
+    # Adapt's candidates have single models of nested feature sets behind them
+    both, single = kept["auto"][: 2 * settings], kept["auto"][2 * settings :]
+    assert bool(single) == (method != "l1")
+    assert all(c.stages[0].score == "margin" for c in single)
+    if single:
+        assert len(single[-1].stages[0].features) == N_FEATURES
     # margins of the one stage are those of the other, from the same fits; the gate's features go
     rows = X_test.to_numpy(np.float32)
-    scores = {c.stages[0].score for c in kept["auto"]}
+    scores = {c.stages[0].score for c in both}
     assert scores == {"column", "margin"}
     assert {s.score for chain in margin.chains_ for s in chain} == {"margin"}
     assert {s.score for chain in gate.chains_ for s in chain} == {"column"}
     assert len(gated) == 2  # no further fits
-    for alone in (c.stages[0] for c in kept["auto"] if c.stages[0].score == "margin"):
-        pairs = [c.stages[0] for c in kept["auto"] if c.stages[0].score == "column"]
+    for alone in (c.stages[0] for c in both if c.stages[0].score == "margin"):
+        pairs = [c.stages[0] for c in both if c.stages[0].score == "column"]
         same = [p for p in pairs if np.array_equal(p.margins(rows)[:, :-1], alone.margins(rows))]
         assert same
         assert any(set(alone.features) <= set(p.features) for p in same)

@@ -3,8 +3,10 @@
 Each setting gives a low-cost model f1 and a gate g, and of these two stages for nothing more: f1
 and g in one graph, stopped by g, or f1 alone, stopped by its margin. Where f1 is reasonably strong
 its margin finds its errors better than the gate does, and it has no price for the gate's features.
-The threshold of either is refitted on validation rows (the bare ``g > 0`` often never reaches the
-accuracy wanted), and the frontier is taken over all of them.
+On few rows the penalty passes over feature sets that a single model does well on, so that such
+models on nested sets, stopped by their margins, are candidates too. All thresholds are refitted on
+validation rows (the bare ``g > 0`` often never reaches the accuracy wanted), and the frontier is
+taken over all candidates.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import TrainedCascade
+from gatewise_training.cascades.family_selection import N_SUBSETS, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
@@ -54,6 +57,8 @@ class PenalisedCascade(TrainedCascade):
 class Adapt(PenalisedCascade):
     """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
+    _family: ClassVar[str]  # of f1, among the families of stages
+
     p_full: Sequence[float] | None = ()
 
     _parameter_constraints: ClassVar[Constraints] = {"p_full": ["array-like"]}
@@ -82,7 +87,10 @@ class Adapt(PenalisedCascade):
             )
             for p in (() if method.p_full is None else method.p_full)
         ]
-        return sweep(problem, paths, "sweeping P_full")
+        found = sweep(problem, paths, "sweeping P_full")
+        if self.stop == "auto":
+            found += single_models(problem, self._family, N_SUBSETS)
+        return found
 
     def _check_settings(self) -> None:
         super()._check_settings()

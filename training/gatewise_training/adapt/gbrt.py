@@ -89,7 +89,8 @@ class AdaptGBRT(Growth, Adapt):
     stop : {"auto", "gate", "margin"}, default "auto"
         Whose score stops an instance: the gate's, as in the paper, or the margin of f1, which then
         stands alone, without the gate's features. With "auto" each fit gives both stages, and
-        every operating point has the one that is better on validation rows.
+        every operating point has the one that is better on validation rows; so has a single model
+        of the same family on nested feature sets, stopped by its margin.
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
     warm_up : int, default 20
@@ -118,6 +119,7 @@ class AdaptGBRT(Growth, Adapt):
     warm_up: int = 20
     prefixes: Sequence[float] = (0.25, 0.5, 1.0)
     allow_missing: bool = False
+    _family = "boosting"
 
     _parameter_constraints: ClassVar[Constraints] = {
         "warm_up": [Interval(Integral, 0, None, closed="left")],

@@ -89,6 +89,7 @@ class AdaptLin(Adapt):
     """
 
     allow_missing = False
+    _family = "linear"
     _distance: ClassVar[Distance] = KullbackLeibler()
 
     p_full: Sequence[float] | None = (0.1, 0.3, 0.5, 0.7, 0.9)

@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import FamilySelection
+from gatewise_training.cascades.family_selection import N_SUBSETS, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.model_families import FAMILIES
-from gatewise_training.learners.stage_bounds import Bounds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -55,7 +52,7 @@ class ConfidenceCascade(TrainedCascade):
     """
 
     low_cost_model: str = "boosting"
-    n_subsets: int = 8
+    n_subsets: int = N_SUBSETS
     allow_missing: bool = False
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -64,20 +61,7 @@ class ConfidenceCascade(TrainedCascade):
     }
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        every = np.arange(problem.costs.n_features)
-        subsets = [every]
-        if self.n_subsets > 1:
-            cheap = nested_sets(problem, n_stages=self.n_subsets - 1)
-            subsets = [s for s in cheap if len(s) < len(every)] + subsets
-        selection = FamilySelection(
-            problem,
-            (self.low_cost_model,),
-            Bounds(),
-            lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
-        )
-        best = selection.select(subsets)
-        models = [best[tuple(subset.tolist())] for subset in subsets]
-        return [FittedStages((model.stage,), (model.outputs,)) for model in models]
+        return single_models(problem, self.low_cost_model, self.n_subsets)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.forward import come_in_blocks
+from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.model_families import cross_fitted_stage
@@ -34,6 +35,10 @@ TRIAL_ROWS = 20_000
 """Of more than `MANY_ROWS` so many choose the families."""
 
 FeatureSet = tuple[int, ...]
+
+
+N_SUBSETS = 8
+"""Nested feature sets of a single model, by default."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,3 +173,21 @@ class FamilySelection:
         wrong = (labels(margins) != plan.y[rows]) * plan.weight[rows]
         by_confidence = wrong[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
+
+
+def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedStages]:
+    """Cross-fit one model of a family on each of several nested feature sets, the last all."""
+    every = np.arange(problem.costs.n_features)
+    subsets = [every]
+    if n_subsets > 1:
+        cheap = nested_sets(problem, n_stages=n_subsets - 1)
+        subsets = [s for s in cheap if len(s) < len(every)] + subsets
+    selection = FamilySelection(
+        problem,
+        (family,),
+        Bounds(),
+        lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
+    )
+    best = selection.select(subsets)
+    models = [best[tuple(subset.tolist())] for subset in subsets]
+    return [FittedStages((model.stage,), (model.outputs,)) for model in models]
