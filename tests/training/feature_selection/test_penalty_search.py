@@ -55,7 +55,9 @@ def test_features_without_a_price_need_one_fit():
 def test_adapt_has_stages_of_few_features_and_of_many():
     X, y = load_wine(return_X_y=True)
     f0 = make_pipeline(StandardScaler(), LogisticRegression())
-    system = AdaptGBRT(f0, p_full=(0.3,), prefixes=(1.0,), n_rounds=40, random_state=0).fit(X, y)
+    system = AdaptGBRT(
+        f0, stop="gate", p_full=(0.3,), prefixes=(1.0,), n_rounds=40, random_state=0
+    ).fit(X, y)
     sizes = {len(chain[0].features) for chain in system.chains_}
     assert {1, 2} <= sizes
     assert max(sizes) >= 6
