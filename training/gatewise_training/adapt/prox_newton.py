@@ -155,21 +155,27 @@ def _minimise_by_moments(
     by_group = np.empty(len(shared))
     momentum = 1.0
     for _ in range(ITERATIONS):
-        down[:] = slope + bent_ahead
+        for k in range(n_rows):
+            for c in range(n_outputs):
+                down[k, c] = slope[k, c] + bent_ahead[k, c]
         while True:
             step = gamma / steepest
-            new[:] = ahead - down / steepest
             by_group[:] = 0.0
             for k in range(n_rows):
+                for c in range(n_outputs):
+                    new[k, c] = ahead[k, c] - down[k, c] / steepest
                 norm = np.sqrt((new[k] ** 2).sum())
                 left = max(0.0, 1.0 - step * own[k] / max(norm, 1e-200))
-                new[k] *= left
+                for c in range(n_outputs):
+                    new[k, c] *= left
                 if group[k] >= 0:
                     by_group[group[k]] += (norm * left) ** 2
             for k in range(n_rows):
                 if group[k] >= 0 and shared[group[k]] > 0.0:
                     norm = np.sqrt(by_group[group[k]])
-                    new[k] *= max(0.0, 1.0 - step * shared[group[k]] / max(norm, 1e-200))
+                    left = max(0.0, 1.0 - step * shared[group[k]] / max(norm, 1e-200))
+                    for c in range(n_outputs):
+                        new[k, c] *= left
             bound = seen = longest = 0.0
             for c in range(n_outputs):
                 for k in range(n_rows):
@@ -188,9 +194,11 @@ def _minimise_by_moments(
             momentum = 1.0
         grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
         push = (momentum - 1.0) / grown
-        ahead[:] = new + push * (new - here)
-        bent_ahead[:] = bent + push * (bent - bent_here)
-        here[:], bent_here[:] = new, bent
+        for k in range(n_rows):  # element by element: arrays compile for two more seconds
+            for c in range(n_outputs):
+                ahead[k, c] = new[k, c] + push * (new[k, c] - here[k, c])
+                bent_ahead[k, c] = bent[k, c] + push * (bent[k, c] - bent_here[k, c])
+                here[k, c], bent_here[k, c] = new[k, c], bent[k, c]
         momentum = grown
         if steepest * longest < enough:
             break

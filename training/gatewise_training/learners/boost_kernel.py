@@ -14,6 +14,7 @@ import numba
 import numpy as np
 
 from gatewise_training.forests.grower.binning import between
+from gatewise_training.forests.grower.growing_arrays import copy_into, push
 
 MIN_ROWS = 5
 """Rows of a leaf at least."""
@@ -68,14 +69,14 @@ def grow_boosted_tree(
             active[n_active] = k
             n_active += 1
     active = active[:n_active]
-    leaf[0] = 0, n, 0, first
-    total[0] = whole_g, whole_h
+    push(leaf, 0, 0, n, 0, first)
+    total[0, 0], total[0, 1] = whole_g, whole_h
     feature[first] = -1
     if n_active == 0:
         return 0
-    _count(codes, rows, 0, n, gradient, hessian, active, sums[0])
+    _count(codes, rows, leaf[0, 0], n, gradient, hessian, active, sums[0])
     _search(start, active, sums[0], total[0], n, raw[0], cut[0], nan_side[0])
-    best[0] = _best(active, raw[0], toll)
+    best[0, 0], best[0, 1] = _best(active, raw[0], toll)
     n_open, n_nodes = 1, 1
     while n_open < n_leaves:
         at = -1
@@ -86,7 +87,7 @@ def grow_boosted_tree(
         if at < 0:
             break
         k = int(best[at, 1])
-        begin, end, depth, node = leaf[at]
+        begin, end, depth, node = leaf[at, 0], leaf[at, 1], leaf[at, 2], leaf[at, 3]
         b, to_left, none = cut[at, k], nan_side[at, k], start[k + 1] - start[k]
         middle, back = int(begin), 0
         column = codes[k]
@@ -102,7 +103,7 @@ def grow_boosted_tree(
             else:
                 spare[back] = r
                 back += 1
-        rows[middle:end] = spare[:back]
+        copy_into(rows, middle, spare, back)
         feature[node] = k
         if b + 1 >= none:
             threshold[node] = np.float32(np.finfo(np.float32).max)  # all that is a number
@@ -112,10 +113,10 @@ def grow_boosted_tree(
         new = n_open
         left[node], right[node] = first + n_nodes, first + n_nodes + 1
         feature[first + n_nodes] = feature[first + n_nodes + 1] = -1
-        leaf[at] = begin, middle, depth + 1, first + n_nodes
-        leaf[new] = middle, end, depth + 1, first + n_nodes + 1
-        total[new] = total[at, 0] - g, total[at, 1] - h
-        total[at] = g, h
+        push(leaf, at, begin, middle, depth + 1, first + n_nodes)
+        push(leaf, new, middle, end, depth + 1, first + n_nodes + 1)
+        total[new, 0], total[new, 1] = total[at, 0] - g, total[at, 1] - h
+        total[at, 0], total[at, 1] = g, h
         n_nodes += 2
         n_open += 1
         if toll[k] > 0.0:  # paid from here on, in all leaves
@@ -125,15 +126,13 @@ def grow_boosted_tree(
             tolls(own, group, shared, paid, toll)
             for s in range(n_open):
                 if s != at and s != new:
-                    best[s] = _best(active, raw[s], toll)
+                    best[s, 0], best[s, 1] = _best(active, raw[s], toll)
         if n_open == n_leaves:
             break
         # count the smaller side, and subtract it from what the parent had
         small, large = (at, new) if middle - begin <= end - middle else (new, at)
         if small == at:
-            sums[new], sums[at] = sums[at], 0.0
-        else:
-            sums[new] = 0.0
+            copy_into(sums[new].reshape(-1), 0, sums[at].reshape(-1), sums[at].size)
         _count(codes, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, active, sums[small])
         for j in range(len(active)):
             part, other = sums[large, active[j]], sums[small, active[j]]
@@ -146,11 +145,11 @@ def grow_boosted_tree(
                 start, active, sums[s], total[s], leaf[s, 1] - leaf[s, 0], raw[s], cut[s],
                 nan_side[s],
             )  # fmt: skip
-            best[s] = _best(active, raw[s], toll)
+            best[s, 0], best[s, 1] = _best(active, raw[s], toll)
     if n_nodes == 1:
         return 0
     for s in range(n_open):
-        begin, end, _, node = leaf[s]
+        begin, end, node = leaf[s, 0], leaf[s, 1], leaf[s, 3]
         step = np.float32(-rate * total[s, 0] / total[s, 1])
         value[node] = step
         for i in range(begin, end):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.forests.grower.growing_arrays import copy_into, push, wider
 
 
 def fit_extra_trees(
@@ -34,7 +35,7 @@ def fit_extra_trees(
     n_features = x.shape[1]
     tried = max(1, int(np.sqrt(n_features)))
     columns = np.ascontiguousarray(x.T, np.float32)
-    feature, threshold, left, right, value, roots = _grow_forest(
+    nodes, used, roots = _grow_forest(
         columns,
         y.astype(np.int32),
         np.asarray(weight, np.float64),
@@ -44,8 +45,9 @@ def fit_extra_trees(
         min_rows,
         seed,
     )
+    feature, threshold, left, right, value = (each[:used].copy() for each in nodes)
     return TreeEnsemble(
-        feature, threshold, left, right, np.zeros(len(feature), np.bool_), value, roots,
+        feature, threshold, left, right, np.zeros(used, np.bool_), value, roots,
         np.full(n_trees, -1, np.int32), np.zeros(n_classes, np.float32), n_features,
     )  # fmt: skip
 
@@ -72,20 +74,19 @@ def _grow_forest(
     for t in range(n_trees):
         if used + 2 * n > size:
             size = 2 * size + 2 * n
-            feature, left, right = _wider(feature, size), _wider(left, size), _wider(right, size)
-            threshold, more = _wider(threshold, size), np.empty((size, n_classes), np.float32)
-            more[:used] = value[:used]
-            value = more
+            feature, left, right = wider(feature, size), wider(left, size), wider(right, size)
+            threshold, value = wider(threshold, size), wider(value, size)
         for i in range(n):
             rows[i] = i
         roots[t] = used
-        waiting[0] = used, 0, n, 0
+        n_waiting = push(waiting, 0, used, 0, n, 0)
         used += 1
-        n_waiting = 1
         while n_waiting:
             n_waiting -= 1
-            node, begin, end, constant = waiting[n_waiting]
-            whole[:] = 0.0
+            node, begin = waiting[n_waiting, 0], waiting[n_waiting, 1]
+            end, constant = waiting[n_waiting, 2], waiting[n_waiting, 3]
+            for m in range(n_classes):
+                whole[m] = 0.0
             for i in range(begin, end):
                 whole[y[rows[i]]] += weight[rows[i]]
             total = whole.sum()
@@ -108,18 +109,15 @@ def _grow_forest(
                 rows[middle] = spare[back] = r  # no branch for a processor to guess
                 middle += goes_left
                 back += not goes_left
-            rows[middle:end] = spare[:back]
+            copy_into(rows, middle, spare, back)
             feature[node], threshold[node] = at, cut
             left[node], right[node] = used, used + 1
-            waiting[n_waiting] = used + 1, middle, end, constant
-            waiting[n_waiting + 1] = used, begin, middle, constant
-            n_waiting += 2
+            n_waiting = push(waiting, n_waiting, used + 1, middle, end, constant)
+            n_waiting = push(waiting, n_waiting, used, begin, middle, constant)
             used += 2
-            value[node] = 0.0
-    return (
-        feature[:used].copy(), threshold[:used].copy(), left[:used].copy(), right[:used].copy(),
-        value[:used].copy(), roots,
-    )  # fmt: skip
+            for m in range(n_classes):
+                value[node, m] = 0.0
+    return (feature, threshold, left, right, value), used, roots
 
 
 @numba.njit(cache=True, nogil=True)
@@ -150,7 +148,8 @@ def _draw_split(
         limit = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
         if limit >= high:
             limit = low
-        part[:] = 0.0
+        for m in range(len(part)):
+            part[m] = 0.0
         count = 0
         for i in range(begin, end):
             r = rows[i]
@@ -180,10 +179,3 @@ def _range(column: Any, rows: Any) -> Any:
         v = column[rows[i]]
         low, high = min(low, v), max(high, v)
     return low, high
-
-
-@numba.njit(cache=True, nogil=True)
-def _wider(array: Any, size: int) -> Any:
-    more = np.empty(size, array.dtype)
-    more[: len(array)] = array
-    return more

@@ -38,16 +38,17 @@ def boost(
 
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
-    feature, threshold, left, right, nan_left, value, roots, output = _boost(
+    nodes, n_nodes, roots, output, n_trees = _boost(
         codes.codes, codes.start, codes.lower, codes.upper, target, weight, f0_loss,
         base, -1.0 if p_full is None else p_full, rounds[0], rounds[1], strength * costs.own,
         np.asarray(costs.group, np.int64), strength * costs.shared, newton,
         float(settings["learning_rate"]), int(settings["num_leaves"]), int(settings["max_depth"]),
     )  # fmt: skip
+    feature, threshold, left, right, nan_left, value = (each[:n_nodes].copy() for each in nodes)
     start = np.append(base, np.zeros(int(p_full is not None))).astype(np.float32)
     return TreeEnsemble(
-        feature, threshold, left, right, nan_left, value[:, None], roots, output, start,
-        codes.n_features,
+        feature, threshold, left, right, nan_left, value[:, None], roots[:n_trees].copy(),
+        output[:n_trees].copy(), start,        codes.n_features,
     )  # fmt: skip
 
 
@@ -66,7 +67,8 @@ def _boost(
     )  # fmt: skip
     roots = np.empty(n_rounds * n_outputs, np.int32)
     output = np.empty(len(roots), np.int32)
-    widest = 1
+    # of a type of their own, plain integers make numba compile what takes them twice
+    widest, n_nodes = np.int64(1), np.int64(0)
     for k in range(len(codes)):
         widest = max(widest, start[k + 1] - start[k])
     work = scratch(n, len(codes), widest, n_leaves)
@@ -76,7 +78,7 @@ def _boost(
         scores[m] = base[m]
     gradient, hessian = np.empty((n_outputs, n)), np.ones((n_outputs, n))
     share = weight / weight.sum()
-    n_trees = n_nodes = 0
+    n_trees = 0
     beta = 0.0
     t = 0
     while t < n_rounds:
@@ -102,12 +104,7 @@ def _boost(
             t = warm_up  # f1 has nothing more to split before there is a gate
         else:
             break
-    feature, threshold, left, right, nan_left, value = nodes
-    return (
-        feature[:n_nodes].copy(), threshold[:n_nodes].copy(), left[:n_nodes].copy(),
-        right[:n_nodes].copy(), nan_left[:n_nodes].copy(), value[:n_nodes].copy(),
-        roots[:n_trees].copy(), output[:n_trees].copy(),
-    )  # fmt: skip
+    return nodes, n_nodes, roots, output, n_trees
 
 
 @numba.njit(cache=True, nogil=True)

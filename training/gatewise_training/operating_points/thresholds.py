@@ -220,10 +220,10 @@ def tune(
 
     Shapes: `lams` (n_lams,).
     """
-    scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
+    scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
     last = -1 if record.offloads else record.n_stages - 1
-    # one kernel for both shapes: a copy of a few megabytes is cheaper than compiling another
+    # one kernel for all shapes: a copy of a few megabytes is cheaper than compiling another
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     correct = record.correct
@@ -399,5 +399,6 @@ def _descend(
                         onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
             if not changed:
                 break
-        cuts[which] = now
+        for s in range(n_stages):
+            cuts[which, s] = now[s]
     return cuts

@@ -17,6 +17,7 @@ import numba
 import numpy as np
 
 from gatewise_training.forests.grower.binning import between
+from gatewise_training.forests.grower.growing_arrays import push, wider
 from gatewise_training.forests.grower.histogram import (
     clear_sparse,
     code_counts,
@@ -58,7 +59,7 @@ def grow_tree(
     counts = np.zeros((most, n_classes), np.int32)
     # nodes that wait: where their rows are, their depth
     waiting = np.empty((most, 4), np.int64)
-    n_waiting, n_nodes = _wait(waiting, 0, 0, 0, n, 0), 1
+    n_waiting, n_nodes = push(waiting, 0, 0, 0, n, 0), 1
     # for each depth what the path above leaves open, and has paid; a left subtree writes below
     alive = np.empty((64, n_features), np.int32)
     n_alive = np.empty(64, np.int64)
@@ -99,7 +100,7 @@ def grow_tree(
         if impurity <= 0.0 or depth >= max_depth or len(here) < 2 or whole.max() == n_here:
             continue
         if depth + 2 > len(alive):
-            alive, paid = _doubled(alive), _doubled(paid)
+            alive, paid = wider(alive, 2 * len(alive)), wider(paid, 2 * len(paid))
             n_alive = np.append(n_alive, n_alive)
         for g in range(n_groups):
             due[g] = -1.0  # not known yet
@@ -223,8 +224,8 @@ def grow_tree(
             )
         nan_left[node] = heavy_left and not best_nan
         left[node], right[node] = n_nodes, n_nodes + 1
-        n_waiting = _wait(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
-        n_waiting = _wait(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
+        n_waiting = push(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
+        n_waiting = push(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
         n_nodes += 2
 
     return (
@@ -234,29 +235,12 @@ def grow_tree(
 
 
 @numba.njit(cache=True, nogil=True)
-def _wait(waiting: Any, at: int, node: int, begin: int, end: int, depth: int) -> int:
-    """Put a node at a place of the stack; returns the place above it."""
-    # here and below element by element: numba compiles the assignment of a slice for seconds
-    waiting[at, 0], waiting[at, 1], waiting[at, 2], waiting[at, 3] = node, begin, end, depth
-    return at + 1
-
-
-@numba.njit(cache=True, nogil=True)
 def _widest(start: Any) -> int:
     """Most codes of a column, NaN's included."""
     most = 1
     for k in range(len(start) - 1):
         most = max(most, start[k + 1] - start[k] + 1)
     return most
-
-
-@numba.njit(cache=True, nogil=True)
-def _doubled(rows: Any) -> Any:
-    more = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    for i in range(len(rows)):
-        for j in range(rows.shape[1]):
-            more[i, j] = rows[i, j]
-    return more
 
 
 @numba.njit(cache=True, nogil=True)

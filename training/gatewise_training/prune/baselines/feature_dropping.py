@@ -119,7 +119,8 @@ def _losses(
                     for w in range(n_words):
                         common[w] &= above[nodes[j], w]
                 else:
-                    common[:] = above[nodes[j]]
+                    for w in range(n_words):
+                        common[w] = above[nodes[j], w]
                     acquired = True
         if acquired:
             for w in range(n_words):
