@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.demo_report import check_default_demo
 from tests.support.fresh_environment import install
 from tests.support.pages import Shell, blocks
 
@@ -34,7 +35,7 @@ def test_all_lines_run_in_an_empty_folder(tmp_path):
     shell.environment = {**environment, "OMP_NUM_THREADS": "1"}
     with pytest.raises(AssertionError):
         shell.run("gatewise --version")
-    ran = []
+    ran, printed = [], {}
     for block in blocks(README):
         if block.language == "python":
             (tmp_path / "lines.py").write_text(block.text)
@@ -52,8 +53,9 @@ def test_all_lines_run_in_an_empty_folder(tmp_path):
                 # lines run one by one, so that what activating does has to be kept
                 shell.environment["PATH"] = f"{tmp_path}/gw/bin:{environment['PATH']}"
             else:
-                shell.run(line)
+                printed[command] = shell.run(line)
     assert {command.split()[0] for command in ran} == {"python3", ".", "pip", "gatewise"}
+    check_default_demo(tmp_path / "demo-out", printed["gatewise demo"])
     for folder in ("demo-out", "sim-out"):
         report = json.loads((tmp_path / folder / "report.json").read_text())
         assert report["answers"]["lost"] == 0

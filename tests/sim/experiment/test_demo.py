@@ -6,89 +6,15 @@ import signal
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gatewise import cli
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_edge.device.device import Device
-from gatewise_edge.sensors.table import read_table
-from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.demo import DemoSettings
-from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
-from tests.sim.command import GATEWISE, gatewise
+from tests.sim.command import GATEWISE
+from tests.support.demo_report import check_report
 from tests.support.processes import run_here
-
-KEYS = {
-    "dataset": None,
-    "method": None,
-    "instances": None,
-    "offload_rate": None,
-    "accuracy": {"system", "edge_only", "cloud_only"},
-    "feature_cost": {"system", "edge_only", "cloud_only"},
-    "cost_reduction": None,
-    "bytes": {"system", "cloud_only"},
-    "latency_ms": {"system", "edge_only", "cloud_only"},
-    "answers": {"edge", "cloud", "fallback", "late", "lost"},
-    "transport": {"kind", "broker", "link"},
-}
-
-
-def check_report(report: dict) -> None:
-    """What holds for every run in which nothing broke."""
-    for key, parts in KEYS.items():
-        assert key in report
-        if parts is not None:
-            assert set(report[key]) >= parts
-    assert set(report["accuracy"]) == set(report["feature_cost"]) == KEYS["accuracy"]
-    for policy in report["latency_ms"].values():
-        assert {"p50", "p95", "p99"} <= set(policy)
-    answers = report["answers"]
-    assert answers["lost"] == answers["fallback"] == answers["late"] == 0
-    assert answers["edge"] + answers["cloud"] == report["instances"] == report["data"]["test_rows"]
-    # every answer is the bundle's own, and the bundle's are the estimator's (or no run starts)
-    assert report["checked"]["compared"] == report["instances"]
-    assert set(report["checked"]["differing"].values()) == {0}
-    cost = report["feature_cost"]
-    assert report["cost_reduction"] == 1 - cost["system"] / cost["cloud_only"]
-    assert sum(stage["answers"] for stage in report["stages"]) == report["instances"]
-    assert report["latency_ms"]["edge_only"]["p50"] < report["latency_ms"]["cloud_only"]["p50"]
-
-
-@pytest.mark.slow
-def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
-    done = gatewise(tmp_path, "demo")
-    assert done.returncode == 0, done.stderr
-    out = tmp_path / "demo-out"
-    assert {p.name for p in out.iterdir()} == set(DEMO.files)
-    report = json.loads((out / "report.json").read_text())
-    check_report(report)
-    assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}
-    assert report["accuracy"]["cloud_only"] > 0.98
-    assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
-    assert report["cost_reduction"] >= 0.5
-    assert "demo-out/report.html" in done.stdout
-    assert report["command"] in (out / "report.html").read_text()
-    assert "Adapt-GBRT" in report["notes"][-1]
-    assert "adapt-gbrt" in (out / "frontier.svg").read_text()
-
-    # what was written can be used: the bundle on the instances gives the same answers
-    bundle = Bundle.open(out / "bundle")
-    assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
-    table = read_table(out / "instances.csv", bundle.manifest.feature_names)
-    rows = table.rows
-    assert table.ignored == ("label",)
-    with Device(bundle, policy="edge-only") as device:
-        answers = [device.answer(row) for row in rows.astype(np.float32)]
-    mean = sum(a.cost for a in answers) / len(rows)
-    assert mean == pytest.approx(report["feature_cost"]["edge_only"], rel=1e-12)
-    # and the same arrivals can be simulated again
-    again = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, seconds=60.0)
-    simulated = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=again).run()
-    assert simulated["instances"] == report["instances"]
-    assert simulated["accuracy"] == report["accuracy"]
 
 
 @pytest.mark.slow
