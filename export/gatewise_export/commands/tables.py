@@ -13,6 +13,7 @@ from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
+    from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_signals.signal_input import SignalInput
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
@@ -163,14 +164,17 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     from gatewise_export.commands.manifest_frontier import frontier_of, points_of
 
     curve, points = frontier_of(manifest, max_bytes), points_of(manifest)
-    hull, on_curve = set(curve.hull().points), set(curve.points)
+    hull, on_curve = set(map(_figures, curve.hull().points)), set(map(_figures, curve.points))
+    now = _figures(points[manifest.active])
     shown = _shown_classes(manifest)
     rows = []
     for i, p in enumerate(points):
         active = i == manifest.active
-        if not active and (p not in hull if hull_only else p not in on_curve and not shown):
+        f = _figures(p)
+        hidden = f not in hull if hull_only else f not in on_curve and not shown
+        if not active and (hidden or f == now):
             continue
-        marks = ["hull"] * (p in hull) + ["off the curve"] * (p not in on_curve)
+        marks = ["hull"] * (f in hull) + ["off the curve"] * (f not in on_curve)
         rows.append(
             (
                 i,
@@ -189,6 +193,11 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     head += [f"recall {manifest.classes[c]}" for c in shown]
     size = "as C tables" if manifest.packed_as == "c99" else "as files"
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
+
+
+def _figures(point: OperatingPoint) -> tuple[float, ...]:
+    """What a row shows; equal for the active point and the one that it leaves stages out of."""
+    return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:

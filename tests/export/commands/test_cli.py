@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.commands.tables import print_frontier
 from tests.support.bundle_files import contents, replace_file
 from tests.support.wine_table import put, table, wine
 
@@ -85,6 +87,22 @@ def test_points_within_so_many_bytes(bundle: Path, run: Run, refused: Refused) -
     assert manifest.active_point.bytes == sizes[0]
     assert str(sizes[0]) in refused("frontier", bundle, "--max-bytes", sizes[0] - 1)
     assert "--max-bytes lots" in refused("frontier", bundle, "--max-bytes", "lots")
+
+
+def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsys: Any) -> None:
+    """Those that never stop, for few bytes: its figures are those of a point of the curve."""
+    manifest = Bundle.open(bundle).manifest
+    points = manifest.operating_points
+    twin = replace(points[0], chain=len(manifest.chains))
+    chains = (*manifest.chains, manifest.chains[points[0].chain])
+    with_twin = replace(
+        manifest, chains=chains, operating_points=(*points, twin), active=len(points)
+    )
+    print_frontier(with_twin, hull_only=False)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "<- active" in line)
+    assert row.split()[0] == str(len(points))
+    assert "hull" in row
+    assert "off the curve" not in row
 
 
 def test_an_operating_point_that_there_is_not(bundle: Path, refused: Refused) -> None:
