@@ -25,12 +25,14 @@ def markdown(document: Mapping[str, Any]) -> str:
         "# Accuracy against cost",
         "",
         "Made by `make bench-adapt`; the figures are in `adapt.json`. Validation picks every "
-        "point, test is only reported; means over seeds, ± standard error. **Cut**: share of the "
-        "price of all features that is saved within 1 % absolute of the top accuracy of any "
-        "method. **Loss**: what that choice really loses on test rows against the top accuracy, "
-        "in points; above 1 is an overshoot. A method without a point good enough on validation "
-        "falls back to the top method at the full price: cut 0. Bold: the highest cut. With at "
-        "most so many bytes, all models of a device as tables of C99, `staged` is fitted anew.",
+        "point, test is only reported; means over seeds, ± standard error. **Top accuracy**: the "
+        "highest of any method on test rows, and the method that is highest on validation rows. "
+        "**Cut**: share of the price of all features that is saved within 1 % absolute of that "
+        "method on validation rows. **Loss**: what that choice really loses on test rows against "
+        "the top accuracy, in points; above 1 is an overshoot. A method without a point good "
+        "enough on validation falls back to the top method at the full price: cut 0. Bold: "
+        "the highest cut. With at most so many bytes, all models of a device as tables of C99, "
+        "`staged` is fitted anew.",
         "",
         "| problem | seeds | top accuracy | target | " + " | ".join(_columns(problems)) + " |",
         "| --- " * (4 + len(_columns(problems))) + "|",
@@ -65,7 +67,7 @@ def _overview(name: str, found: Mapping[str, Any], columns: list[str]) -> str:
     target = "" if found["target"] is None else f"{100 * found['target']:.0f}"
     unit = "" if _metric(found) == "accuracy" else f"{_metric(found)}, "
     seeds = max(len(m["seeds"]) for m in methods.values())
-    top = f"{100 * found['top_accuracy']:.2f} ({unit}{found['top_method']})"
+    top = f"{100 * found['top_accuracy']:.2f} ({unit}validation: {found['top_method']})"
     return f"| [{name}](#{name}) | {seeds} | {top} | {target} | " + " | ".join(cells) + " |"
 
 
