@@ -30,6 +30,8 @@ from benchmarks import harness
 from benchmarks.cells import CACHE, code_version, write_whole
 from benchmarks.neural_methods import (
     CONFIGS,
+    FEW_VALIDATION_ROWS,
+    FITTED_BUDGETS,
     MOST_VALIDATION_ROWS,
     Answers,
     Peers,
@@ -52,6 +54,7 @@ from gatewise.console import note, plain
 SEEDS: Mapping[str, tuple[int, ...]] = {
     "mbne_tiny": (0,),
     "letter-26": (0,),
+    "forest-7": (0,),
     "thyroid": (0,),
     "digits": (0,),
     "statlog_heart": (0, 1, 2),
@@ -64,7 +67,7 @@ HOURS = {
 }
 NOT_RUN: Mapping[tuple[str, str], str] = {
     **{(name, "opportunistic"): HOURS["opportunistic"] for name in SEEDS},
-    **{(name, "sefa"): HOURS["sefa"] for name in ("letter-26", "digits")},
+    **{(name, "sefa"): HOURS["sefa"] for name in ("letter-26", "forest-7", "digits")},
 }
 """Set and peer, and why they are left out of a run; --all runs them too."""
 OURS = "gatewise"
@@ -165,7 +168,7 @@ def _peer(
     task: Task, model: str, tried: Sequence[int], peers: Peers, *, kept: bool
 ) -> Found | None:
     """Run a peer's configurations; validation chooses. None if none is kept and none shall run."""
-    best: tuple[float, Answers] | None = None
+    best: tuple[float, int, Answers] | None = None
     for config in tried:
         if kept and not peers.is_kept(task, model, config, KEPT):
             continue
@@ -175,8 +178,11 @@ def _peer(
         mean = mean_over_steps([score(p, held) for p in answers.validation])
         note(f"{task.name} seed {task.seed}: {model} {config}, validation {mean:.4f}")
         if best is None or mean > best[0]:
-            best = mean, answers
-    return None if best is None else _run(task, best[1])
+            best = mean, config, answers
+    if best is None:
+        return None
+    found = _run(task, best[2])
+    return found | {"about": found["about"] | {"configuration": best[1]}}
 
 
 def summary(sets: Mapping[str, Found]) -> Found:
@@ -210,27 +216,33 @@ def _by_seed(method: Found) -> BySeed:
 
 def page(found: Found) -> str:
     """Write the page: the cells, the CPU time, what was left out, the settings."""
-    total = found["summary"]
+    total, shown = found["summary"], _shown(found)
     share = 100 * total["led"] / max(1, total["cells"])
     lines = [
         "# Neural feature acquisition",
         "",
         "Test AUROC (two classes) or accuracy (more) in percent when each instance may acquire at "
         f"most so many features, at a price of 1 each; *{MEAN}*: over 0, 1, 2, ... features, the "
-        f"area by trapezes up to {MOST_FEATURES} features, or all there are. One fit of a method "
-        "gives all its rows of a set. Mean over seeds, ± standard error. Bold: the highest.",
+        f"area by trapezes up to {MOST_FEATURES} features, or all there are. Mean over "
+        "seeds, ± standard error. Bold: the highest.",
         "",
         f"Of {total['cells']} cells `StagedCascade` leads {total['led']} ({share:.0f} %) before "
         "all peers that were run on them.",
         "",
-        _line("set", "features", *TITLES.values(), "highest"),
-        _rule(3 + len(TITLES)),
+        _line("set", "features", *(TITLES[method] for method in shown), "highest"),
+        _rule(3 + len(shown)),
     ]
     for name, part in found["sets"].items():
         columns = next(iter(_by_seed(part["methods"][OURS]).values()))
-        lines += [_cells(name, part, column) for column in columns]
+        lines += [_cells(name, part, column, shown) for column in columns]
     lines += ["", *_times(found), "", *_against(total), "", *_notes(found)]
     return "\n".join(lines) + "\n"
+
+
+def _shown(found: Found) -> list[str]:
+    """Methods that were run on any set."""
+    run = {method for part in found["sets"].values() for method in part["methods"]}
+    return [method for method in TITLES if method in run]
 
 
 def _line(*cells: str) -> str:
@@ -241,7 +253,7 @@ def _rule(n: int) -> str:
     return _line(*["---"] * n)
 
 
-def _cells(name: str, part: Found, column: str) -> str:
+def _cells(name: str, part: Found, column: str, methods: Sequence[str]) -> str:
     values = {
         method: [100 * each[column] for each in _by_seed(mine).values()]
         for method, mine in part["methods"].items()
@@ -250,7 +262,7 @@ def _cells(name: str, part: Found, column: str) -> str:
     texts = {m: _figure(v) for m, v in values.items()} | {
         highest: f"**{_figure(values[highest])}**"
     }
-    shown = [texts.get(method, "") for method in TITLES]
+    shown = [texts.get(method, "") for method in methods]
     return _line(f"{name}, {part['metric']}", column, *shown, TITLES[highest])
 
 
@@ -262,19 +274,20 @@ def _figure(values: Sequence[float], digits: int = 2) -> str:
 
 
 def _times(found: Found) -> list[str]:
+    methods = _shown(found)
     lines = [
-        "CPU seconds of a fit, one thread; of the peers of one configuration, without the search "
-        "for it:",
+        "CPU seconds of a fit on one thread, validation with it; of a peer that of the one "
+        "configuration which validation chose:",
         "",
-        _line("set", "rows to fit, validate, test", "features", *TITLES.values()),
-        _rule(3 + len(TITLES)),
+        _line("set", "rows to fit, validate, test", "features", *(TITLES[m] for m in methods)),
+        _rule(3 + len(methods)),
     ]
     for name, part in found["sets"].items():
         shown = [
             _figure(list(part["methods"][method]["cpu_seconds"].values()), 0)
             if method in part["methods"]
             else ""
-            for method in TITLES
+            for method in methods
         ]
         rows = " / ".join(f"{n:,}" for n in part["rows"])
         lines.append(_line(name, rows, str(part["features"]), *shown))
@@ -298,21 +311,22 @@ def _against(total: Found) -> list[str]:
 def _notes(found: Found) -> list[str]:
     settings = found["settings"]
     configs = ", ".join(
-        f"{TITLES[m]} {' or '.join(map(str, n))}" for m, n in settings["configurations"].items()
+        f"{TITLES[m]} {' and '.join(map(str, n))}" for m, n in settings["configurations"].items()
     )
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    missing = [
-        f"- Not run: {TITLES[peer]} on {name}{_reason(name, peer)}."
-        for name, part in found["sets"].items()
-        for peer in CONFIGS
-        if peer not in part["methods"]
-    ]
+    missing = []
+    for peer in CONFIGS:
+        left = [name for name, part in found["sets"].items() if peer not in part["methods"]]
+        if left:
+            reason = f": {HOURS[peer]}" if peer in HOURS else ""
+            missing.append(f"- Not run: {TITLES[peer]} on {', '.join(left)}{reason}.")
     return [
         "How it was done:",
         "",
         f"- Peers: {settings['peers']}, commit {settings['peers_commit'][:12]}, torch "
-        f"{_torch(found)}; configuration of their nine: {configs}. Epochs, learning rates and the "
-        "model that is kept as there; all features as continuous ones.",
+        f"{_torch(found)}; configurations tried of their nine: {configs}. "
+        "Epochs, learning rates and the model that is kept are as there; all features are "
+        "continuous ones.",
         "- Two things about their run are set here: what `einsum` gives is made contiguous, "
         "without which SEFA fails on this torch; and objects made before a fit are kept from the "
         "garbage collection that they call at every acquisition, which is most of their time "
@@ -321,17 +335,13 @@ def _notes(found: Found) -> list[str]:
         "all of them after each of 120 epochs; the other validation rows it gets to fit.",
         "- `StagedCascade`: one fit with `max_instance_cost` at the most features and as many "
         "stages; for each budget validation chooses among the operating point at it and each "
-        "stage alone. With fewer than 300 validation rows it cross-fits on these and the rows to "
-        "fit, and the operating point answers.",
+        f"stage alone. With fewer than {FEW_VALIDATION_ROWS} validation rows there is a fit for "
+        f"budgets of {', '.join(map(str, FITTED_BUDGETS))}, cross-fitted on these and the rows to "
+        "fit, and its own operating point answers.",
         *missing,
         "",
         f"Versions: {versions}. `make bench-neural` writes this page.",
     ]
-
-
-def _reason(name: str, peer: str) -> str:
-    reason = NOT_RUN.get((name, peer))
-    return f": {reason}" if reason else ""
 
 
 def _torch(found: Found) -> str:

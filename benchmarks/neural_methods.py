@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.tree import DecisionTreeClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from benchmarks.neural_tasks import Task, score, together
 from gatewise.costs import FeatureCosts
@@ -30,8 +32,8 @@ from gatewise_training import StagedCascade
 SCRIPT = Path(__file__).with_name("peer_neural.py")
 CONFIGS: Mapping[str, tuple[int, ...]] = {
     "sefa": (1,),
-    "dime": (5,),
-    "gdfs": (5,),
+    "dime": (1, 5),
+    "gdfs": (1, 5),
     "opportunistic": (9,),
 }
 """Peers, and which of their nine configurations are tried; validation chooses."""
@@ -42,6 +44,8 @@ beyond so many are rows to fit instead."""
 
 FEW_VALIDATION_ROWS = 300
 """With fewer our cascade cross-fits on them and the rows to fit, as it does by itself."""
+FITTED_BUDGETS = (1, 2, 3, 5, 7, 10, 15)
+"""On few rows it is fitted for each of these; between them the smaller one answers."""
 Proba = Callable[[NDArray[np.float32]], NDArray[Any]]
 
 
@@ -153,39 +157,47 @@ def _rows_of(task: Task, model: str) -> dict[str, Any]:
 
 
 def cascade(task: Task) -> Answers:
-    """Fit one StagedCascade for all budgets; validation chooses what answers within each.
+    """Fit StagedCascade, and choose by validation what answers within each budget.
 
     Nothing is offloaded: with the high-cost model, which reads all features, an instance would
-    cost more than `max_instance_cost`. At a hard budget nothing is saved by stopping early, so
-    that beside the operating point at the budget each stage alone is a choice.
+    cost more than `max_instance_cost`. One fit serves all budgets; at a hard budget nothing is
+    saved by stopping early, so that beside the operating point at it each stage alone is a choice.
+    With few validation rows there is a cross-fitted system a budget, at its own operating point.
     """
     few = len(task.validation[1]) < FEW_VALIDATION_ROWS
     started = time.process_time()
-    system = StagedCascade(
-        DecisionTreeClassifier(max_depth=3, random_state=task.seed),  # never asked
-        feature_costs=FeatureCosts.uniform(task.n_features),
-        max_instance_cost=float(task.steps),
-        budget=float(task.steps),
-        n_stages=task.steps,
-        random_state=task.seed,
-    )
-    if few:
-        system.fit(*together(task.train, task.validation))
-    else:
-        system.fit(*task.train, validation=task.validation)
-    answers = _Chosen.first(task)
-    chosen = [answers]
+    chosen = [_Chosen.first(task)]
+    most = min(task.steps, task.n_features - 1)
+    system = None if few else _system(task, most).fit(*task.train, validation=task.validation)
     for budget in range(1, task.steps + 1):
-        answers = _within(system, task, budget, answers, stages_alone=not few)
-        chosen.append(answers)
+        before = chosen[-1]
+        if budget > most:
+            chosen.append(before)
+        elif system is not None:
+            chosen.append(_within(system, task, budget, before))
+        elif budget in FITTED_BUDGETS:
+            own = _system(task, budget).fit(*together(task.train, task.validation))
+            chosen.append(_Chosen.point(own, task))
+        else:
+            chosen.append(before)
     seconds = time.process_time() - started
-    test = np.stack([each.proba(task.test[0]) for each in chosen])
     about = {
         "cpu_seconds": seconds,
         "answered_by": [each.name for each in chosen],
         "most_acquired": [float(each.cost(task.test[0]).max()) for each in chosen],
     }
-    return Answers(test, about)
+    return Answers(np.stack([each.proba(task.test[0]) for each in chosen]), about)
+
+
+def _system(task: Task, most: int) -> StagedCascade:
+    return StagedCascade(
+        make_pipeline(StandardScaler(), LogisticRegression()),  # never asked, quickly fitted
+        feature_costs=FeatureCosts.uniform(task.n_features),
+        max_instance_cost=float(most),
+        budget=float(most),
+        n_stages=task.steps,
+        random_state=task.seed,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,25 +219,26 @@ class _Chosen:
 
         return cls("nothing", proba, lambda x: np.zeros(len(x)), proba(task.validation[0]))
 
+    @classmethod
+    def point(cls, system: StagedCascade, task: Task) -> _Chosen:
+        """The active operating point of a system."""
+        proba = system.predict_proba
+        return cls("operating point", proba, system.cost, proba(task.validation[0]))
 
-def _within(
-    system: StagedCascade, task: Task, budget: int, before: _Chosen, *, stages_alone: bool
-) -> _Chosen:
-    """Choose by validation rows, or if stages were cross-fitted on them the operating point."""
+
+def _within(system: StagedCascade, task: Task, budget: int, before: _Chosen) -> _Chosen:
+    """Choose by validation rows among the operating point, stages alone, and what was before."""
     x, y = task.validation
-    found: list[_Chosen] = []
+    found = [before]
     try:
         point = system.at(budget=float(budget), max_instance_cost=float(budget))
-        proba = point.predict_proba
-        found.append(_Chosen("operating point", proba, point.cost, proba(x)))
+        found.append(_Chosen.point(point, task))
     except InputError:  # nothing is within the budget
         pass
-    if not stages_alone:
-        return found[0] if found else before
     stages = {stage: None for stages in system.chains_ for stage in stages}
     # smaller ones were compared before
     found += [_alone(stage, x) for stage in stages if len(stage.features) == budget]
-    return max([before, *found], key=lambda each: score(each.held, y))
+    return max(found, key=lambda each: score(each.held, y))
 
 
 def _alone(stage: Any, held: NDArray[np.float32]) -> _Chosen:

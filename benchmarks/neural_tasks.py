@@ -21,6 +21,8 @@ from benchmarks.folds import Table
 MOST_FEATURES = 15
 BUDGETS = (5, 10, 15)
 MEAN = "mean"
+MOST_ROWS = 12_000
+"""Rows to fit at most, and test rows; half as many validate."""
 SHARES = (0.5, 0.25)
 """Of rows to fit and to validate where no publisher fixed parts; the rest are test rows."""
 
@@ -67,12 +69,13 @@ class Task:
 def draw(name: str, seed: int) -> Task:
     """Rows of a data set: the publisher's parts where there are three, else drawn by the seed.
 
-    Without validation rows a quarter of the training rows are; rows in cross-validation are
-    drawn as a half to fit, a quarter to validate and a quarter to test.
+    Of many rows some are drawn. Without validation rows a quarter of the training rows are; rows
+    in cross-validation are drawn as a half to fit, a quarter to validate and a quarter to test.
     """
     problem = problems.get(name)
     folds = problem.deal(seed)
-    train, validation, test = folds[0].train, folds[0].validation, folds[0].test
+    fold = folds[0].thinned(MOST_ROWS)
+    train, validation, test = fold.train, fold.validation, fold.test
     if len(folds) > 1:
         x, y = together(train, test)
         parts = np.split(_order(y, seed), np.cumsum([round(share * len(y)) for share in SHARES]))
