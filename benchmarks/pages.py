@@ -26,7 +26,8 @@ def markdown(document: Mapping[str, Any]) -> str:
         "",
         "Made by `make bench-adapt`; the figures are in `adapt.json`. Validation picks every "
         "point, test is only reported; means over seeds, ± standard error. **Top accuracy**: the "
-        "highest of any method on test rows, and the method that is highest on validation rows. "
+        "highest of any method on test rows, and the method that is highest on validation rows "
+        "(of those without a bound of bytes). "
         "**Cut**: share of the price of all features that is saved within 1 % absolute of that "
         "method on validation rows. **Loss**: what that choice really loses on test rows against "
         "the top accuracy, in points; above 1 is an overshoot. A method without a point good "
