@@ -14,7 +14,7 @@ import numba
 import numpy as np
 
 from gatewise_training.forests.grower.binning import between
-from gatewise_training.forests.grower.growing_arrays import copy_into, push
+from gatewise_training.forests.grower.growing_arrays import copy_into, put_row
 
 MIN_ROWS = 5
 """Rows of a leaf at least."""
@@ -40,7 +40,7 @@ def tolls(own: Any, group: Any, shared: Any, paid: Any, out: Any) -> None:
 def grow_boosted_tree(
     codes: Any, start: Any, lower: Any, upper: Any, gradient: Any, hessian: Any, own: Any,
     group: Any, shared: Any, paid: Any, rate: float, n_leaves: int, max_depth: int, work: Any,
-    nodes: Any, first: int, scores: Any,
+    nodes: Any, first: Any, scores: Any,
 ) -> int:  # fmt: skip
     """Grow a tree, write its nodes from `first` on and add its leaves' values to the scores.
 
@@ -69,7 +69,7 @@ def grow_boosted_tree(
             active[n_active] = k
             n_active += 1
     active = active[:n_active]
-    push(leaf, 0, 0, n, 0, first)
+    put_row(leaf, 0, 0, n, 0, first)
     total[0, 0], total[0, 1] = whole_g, whole_h
     feature[first] = -1
     if n_active == 0:
@@ -113,8 +113,8 @@ def grow_boosted_tree(
         new = n_open
         left[node], right[node] = first + n_nodes, first + n_nodes + 1
         feature[first + n_nodes] = feature[first + n_nodes + 1] = -1
-        push(leaf, at, begin, middle, depth + 1, first + n_nodes)
-        push(leaf, new, middle, end, depth + 1, first + n_nodes + 1)
+        put_row(leaf, at, begin, middle, depth + 1, first + n_nodes)
+        put_row(leaf, new, middle, end, depth + 1, first + n_nodes + 1)
         total[new, 0], total[new, 1] = total[at, 0] - g, total[at, 1] - h
         total[at, 0], total[at, 1] = g, h
         n_nodes += 2
@@ -158,7 +158,7 @@ def grow_boosted_tree(
 
 
 @numba.njit(cache=True, nogil=True)
-def scratch(n: int, n_features: int, n_codes: int, n_leaves: int) -> Any:
+def scratch(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
     """Working arrays of :func:`grow_boosted_tree`, for columns of at most so many codes."""
     return (
         np.zeros((n_leaves, n_features, n_codes + 1, 3)),

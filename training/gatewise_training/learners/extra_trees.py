@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.forests.grower.growing_arrays import copy_into, push, wider
+from gatewise_training.forests.grower.growing_arrays import copy_into, put_row, wider
 
 
 def fit_extra_trees(
@@ -79,7 +79,7 @@ def _grow_forest(
         for i in range(n):
             rows[i] = i
         roots[t] = used
-        n_waiting = push(waiting, 0, used, 0, n, 0)
+        n_waiting = put_row(waiting, 0, used, 0, n, 0)
         used += 1
         while n_waiting:
             n_waiting -= 1
@@ -112,8 +112,8 @@ def _grow_forest(
             copy_into(rows, middle, spare, back)
             feature[node], threshold[node] = at, cut
             left[node], right[node] = used, used + 1
-            n_waiting = push(waiting, n_waiting, used + 1, middle, end, constant)
-            n_waiting = push(waiting, n_waiting, used, begin, middle, constant)
+            n_waiting = put_row(waiting, n_waiting, used + 1, middle, end, constant)
+            n_waiting = put_row(waiting, n_waiting, used, begin, middle, constant)
             used += 2
             for m in range(n_classes):
                 value[node, m] = 0.0

@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from gatewise_training.forests.grower.binning import between
-from gatewise_training.forests.grower.growing_arrays import push, wider
+from gatewise_training.forests.grower.growing_arrays import put_row, wider
 from gatewise_training.forests.grower.histogram import (
     clear_sparse,
     code_counts,
@@ -59,7 +59,7 @@ def grow_tree(
     counts = np.zeros((most, n_classes), np.int32)
     # nodes that wait: where their rows are, their depth
     waiting = np.empty((most, 4), np.int64)
-    n_waiting, n_nodes = push(waiting, 0, 0, 0, n, 0), 1
+    n_waiting, n_nodes = put_row(waiting, 0, 0, 0, n, 0), 1
     # for each depth what the path above leaves open, and has paid; a left subtree writes below
     alive = np.empty((64, n_features), np.int32)
     n_alive = np.empty(64, np.int64)
@@ -224,8 +224,8 @@ def grow_tree(
             )
         nan_left[node] = heavy_left and not best_nan
         left[node], right[node] = n_nodes, n_nodes + 1
-        n_waiting = push(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
-        n_waiting = push(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
+        n_waiting = put_row(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
+        n_waiting = put_row(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
         n_nodes += 2
 
     return (
