@@ -129,7 +129,7 @@ def test_figures_say_which_measure_they_are(problem):
     found = summary.summarise(problem, {"staged": [cell]})
     assert found["metric"] == "AP@5"
     page = pages.markdown({"problems": {"made": found}})
-    assert "31.00 (AP@5, staged)" in page
+    assert "31.00 (AP@5, validation: staged)" in page
     assert "| best AP@5 |" in page
     del found["metric"]  # figures of before there was a choice
     assert "| best accuracy |" in pages.markdown({"problems": {"made": found}})
