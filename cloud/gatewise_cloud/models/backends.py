@@ -16,8 +16,7 @@ from gatewise.imports import load_onnxruntime
 from gatewise_cloud.errors import ModelError
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle.manifest import Manifest
-    from gatewise_export.bundle.manifest_parts.specs import CloudSpec
+    from gatewise_export.bundle.manifest import CloudSpec, Manifest
 
 
 def cloud_of(manifest: Manifest) -> CloudSpec:

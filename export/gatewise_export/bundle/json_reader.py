@@ -1,12 +1,19 @@
-"""Strict reader of untrusted JSON: each value is checked, and errors name its place."""
+"""Strict reader of untrusted JSON: each value is checked, and errors name its place.
+
+An object may be described by a dataclass: its types say what the values of its keys must be
+(:meth:`JsonField.record`), and :func:`write_record` writes it.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar
 
 from gatewise_export.bundle.errors import ManifestError
@@ -17,6 +24,12 @@ MOST_CONTAINERS = 200_000
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Choice = TypeVar("Choice", bound=str)
+Record = TypeVar("Record")
+
+NEEDED: Final = {"json": "needed"}
+"""Marks a field of a dataclass with a default: its key may not be missing nevertheless."""
+WRITTEN: Final = {"json": "written"}
+"""Marks a field whose key may be missing, but is always written; others hold a default then."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,26 @@ class JsonField:
                 self.fail(f"{what} {value!r} stands twice")
             seen.add(value)
 
+    # -- objects that a dataclass describes ----------------------------------------------------
+
+    def record(self, cls: type[Record]) -> Record:
+        """An object with the fields of a dataclass as its keys."""
+        return cls(**self.values(cls))
+
+    def values(self, cls: type, apart: Collection[str] = ()) -> dict[str, Any]:
+        """Values of such an object by field, without those that are read `apart`.
+
+        A field that may be missing is left out where it is missing or null.
+        """
+        entries = _entries(cls)
+        needed = [e.key for e in entries if e.needed]
+        self.keys(needed, [e.key for e in entries if not e.needed])
+        return {
+            e.name: e.read(self[e.key])
+            for e in entries
+            if e.name not in apart and (e.needed or self.get(e.key) is not None)
+        }
+
     # -- plain values ----------------------------------------------------------------------
 
     def text(self, longest: int = 256) -> str:
@@ -155,10 +188,78 @@ class JsonField:
             self.fail(f"must be {least:g} to {most:g}, not {_short(value)}")
         return float(value)
 
-    def optional_number(self, key: str, least: float, most: float) -> float | None:
-        """The number of an optional key; None where it is missing or null."""
-        field = self.get(key)
-        return None if field is None else field.number(least, most)
+
+# -- readers, by type ------------------------------------------------------------------------
+
+Reader = Callable[[JsonField], Any]
+
+
+def whole(least: int, most: int) -> Reader:
+    """Make a reader of whole numbers, for ``Annotated[int, whole(...)]``."""
+    return lambda field: field.integer(least, most)
+
+
+def real(least: float, most: float) -> Reader:
+    """Make a reader of numbers, for ``Annotated[float, real(...)]``."""
+    return lambda field: field.number(least, most)
+
+
+def write_record(value: Any) -> Any:
+    """Make plain values of a dataclass, without fields that hold the default, unless marked."""
+    if isinstance(value, tuple):
+        return [write_record(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: write_record(item) for key, item in value.items()}
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    pairs = [(entry, getattr(value, entry.name)) for entry in _entries(type(value))]
+    return {e.key: write_record(v) for e, v in pairs if e.written or v != e.default}
+
+
+class _Entry(typing.NamedTuple):
+    """A key of an object, and the field of a dataclass that it is of."""
+
+    key: str
+    name: str
+    needed: bool
+    written: bool
+    default: Any
+    read: Reader
+
+
+@cache
+def _entries(cls: type) -> tuple[_Entry, ...]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = []
+    for f in fields(cls):
+        if not f.init:
+            continue
+        mark = f.metadata.get("json", "needed" if f.default is MISSING else "")
+        key, read = f.metadata.get("key", f.name), _reader(hints[f.name])
+        found.append(_Entry(key, f.name, mark == "needed", bool(mark), f.default, read))
+    return tuple(found)
+
+
+def _reader(hint: Any) -> Reader:
+    """Reader of a type's values; types without one are read apart."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated and callable(args[1]):
+        made: Reader = args[1]
+        return made
+    if origin is typing.Annotated:  # a tuple of any length, and the lengths that it may have
+        item, lengths = _reader(typing.get_args(args[0])[0]), args[1]
+        return lambda field: tuple(item(i) for i in field.items(*lengths))
+    if origin is typing.Literal:
+        return lambda field: field.choice(args)
+    if NoneType in args:
+        (kind,) = (_reader(a) for a in args if a is not NoneType)
+        return lambda field: None if field.value is None else kind(field)
+    if origin is tuple and Ellipsis not in args:
+        parts = [_reader(a) for a in args]
+        return lambda field: tuple(
+            read(i) for read, i in zip(parts, field.items(len(parts), len(parts)), strict=True)
+        )
+    return lambda field: field.record(hint)
 
 
 def _bounded(text: str | bytes) -> None:

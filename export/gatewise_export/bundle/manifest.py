@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ from gatewise.decision import Link
 from gatewise.models.instances import InstanceSpec
 from gatewise.tiers import PackedAs, Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.json_reader import NEEDED, WRITTEN, write_record
+from gatewise_export.bundle.manifest_parts import specs
 from gatewise_export.bundle.manifest_parts.specs import (
-    CLASS_FIGURES,
     INSTANCE,
     MANIFEST,
-    POINT_FIGURES,
     SAMPLE,
     SCHEMA_VERSION,
     ByClass,
@@ -41,10 +41,7 @@ from gatewise_export.bundle.manifest_parts.specs import (
     FeatureSpec,
     FileSpec,
     GroupSpec,
-    Measured,
-    Missing,
     OperatingPointSpec,
-    Origin,
     StageKind,
     StageSpec,
     Task,
@@ -54,10 +51,9 @@ from gatewise_signals.document import write_signal
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
 __all__ = [
-    "CLASS_FIGURES", "INSTANCE", "MANIFEST", "POINT_FIGURES", "SAMPLE", "SCHEMA_VERSION",
-    "ByClass", "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec", "FileSpec", "GroupSpec",
-    "Manifest", "Measured", "Missing", "OperatingPointSpec", "Origin", "StageKind", "StageSpec",
-    "Task", "request_dtype",
+    "MANIFEST", "SAMPLE", "ByClass", "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec",
+    "FileSpec", "GroupSpec", "Manifest", "OperatingPointSpec", "StageKind", "StageSpec", "Task",
+    "request_dtype",
 ]  # fmt: skip
 
 Mask = NDArray[np.bool_]
@@ -70,96 +66,65 @@ def request_dtype(instance: InstanceSpec | None, signal: SignalInput | None) -> 
     return np.dtype(signal.dtype if signal is not None and signal.raw else "float32")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The manifest of a bundle.
 
-    Attributes
-    ----------
-    name, version : str
-        Of the bundle; topic levels, so without ``/ + #``, at most 64 bytes.
-    created : str
-        ISO 8601, UTC.
-    classes : tuple
-        The user's labels, all of one type; models speak of their indices. Empty unless the task
-        is ``classify``.
-    link : {"sigmoid", "softmax", "identity"}
-        Of the last stage listed; each stage has its own.
-    features : tuple of FeatureSpec
-        Columns of an instance, in order.
-    groups : tuple of GroupSpec
-    prices : CloudPrices
-    missing : dict
-        Under ``stages`` and ``cloud``: whether NaN is a value, "allowed" or "refused".
-    every_stage : tuple of StageSpec
-        The stages of all chains.
-    chains : tuple of tuple of int
-        Indices into `every_stage`.
-    cloud : CloudSpec or None
-    operating_points : tuple of OperatingPointSpec
-    active : int
-        Index of the active operating point.
-    files : dict of str to FileSpec
-    reference_accuracy : float or None
-        Of the high-cost model on validation data.
-    reference_weighted_accuracy : float or None
-    reference_recall : tuple of float or None, or None
-        Of the same model, by class.
-    class_rows : tuple of int, or None
-        Validation rows of each class.
-    min_recall, min_precision : tuple of float or None, or None
-        Bounds by class that the active operating point keeps, and that a pacer may not break.
-    packed_as : {"c99", "onnx"} or None
-        What the operating points' `bytes` count: tables of C99, or files of stages.
-    max_instance_cost : float or None
-        The most that an instance may cost at any operating point, whatever its values: a device
-        and what is behind it end its way before an exit that could cost more.
-    task : {"classify", "regress", "rank"}
-        What an answer is: a class, a measured value, or a document's score. Where it is a value,
-        there is no cloud, each chain is one stage with one margin and link ``identity``, that
-        margin is the answer, and `accuracy` of an operating point is the estimator's own score:
-        R² of a regressor, Average Precision@5 of a ranker.
-    encoder : RowEncoder or None
-        What makes the features of an instance's raw columns; None: instances are features.
-    signal : SignalInput or None
-        Windows of a signal, and the blocks that compute the features; None: instances are features.
-        If it is raw, the window's own values are the last features, and a request holds these.
-    instance : InstanceSpec or None
-        Shape and type of an instance that is an array; its values, in row-major order, are the
-        features. None: a row of float32 features.
-    min_runtime_version : str
-        The oldest Gatewise that can read the bundle.
-    schema_version : int
-        Of the manifest's form.
+    Of the bundle: `schema_version` of this form, `min_runtime_version`, the oldest Gatewise that
+    can read it, `name` and `version`, levels of MQTT topics of at most 64 bytes, `created`, ISO
+    8601 in UTC, and its `files` by name.
+
+    Of an answer: `task` says whether it is a class, a measured value or a document's score; of
+    classes, `classes` are the user's labels, all of one type, whose indices models give. Where it
+    is a value, there is no cloud, each chain is one stage with one margin and link ``identity``,
+    that margin is the answer, and `accuracy` of an operating point is the estimator's own score: R²
+    of a regressor, Average Precision@5 of a ranker.
+
+    Of an instance: `features` are its columns, in order, `groups` share prices, `prices` are those
+    of an offload, and `missing` says, under ``stages`` and ``cloud``, whether NaN is a value. Of
+    raw columns `encoder` makes the features, of windows `signal`; if that is raw, the window's own
+    values are the last features, and a request holds these. `instance` is shape and type of an
+    array, whose values in row-major order are the features; None: a row of float32 features.
+
+    Of models: `every_stage` is a stage of some chain, `chains` hold indices of these, `link` is
+    that of the last stage listed (each has its own), `cloud` the high-cost model.
+
+    Of what they do: `operating_points`, `active` the index of the active one. On validation data
+    `reference_accuracy`, `reference_weighted_accuracy` and `reference_recall`, by class, are the
+    high-cost model's, and `class_rows` are the rows of each class. `min_recall` and `min_precision`
+    are bounds by class that the active point keeps, and that a pacer may not break. `packed_as` is
+    what the points' `bytes` count: tables of C99, or files of stages. An instance may cost at most
+    `max_instance_cost` at any point, whatever its values: a device and what is behind it end its
+    way before an exit that could cost more.
     """
 
-    name: str
-    version: str
-    created: str
+    schema_version: specs.SchemaVersion = field(default=SCHEMA_VERSION, metadata=NEEDED)
+    name: specs.TopicLevel
+    version: specs.TopicLevel
+    created: specs.Time
+    min_runtime_version: specs.Version = field(default="0.1.0", metadata=NEEDED)
+    task: Task = field(default="classify", metadata=NEEDED)
     classes: tuple[ClassLabel, ...]
     link: Link
-    features: tuple[FeatureSpec, ...]
-    groups: tuple[GroupSpec, ...]
+    instance: InstanceSpec | None = None
+    features: specs.Features
+    groups: specs.Groups
     prices: CloudPrices
-    missing: dict[str, Missing]
-    every_stage: tuple[StageSpec, ...]
-    chains: tuple[tuple[int, ...], ...]
+    missing: specs.MissingByPart
+    every_stage: specs.Stages = field(metadata={"key": "stages"})
+    chains: tuple[tuple[int, ...], ...] = field(metadata=WRITTEN)
     cloud: CloudSpec | None
-    operating_points: tuple[OperatingPointSpec, ...]
+    operating_points: specs.OperatingPoints
     active: int
-    files: dict[str, FileSpec]
-    reference_accuracy: float | None = None
-    reference_weighted_accuracy: float | None = None
+    reference_accuracy: specs.Merit | None = field(default=None, metadata=WRITTEN)
+    reference_weighted_accuracy: specs.Share | None = None
     reference_recall: ByClass | None = None
-    class_rows: tuple[int, ...] | None = None
+    class_rows: specs.RowCounts | None = None
     min_recall: ByClass | None = None
     min_precision: ByClass | None = None
     packed_as: PackedAs | None = None
-    max_instance_cost: float | None = None
-    min_runtime_version: str = "0.1.0"
-    task: Task = "classify"
-    instance: InstanceSpec | None = None
-    schema_version: int = SCHEMA_VERSION
+    max_instance_cost: specs.Price | None = None
+    files: dict[str, FileSpec]
     encoder: RowEncoder | None = None
     signal: SignalInput | None = None
     _columns: dict[str, int] = field(init=False, repr=False, compare=False)
@@ -346,41 +311,22 @@ class Manifest:
 
     def to_document(self) -> dict[str, Any]:
         """Make the JSON document: plain lists, objects, texts and numbers."""
-        further = {} if self.encoder is None else {"encoder": self.encoder.to_document()}
+        listed = replace(
+            self,
+            features=tuple(self._listed_features()),
+            every_stage=tuple(replace(s, inputs=self._listed(s.inputs)) for s in self.every_stage),
+            cloud=self.cloud and replace(self.cloud, inputs=self._listed(self.cloud.inputs)),
+            files=dict(sorted(self.files.items())),
+        )
+        document: dict[str, Any] = write_record(listed)
+        document["prices"] = {k: v for k, v in vars(self.prices).items() if k != "item_size"}
+        if self.instance is not None:
+            document["instance"] = self.instance.to_document()
+        if self.encoder is not None:
+            document["encoder"] = self.encoder.to_document()
         if self.signal is not None:
-            further["signal"] = write_signal(self.signal)
-        return {
-            "schema_version": self.schema_version,
-            "name": self.name,
-            "version": self.version,
-            "created": self.created,
-            "min_runtime_version": self.min_runtime_version,
-            "task": self.task,
-            "classes": list(self.classes),
-            "link": self.link,
-            **({} if self.instance is None else {"instance": self.instance.to_document()}),
-            "features": [asdict(f) for f in self._listed_features()],
-            "groups": [_without(asdict(g), requires=()) for g in self.groups],
-            "prices": {k: v for k, v in asdict(self.prices).items() if k != "item_size"},
-            "missing": dict(self.missing),
-            "stages": [
-                _without(asdict(s), origin="gatewise") | {"inputs": self._listed(s.inputs)}
-                for s in self.every_stage
-            ],
-            "chains": [list(c) for c in self.chains],
-            "cloud": None
-            if self.cloud is None
-            else _without(asdict(self.cloud), backend=None, carries=None)
-            | {"inputs": self._listed(self.cloud.inputs)},
-            "operating_points": [
-                _known(_without(asdict(p), measured="accuracy"), POINT_FIGURES)
-                for p in self.operating_points
-            ],
-            "active": self.active,
-            "reference_accuracy": self.reference_accuracy,
-            **_known({key: getattr(self, key) for key in CLASS_FIGURES}, CLASS_FIGURES),
-            "files": {name: asdict(f) for name, f in sorted(self.files.items())},
-        } | further
+            document["signal"] = write_signal(self.signal)
+        return document
 
     def _listed_features(self) -> Sequence[FeatureSpec]:
         """Features as they are listed: one stands for the values of an array of one price."""
@@ -392,9 +338,9 @@ class Manifest:
                 found = [*rest, replace(values[0], name=array)]
         return found
 
-    def _listed(self, inputs: tuple[str, ...]) -> Sequence[str]:
+    def _listed(self, inputs: tuple[str, ...]) -> tuple[str, ...]:
         """Names of inputs as they are listed: one stands for all values of an array."""
-        return next(([array] for array, names in self._arrays.items() if inputs == names), inputs)
+        return next(((array,) for array, names in self._arrays.items() if inputs == names), inputs)
 
     @property
     def _arrays(self) -> dict[str, tuple[str, ...]]:
@@ -402,17 +348,3 @@ class Manifest:
         found = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
         window = () if self.signal is None else self.signal.window_names
         return found | ({WINDOW: window} if window else {})
-
-
-def _without(document: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Leave out entries that hold their default: older versions have no such keys."""
-    return {k: v for k, v in document.items() if k not in defaults or v != defaults[k]}
-
-
-def _known(entries: dict[str, Any], optional: Sequence[str]) -> dict[str, Any]:
-    """Leave out optional entries that are None; tuples become lists."""
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in entries.items()
-        if value is not None or key not in optional
-    }

@@ -1,144 +1,113 @@
-"""Reader of ``manifest.json`` that checks every type, range, name and reference."""
+"""Reader of ``manifest.json`` that checks every type, range, name and reference.
+
+What each part may hold by itself, its types say (:mod:`.specs`); then follow references from one
+part to another.
+"""
 
 from __future__ import annotations
-
-import re
-from datetime import datetime, timedelta
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.document import read_encoder
 from gatewise.decision import reachable_exits
-from gatewise.tiers import PackedAs
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
 from gatewise_export.bundle.manifest_parts.features import (
+    check_groups,
     expanded,
     read_classes,
-    read_groups_and_features,
     read_instance,
     read_prices,
 )
 from gatewise_export.bundle.manifest_parts.files import read_files
-from gatewise_export.bundle.manifest_parts.operating_points import (
-    least_merit,
-    read_by_class,
-    read_class_rows,
-    read_point,
-)
 from gatewise_export.bundle.manifest_parts.specs import (
-    CLASS_FIGURES,
-    LARGEST,
     MANIFEST,
     MOST_BYTES,
+    MOST_POINTS,
     MOST_STAGES,
     SAMPLE,
     SCHEMA_VERSION,
     FileSpec,
-    Missing,
-    Task,
 )
 from gatewise_export.bundle.manifest_parts.stages import (
-    LINKS,
+    check_by_class,
+    check_point,
     check_tiers,
     check_values,
     check_window,
+    checked_stage,
+    least_merit,
     read_chains,
-    read_cloud,
-    read_stage_spec,
+    with_inputs,
 )
 from gatewise_signals.document import read_signal
 
-TASKS: tuple[Task, ...] = get_args(Task)
-MISSING: tuple[Missing, ...] = get_args(Missing)
-PACKED_AS: tuple[PackedAs, ...] = get_args(PackedAs)
-MOST_POINTS = 65536
 MOST_BLOCK_MODELS = 64
 MOST_BYTES_OF_ALL = 2 << 30
 """All files of a bundle together (2 GiB): each is read through on opening."""
-VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
 
-NEEDED = (
-    "schema_version", "name", "version", "created", "min_runtime_version", "task", "classes",
-    "link", "features", "groups", "prices", "missing", "stages", "cloud", "operating_points",
-    "active", "files",
+_APART = (
+    "classes", "instance", "prices", "chains", "active", "files", "encoder", "signal"
 )  # fmt: skip
+"""Entries that are read with others in view, or have forms of their own."""
 
 
 def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
-    optional = ("chains", "reference_accuracy", "encoder", "signal", "instance", *CLASS_FIGURES)
-    document.keys(NEEDED, optional)
-    task = document["task"].choice(TASKS)
+    values = document.values(Manifest, _APART)
+    task = values["task"]
     classes = read_classes(document["classes"], task)
     instance = read_instance(document.get("instance"))
-    groups, listed = read_groups_and_features(document)
-    signal_field, named = document.get("signal"), tuple(f.name for f in listed)
-    signal = None if signal_field is None else read_signal(signal_field, named)
-    features = expanded(document["features"], listed, instance, signal)
-    names = dict.fromkeys(f.name for f in features)
+    check_groups(document, values)
+    signal_field, listed = document.get("signal"), values["features"]
+    signal = None
+    if signal_field is not None:
+        signal = read_signal(signal_field, tuple(f.name for f in listed))
+    values["features"] = expanded(document["features"], listed, instance, signal)
+    names = dict.fromkeys(f.name for f in values["features"])
     files = _listed_files(document["files"])
-    stages = tuple(
-        read_stage_spec(f, names, files, len(classes))
-        for f in document["stages"].items(1, MOST_STAGES)
+    stage_fields = document["stages"].items(1, MOST_STAGES)
+    stages = values["every_stage"] = tuple(
+        checked_stage(f, spec, names, files, len(classes))
+        for f, spec in zip(stage_fields, values["every_stage"], strict=True)
     )
-    cloud_field = document.get("cloud")
-    cloud = None if cloud_field is None else read_cloud(cloud_field, names, files)
+    cloud = values["cloud"]
+    if cloud is not None:
+        cloud = values["cloud"] = with_inputs(document["cloud"], cloud, names, files)
     chains = read_chains(document.get("chains"), len(stages))
     check_tiers(document["stages"], stages, chains, cloud is not None)
     check_values(document, task, stages, chains, cloud is not None)
     check_window(document, signal, stages, cloud)
-    points = tuple(
-        read_point(f, chains, cloud is not None, task, len(classes))
-        for f in document["operating_points"].items(1, MOST_POINTS)
-    )
-    link = document["link"].choice(LINKS)
-    if link != stages[-1].link:
-        document["link"].fail(f"is {link!r}, the last stage's is {stages[-1].link!r}")
+    points = values["operating_points"]
+    point_fields = document["operating_points"].items(1, MOST_POINTS)
+    for field, point in zip(point_fields, points, strict=True):
+        check_point(field, point, chains, cloud is not None, task, len(classes))
+    if values["link"] != stages[-1].link:
+        document["link"].fail(f"is {values['link']!r}, the last stage's is {stages[-1].link!r}")
     used = [s.file for s in stages] + [SAMPLE] + ([cloud.file] if cloud is not None else [])
     used += [] if signal is None else list(signal.models)
     document["files"].unique(used, "two models share the file")
     if set(files) != set(used):
         strange = sorted(set(files) ^ set(used))[0]
         document["files"].fail(f"and what the manifest uses differ in {strange!r}")
-    missing = document["missing"]
-    missing.keys(("stages", "cloud"))
-    encoder, packed_as = document.get("encoder"), document.get("packed_as")
+    for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
+        check_by_class(document.get(key), len(classes))
+    if "reference_accuracy" in values:
+        document["reference_accuracy"].number(least_merit(task), 1.0)
+    encoder = document.get("encoder")
     manifest = Manifest(
-        name=_topic_level(document["name"]),
-        version=_topic_level(document["version"]),
-        created=_time(document["created"]),
-        min_runtime_version=document["min_runtime_version"].matching(VERSION, "as 1.2.3"),
-        task=task,
-        instance=instance,
+        **values,
         classes=classes,
-        link=link,
-        features=features,
-        groups=groups,
+        instance=instance,
         prices=read_prices(document["prices"], request_dtype(instance, signal).itemsize),
-        missing={k: missing[k].choice(MISSING) for k in ("stages", "cloud")},
-        every_stage=stages,
         chains=chains,
-        cloud=cloud,
-        operating_points=points,
         active=document["active"].integer(0, len(points) - 1),
         files=files,
-        reference_accuracy=document.optional_number("reference_accuracy", least_merit(task), 1.0),
         encoder=None if encoder is None else read_encoder(encoder, tuple(names)),
         signal=signal,
-        reference_weighted_accuracy=document.optional_number(
-            "reference_weighted_accuracy", 0.0, 1.0
-        ),
-        reference_recall=read_by_class(document, "reference_recall", len(classes)),
-        class_rows=read_class_rows(document.get("class_rows"), len(classes)),
-        min_recall=read_by_class(document, "min_recall", len(classes)),
-        min_precision=read_by_class(document, "min_precision", len(classes)),
-        packed_as=None if packed_as is None else packed_as.choice(PACKED_AS),
-        max_instance_cost=document.optional_number("max_instance_cost", 0.0, LARGEST),
     )
     check_highest_costs(document["operating_points"], manifest)
     return manifest
@@ -167,21 +136,3 @@ def _listed_files(field: JsonField) -> dict[str, FileSpec]:
     if MANIFEST in files:
         field.fail(f"lists {MANIFEST!r} itself")
     return files
-
-
-def _topic_level(field: JsonField) -> str:
-    text = field.text(64)
-    if any(c in "/+#" for c in text):
-        field.fail(f"{text!r} holds '/', '+' or '#': it is a level of MQTT topics")
-    return text
-
-
-def _time(field: JsonField) -> str:
-    text = field.text(64)
-    try:
-        offset = datetime.fromisoformat(text).utcoffset()
-    except ValueError:
-        offset = None
-    if offset != timedelta(0):
-        field.fail(f"{text!r} is not a time in ISO 8601, UTC")
-    return text

@@ -1,34 +1,61 @@
+"""Manifests are read strictly and written the same; the JSON Schema in the docs says the same."""
+
 from __future__ import annotations
 
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.columns.encoders import (
+    BooleanColumn,
+    CategoryColumn,
+    NumberColumn,
+    RowEncoder,
+    TimeColumn,
+)
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import ALWAYS_STOP
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.json_reader import _entries
+from gatewise_export.bundle.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+)
 from gatewise_export.bundle.manifest_reader import read_manifest
 from tests.support.hand_made_bundle import DOCUMENT, Document
 
 Edit = Callable[[Document], Any]
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/manifest.schema.json").read_text())
+in_schema = fastjsonschema.compile(SCHEMA)
+#: What only a reader finds: one entry that does not go with another one.
+REFERENCES = {
+    "created", "link", "features", "features[0].group", "features[1].group", "groups",
+    "stages[0].inputs[0]", "stages[0].file", "stages[0].bytes", "stages[0].outputs", "files",
+    "chains", "chains[0][1]", "operating_points[0].thresholds", "operating_points[0].chain",
+    "active", "stages[0].tier", "stages[1].tier", "min_recall", "operating_points[0].gate_range",
+    "operating_points[0].interval", "instance", "instance.shape", "instance.dtype",
+    "instance.shape[0]",
+}  # fmt: skip
 
 
 def read(document: Document) -> Manifest:
     return read_manifest(json.dumps(document))
 
 
-def test_reading_gives_what_was_written(document: Document) -> None:
+def test_reading_gives_what_was_written_and_it_is_written_the_same(document: Document) -> None:
     manifest = read(document)
-    assert manifest.name == "heart"
-    assert manifest.classes == ("absent", "present")
-    assert manifest.n_classes == 2
+    assert (manifest.name, manifest.classes) == ("heart", ("absent", "present"))
     assert manifest.feature_names == ("age", "chol", "fbs", "thal")
     assert manifest.stages[1].inputs == ("fbs", "age")
     assert manifest.stage_inputs(1).tolist() == [2, 0]
@@ -37,103 +64,57 @@ def test_reading_gives_what_was_written(document: Document) -> None:
     assert manifest.operating_points[1].guarantee == {"delta": 0.05, "about": "offload_rate"}
     assert manifest.missing["cloud"] == "refused"
     assert manifest.cloud_prices() == CloudPrices(1.0, 0.01, 0.5)
-
-
-def test_json_round_trip_keeps_everything_and_is_stable(document: Document) -> None:
-    manifest = read(document)
+    assert manifest.feature_costs() == FeatureCosts(
+        [1.0, 5.17, 3.1, 100.0],
+        group=[None, "blood", "blood", None],
+        shared={"blood": 2.1},
+        names=["age", "chol", "fbs", "thal"],
+    )
     text = manifest.to_json()
-    assert read_manifest(text) == manifest
     assert read_manifest(text.encode()).to_json() == text
     written = json.loads(text)
-    for key, value in document.items():
-        if key not in ("operating_points", "prices"):  # there the defaults are written out
-            assert written[key] == value
-    assert written["prices"] == document["prices"] | {"gateway": 0.0}
-    assert written["operating_points"][0] == document["operating_points"][0] | {
-        "accuracy_error": 0.0,
-        "chain": 0,
-        "agreement": None,
+    # entries that older manifests lack are written out
+    further = {"accuracy_error": 0.0, "chain": 0, "agreement": None}
+    points = [point | further for point in document["operating_points"]]
+    assert written == document | {
+        "operating_points": points,
+        "prices": document["prices"] | {"gateway": 0.0},
+        "chains": [[0, 1]],
+        "reference_accuracy": None,
     }
 
 
 def test_figures_by_class_come_back(document: Document) -> None:
     plain = read(document)
     assert plain.gate_limits(1) is None
-    assert plain.active_point.recall is None
-    document |= {"class_rows": [40, 2], "reference_recall": [1.0, 0.5], "min_recall": [None, 0.25]}
-    document["operating_points"][0] |= {
-        "weighted_accuracy": 0.5, "recall": [0.9, 0.3], "precision": [0.9, None],
-        "balanced_accuracy": 0.6, "log_loss": 0.7, "brier_score": 0.1, "gate_range": [-2.0, None],
-    }  # fmt: skip
-    manifest = read(document)
-    assert read_manifest(manifest.to_json()) == manifest
+    manifest = read(with_figures(document))
     assert manifest.active_point.precision == (0.9, None)
     assert manifest.gate_limits(1) == (-2.0, None)
     assert manifest.keeps_bounds(0)
     assert not manifest.keeps_bounds(1)  # it says nothing about recall
-    assert manifest.with_bounds((None, 0.25), (None, None)) is manifest
+    assert manifest.with_bounds((None, 0.25), (0.5, None)) is manifest
     held = manifest.with_bounds((None, 0.2), (None, None))
     assert held.gate_limits(1) == (-1.25, -1.25)
 
 
-@pytest.mark.parametrize(
-    ("edit", "field"),
-    [
-        (lambda d: d.update(min_recall=[0.5]), "min_recall"),
-        (lambda d: d.update(class_rows=[1, 0.5]), r"class_rows\[1\]"),
-        (lambda d: d["operating_points"][0].update(recall=[0.5, 1.5]), r"recall\[1\]"),
-        (lambda d: d["operating_points"][0].update(gate_range=[None, 1.0]), "gate_range"),
-        (lambda d: d["operating_points"][0].update(log_loss=-1), "log_loss"),
-    ],
-)
-def test_wrong_figures_by_class_are_refused(document: Document, edit: Edit, field: str) -> None:
-    edit(document)
-    with pytest.raises(ManifestError, match=field):
-        read(document)
-
-
-def test_prices_come_back_as_the_training_room_knows_them(document: Document) -> None:
-    costs = read(document).feature_costs()
-    assert costs == FeatureCosts(
-        [1.0, 5.17, 3.1, 100.0],
-        group=[None, "blood", "blood", None],
-        shared={"blood": 2.1},
-        names=["age", "chol", "fbs", "thal"],
-    )
-
-
-def test_exit_costs_are_unions_and_the_offload_pays_its_request(document: Document) -> None:
+def test_exit_costs_are_unions_of_what_each_instance_acquires(document: Document) -> None:
     costs = read(document).exit_costs()
     request = 1.0 + 0.5 + 0.01 * request_bytes(3)
     everything = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
     assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
-
-
-def test_lazy_stages_cost_each_instance_what_it_bought(document: Document) -> None:
     document["stages"][1]["kind"] = "lazy"
     manifest = read(document)
-    assert manifest.stages[1].kind == "lazy"
-    assert read_manifest(manifest.to_json()) == manifest
     most = manifest.exit_costs()
     columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
-    bought = [manifest.acquired(0), manifest.acquired(1, columns)]
-    assert bought[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
-    costs = manifest.exit_costs(bought)
-    assert costs.shape == (3, 4)
+    acquired = [manifest.acquired(0), manifest.acquired(1, columns)]
+    assert acquired[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
+    costs = manifest.exit_costs(acquired)
     assert costs[0].tolist() == [1.0] * 4
     assert costs[1].tolist() == pytest.approx([1.0, 1.0, 6.2, 6.2])
-    assert costs[2, 2:].tolist() == [most[2]] * 2
-    assert costs[2, :2].tolist() == pytest.approx([most[2] - 3.1] * 2)
+    assert costs[2].tolist() == pytest.approx([most[2] - 3.1] * 2 + [most[2]] * 2)
 
 
-def test_another_operating_point(document: Document) -> None:
-    other = read(document).with_active(1)
-    assert other.active_point.thresholds == (None, None)
-    with pytest.raises(ManifestError, match="active: must be 0 to 1, not 2"):
-        other.with_active(2)
-
-
-def test_stages_are_those_of_the_chain_in_force(document: Document) -> None:
+def test_stages_are_those_of_the_active_point_s_chain(document: Document) -> None:
     document["chains"] = [[1], [0, 1]]
     document["operating_points"][0]["chain"] = 1
     document["operating_points"][1]["thresholds"] = [None]
@@ -143,6 +124,8 @@ def test_stages_are_those_of_the_chain_in_force(document: Document) -> None:
     assert [s.file for s in other.stages] == ["stage_1.onnx"]
     assert other.stage_inputs(0).tolist() == [2, 0]
     assert read_manifest(other.to_json()) == other
+    with pytest.raises(ManifestError, match="active: must be 0 to 1, not 2"):
+        other.with_active(2)
 
 
 def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> None:
@@ -246,6 +229,29 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("prices", "gateway", -1.0), "prices.gateway", "not -1"),
     (put("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
 ]
+WRONG_FIGURES: list[tuple[Edit, str, str]] = [
+    (put("min_recall", [0.5]), "min_recall", "2 to 2"),
+    (put("class_rows", [1, 0.5]), "class_rows[1]", "whole number"),
+    (put("operating_points", 0, "recall", [0.5, 1.5]), "operating_points[0].recall[1]", "0 to 1"),
+    (
+        put("operating_points", 0, "gate_range", [None, 1.0]),
+        "operating_points[0].gate_range",
+        "fall",
+    ),
+    (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "down"),
+    (put("operating_points", 0, "log_loss", -1), "operating_points[0].log_loss", "not -1"),
+    (put("cloud", "backend", ""), "cloud.backend", "1 to 256"),
+    (put("stages", 0, "origin", "elsewhere"), "stages[0].origin", "'gatewise' or 'given'"),
+]
+WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
+    (put("instance", "encoding", "png"), "instance.encoding", "'jpeg'"),
+    (put("instance", "dtype", "int8"), "instance", "uint8"),
+    (put("instance", "dtype", "int64"), "instance.dtype", "'float32'"),
+    (put("instance", "shape", [4]), "instance", "no image"),
+    (put("instance", "shape", [2, 3]), "features", "6 values"),
+    (put("instance", "shape", [70000, 2]), "instance.shape[0]", "1 to 65535"),
+    (put("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
+]
 WRONG_TIERS: list[tuple[Edit, str, str]] = [
     (put("chains", [[1, 0]]), "stages[0].tier", "starts on the device"),
     (put("stages", 1, "kind", "lazy"), "stages[1].tier", "lazy"),
@@ -285,8 +291,33 @@ def of_values(document: Document) -> Document:
     }
 
 
+def with_figures(document: Document) -> Document:
+    """Give it every entry that may be left out."""
+    shares = [0.9, 0.3]
+    document["operating_points"][0] |= {
+        "chain": 0, "accuracy_error": 0.1, "agreement": 0.5, "measured": "agreement",
+        "interval": [0.1, 0.2], "weighted_accuracy": 0.5, "recall": shares,
+        "precision": [0.9, None], "balanced_accuracy": 0.6, "log_loss": 0.7, "brier_score": 0.1,
+        "gate_range": [-2.0, None], "validation_groups": 3, "bytes": 4,
+    }  # fmt: skip
+    document["stages"][0]["origin"] = "given"
+    document["cloud"]["backend"] = "python:a:b"
+    return document | {
+        "class_rows": [40, 2], "reference_recall": [1.0, 0.5], "min_recall": [None, 0.25],
+        "reference_weighted_accuracy": 0.5, "min_precision": [0.5, None], "packed_as": "c99",
+        "max_instance_cost": 1e6,
+    }  # fmt: skip
+
+
+def of_images(document: Document) -> Document:
+    """Make instances images, whose four values are the features."""
+    return document | {"instance": {"shape": [2, 2], "dtype": "uint8", "encoding": "jpeg"}}
+
+
 KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
     (lambda document: document, WRONG),
+    (with_figures, WRONG_FIGURES),
+    (of_images, WRONG_ARRAYS),
     (tiered, WRONG_TIERS),
     (of_values, WRONG_VALUES),
 ]
@@ -300,13 +331,19 @@ def test_what_is_wrong_is_named(
     document: Document, make: Callable[[Document], Document], edit: Edit, field: str, why: str
 ) -> None:
     good = make(document)
-    assert read(good).to_document() == read_manifest(read(good).to_json()).to_document()
+    in_schema(good)
+    written = json.loads(read(good).to_json())
+    in_schema(written)
+    assert read(written) == read(good)
     edit(good)
     with pytest.raises(ManifestError) as caught:
         read(good)
     assert caught.value.field == field
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+    if field not in REFERENCES:
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            in_schema(good)
 
 
 def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -> None:
@@ -315,11 +352,6 @@ def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -
     assert read(poor).operating_points[0].accuracy == -0.25
     with pytest.raises(ManifestError, match=r"operating_points\[0\]\.accuracy"):
         read(poor | {"task": "rank"})
-
-
-def test_old_manifests_have_no_price_of_a_gateway(document: Document) -> None:
-    assert "gateway" not in document["prices"]
-    assert read(document).prices.gateway == 0.0
 
 
 @pytest.mark.parametrize(
@@ -362,3 +394,47 @@ def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
         return
     assert read_manifest(manifest.to_json()) == manifest
     assert np.isfinite(manifest.exit_costs()).all()
+
+
+# -- the schema in the docs ----------------------------------------------------------------
+
+
+def test_the_schema_has_the_keys_that_are_read_and_written(document: Document) -> None:
+    for cls, part in (
+        (Manifest, SCHEMA), (StageSpec, "stage"), (CloudSpec, "cloud"),
+        (OperatingPointSpec, "point"), (FeatureSpec, "feature"),
+    ):  # fmt: skip
+        described = SCHEMA["definitions"][part] if isinstance(part, str) else part
+        assert {e.key for e in _entries(cls)} == set(described["properties"])
+        assert {e.key for e in _entries(cls) if e.needed} == set(described["required"])
+    document["chains"] = [[0, 1]]
+    for part in (
+        document, document["features"][0], document["groups"][0], document["prices"],
+        document["missing"], document["stages"][1], document["cloud"],
+        document["operating_points"][1], document["files"]["sample.npz"],
+    ):  # fmt: skip
+        part["strange"] = 1
+        with pytest.raises(fastjsonschema.JsonSchemaException):
+            in_schema(document)
+        with pytest.raises(ManifestError, match="unknown key 'strange'"):
+            read(document)
+        del part["strange"]
+    in_schema(document)
+
+
+def test_encoders_are_in_the_schema(document: Document) -> None:
+    encoder = RowEncoder(
+        (
+            NumberColumn(name="mass", features=("age",)),
+            BooleanColumn(name="on", features=("chol", "on missing"), fill=(0.0,)),
+            CategoryColumn(name="who", features=("a", "b"), categories=("A", "B")),
+            CategoryColumn(name="what", features=("w",), categories=("A",), form="ordinal"),
+            TimeColumn(name="when", features=("m", "h"), parts=("month", "hour")),
+        ),
+        frozenset({"err"}),
+    )
+    document["encoder"] = encoder.to_document()
+    in_schema(document)
+    document["encoder"]["columns"][0]["kind"] = "shape"
+    with pytest.raises(fastjsonschema.JsonSchemaException):
+        in_schema(document)

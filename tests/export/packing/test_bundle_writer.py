@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fastjsonschema
 import numpy as np
 import onnx
 import onnxruntime
@@ -26,6 +27,9 @@ from gatewise_training import HighCostModel, StagedCascade
 from tests.support.bundle_files import contents, rows_as_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
+
+
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs/manifest.schema.json").read_text())
 
 
 @pytest.fixture
@@ -90,6 +94,7 @@ def test_the_sample_is_what_the_system_answers(fitted: Any, packed: Bundle) -> N
 
 def test_the_manifest_says_what_the_system_is(fitted: Any, packed: Bundle) -> None:
     system, manifest = fitted.system, packed.manifest
+    fastjsonschema.validate(SCHEMA, json.loads((packed.path / "manifest.json").read_text()))
     assert (manifest.name, manifest.version) == ("wards", "7")
     assert manifest.feature_names == system.feature_names_
     costs, expected = manifest.feature_costs(), system.feature_costs_

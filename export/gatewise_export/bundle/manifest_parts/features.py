@@ -1,9 +1,10 @@
-"""Read what an instance and its answer are: classes, array, features, groups, prices."""
+"""Read what an instance and its answer are: classes, array, prices; check features and groups."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from gatewise.costs import CloudPrices
 from gatewise.errors import InputError
@@ -16,7 +17,6 @@ from gatewise_export.bundle.manifest_parts.specs import (
     MOST_FEATURES,
     ClassLabel,
     FeatureSpec,
-    GroupSpec,
     Task,
 )
 from gatewise_signals.signal_input import SignalInput
@@ -56,31 +56,25 @@ def read_instance(field: JsonField | None) -> InstanceSpec | None:
     return spec
 
 
-def read_groups_and_features(
-    document: JsonField,
-) -> tuple[tuple[GroupSpec, ...], tuple[FeatureSpec, ...]]:
-    """Read feature groups and features, as they are listed."""
-    groups = []
-    for item in document["groups"].items(0, MOST_FEATURES):
-        item.keys(("name", "shared"), ("requires",))
-        before = item.get("requires")
-        requires = () if before is None else before.items(1, MOST_FEATURES)
-        shared = item["shared"].number(0.0, LARGEST)
-        groups.append(GroupSpec(item["name"].text(), shared, tuple(g.text() for g in requires)))
+def check_groups(document: JsonField, values: Mapping[str, Any]) -> None:
+    """Refuse groups that nothing belongs to or requires, and such that are not listed."""
+    groups, features = values["groups"], values["features"]
     document["groups"].unique([g.name for g in groups], "group")
     known = {g.name for g in groups}
-    features = []
-    for item in document["features"].items(1, MOST_FEATURES):
-        item.keys(("name", "own", "group"))
-        field = item.get("group")
-        group = None if field is None else field.text()
-        if group is not None and group not in known:
-            item["group"].fail(f"{group!r} is not among the groups")
-        own = item["own"].number(0.0, LARGEST)
-        features.append(FeatureSpec(item["name"].text(), own, group))
+    for item, feature in zip(document["features"].items(1, MOST_FEATURES), features, strict=True):
+        if feature.group is not None and feature.group not in known:
+            item["group"].fail(f"{feature.group!r} is not among the groups")
     document["features"].unique([f.name for f in features], "feature")
-    _check_groups(document["groups"], groups, features)
-    return tuple(groups), tuple(features)
+    needed = {name for group in groups for name in group.requires}
+    if needed - known:
+        document["groups"].fail(f"{sorted(needed - known)[0]!r} is required, and is none of them")
+    empty = known - {f.group for f in features} - needed
+    if empty:
+        document["groups"].fail(f"no feature is in {sorted(empty)[0]!r}")
+    try:
+        TopologicalSorter({g.name: g.requires for g in groups}).prepare()
+    except CycleError as error:
+        document["groups"].fail(f"require each other: {', '.join(error.args[1])}")
 
 
 def expanded(
@@ -104,29 +98,12 @@ def expanded(
     return tuple(features)
 
 
-def _check_groups(
-    field: JsonField, groups: Sequence[GroupSpec], features: Sequence[FeatureSpec]
-) -> None:
-    """Refuse groups that nothing belongs to or requires, and prerequisites that are none."""
-    known = {g.name for g in groups}
-    needed = {name for group in groups for name in group.requires}
-    if needed - known:
-        field.fail(f"{sorted(needed - known)[0]!r} is required, and is none of them")
-    empty = known - {f.group for f in features} - needed
-    if empty:
-        field.fail(f"no feature is in {sorted(empty)[0]!r}")
-    try:
-        TopologicalSorter({g.name: g.requires for g in groups}).prepare()
-    except CycleError as error:
-        field.fail(f"require each other: {', '.join(error.args[1])}")
-
-
 def read_prices(field: JsonField, item_size: int) -> CloudPrices:
     """Read the prices of an offload beside its features."""
     keys = ("request", "byte", "evaluation")
     field.keys(keys, ("gateway",))
     return CloudPrices(
         **{k: field[k].number(0.0, LARGEST) for k in keys},
-        gateway=field.optional_number("gateway", 0.0, LARGEST) or 0.0,
+        gateway=field["gateway"].number(0.0, LARGEST) if field.get("gateway") else 0.0,
         item_size=item_size,
     )

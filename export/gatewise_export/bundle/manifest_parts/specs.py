@@ -1,26 +1,19 @@
-"""What the parts of a manifest hold, and their bounds."""
+"""What the parts of a manifest hold, with their bounds: the types are what is read and written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
 from gatewise.decision import Link, Score
 from gatewise.tiers import Tier
+from gatewise_export.bundle.json_reader import NEEDED, WRITTEN, JsonField, real, whole
 
 SCHEMA_VERSION: Final = 1
-POINT_FIGURES: Final = (
-    "weighted_accuracy", "recall", "precision", "balanced_accuracy", "log_loss", "brier_score",
-    "gate_range", "interval", "validation_groups", "bytes",
-)  # fmt: skip
-"""Keys of an operating point that are left out where they are not known."""
-CLASS_FIGURES: Final = (
-    "reference_weighted_accuracy", "reference_recall", "class_rows", "min_recall", "min_precision",
-    "packed_as", "max_instance_cost",
-)  # fmt: skip
-"""Keys of the manifest that are left out where they are not known."""
 MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
 INSTANCE: Final = "instance"
@@ -29,6 +22,17 @@ INSTANCE: Final = "instance"
 So does :data:`gatewise_signals.signal_input.WINDOW` for those of a window.
 """
 
+LARGEST: Final = 1e300
+FLOAT32: Final = float(np.finfo(np.float32).max)
+MOST_FEATURES: Final = 65535
+MOST_CLASSES: Final = 65535
+MOST_STAGES: Final = 1024
+MOST_POINTS: Final = 65536
+MOST_BYTES: Final = 1 << 30
+"""A file of a bundle is at most this large (1 GiB)."""
+MOST_COUNT: Final = 1 << 53
+_VERSION: Final = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
+
 ClassLabel = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["graph", "lazy"]
@@ -36,74 +40,109 @@ Origin = Literal["gatewise", "given"]
 Measured = Literal["accuracy", "agreement"]
 CloudKind = Literal["margins", "classifier"]
 Task = Literal["classify", "regress", "rank"]
-ByClass = tuple[float | None, ...]
-"""A share of each class, in the order of the classes; None: none is known, or no bound."""
 
-LARGEST: Final = 1e300
-FLOAT32: Final = float(np.finfo(np.float32).max)
-MOST_FEATURES: Final = 65535
-MOST_CLASSES: Final = 65535
-MOST_STAGES: Final = 1024
-MOST_BYTES: Final = 1 << 30
-"""A file of a bundle is at most this large (1 GiB)."""
+
+def _topic_level(field: JsonField) -> str:
+    text = field.text(64)
+    if any(c in "/+#" for c in text):
+        field.fail(f"{text!r} holds '/', '+' or '#': it is a level of MQTT topics")
+    return text
+
+
+def _time(field: JsonField) -> str:
+    text = field.text(64)
+    try:
+        offset = datetime.fromisoformat(text).utcoffset()
+    except ValueError:
+        offset = None
+    if offset != timedelta(0):
+        field.fail(f"{text!r} is not a time in ISO 8601, UTC")
+    return text
+
+
+def _version(field: JsonField) -> str:
+    return field.matching(_VERSION, "as 1.2.3")
+
+
+def _missing(field: JsonField) -> dict[str, Missing]:
+    parts = ("stages", "cloud")
+    field.keys(parts)
+    return {part: field[part].choice(get_args(Missing)) for part in parts}
+
+
+def _plain_entries(entries: JsonField) -> dict[str, Any]:
+    """Free entries, but only texts, numbers, true, false and null."""
+    found = entries.entries(64)
+    for entry in found.values():
+        if isinstance(entry.value, dict | list):
+            entry.fail("must be a plain value")
+    return {key: entry.value for key, entry in found.items()}
+
+
+Text = Annotated[str, JsonField.text]
+FileName = Annotated[str, JsonField.file_name]
+TopicLevel = Annotated[str, _topic_level]
+"""Topics of MQTT have it as a level: at most 64 bytes without ``/ + #``."""
+Time = Annotated[str, _time]
+Version = Annotated[str, _version]
+MissingByPart = Annotated[dict[str, Missing], _missing]
+PlainEntries = Annotated[dict[str, Any], _plain_entries]
+Price = Annotated[float, real(0.0, LARGEST)]
+Share = Annotated[float, real(0.0, 1.0)]
+Merit = Annotated[float, real(-LARGEST, LARGEST)]
+"""Narrower than that unless the task is ``regress``; R² has no floor."""
+Threshold = Annotated[float, real(-FLOAT32, FLOAT32)]
+SchemaVersion = Annotated[int, whole(SCHEMA_VERSION, SCHEMA_VERSION)]
+FileSize = Annotated[int, whole(0, MOST_BYTES)]
+Count = Annotated[int, whole(0, MOST_COUNT)]
+Names = Annotated[tuple[Text, ...], (0, MOST_FEATURES)]
+RowCounts = Annotated[tuple[Count, ...], (0, MOST_CLASSES)]
+ByClass = Annotated[tuple[Share | None, ...], (0, MOST_CLASSES)]
+"""A share of each class, in the order of the classes; None: none is known, or no bound."""
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
     """A feature: name, own price, and the group it is acquired with (or None)."""
 
-    name: str
-    own: float
-    group: str | None = None
+    name: Text
+    own: Price
+    group: Text | None = field(default=None, metadata=NEEDED)
 
 
 @dataclass(frozen=True)
 class GroupSpec:
     """A feature group: name, the price that its features share, and groups paid before it."""
 
-    name: str
-    shared: float
-    requires: tuple[str, ...] = ()
+    name: Text
+    shared: Price
+    requires: Annotated[tuple[Text, ...], (1, MOST_FEATURES)] = ()
 
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A stage: the file of its model, what it reads, and how its outputs are to be read.
+    """A stage: the file of its model, its size, what it reads, and how its outputs are to be read.
 
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the model's columns: all that the stage may acquire.
-    bytes : int
-        Size of the file.
-    link : {"sigmoid", "softmax", "identity"}
-    score : {"margin", "column"}
-        Whether the stop score is computed from the margins or is the last output.
-    outputs : int
-        Columns of the model's output.
-    kind : {"graph", "lazy"}
-        ``graph``: an ONNX file; the stage acquires all its inputs, then runs. ``lazy``: flat node
-        arrays (:mod:`.flat_trees`); the stage acquires an input for an instance when
-        a node on its path tests it.
-    carry : tuple of int
-        Earlier stages whose outputs are further inputs; none in this version.
-    tier : {"device", "gateway", "cloud"}
-        Where the stage runs; what that costs tells :mod:`gatewise.tiers`.
-    origin : {"gatewise", "given"}
-        ``given``: a graph that was given with its operators, not written by Gatewise. It needs
-        onnxruntime, and on another kind of machine its margins may differ in their last bits.
+    `inputs` are names of features, in the order of the model's columns: all that the stage may
+    acquire. `score` says whether the stop score is computed from the margins or is the last of the
+    `outputs`, the columns of the model's output, and `link` what makes probabilities of margins.
+    `kind` is ``graph``, an ONNX file: the stage acquires all its inputs, then runs; or ``lazy``,
+    flat node arrays (:mod:`.flat_trees`): it acquires an input for an instance when a node on its
+    path tests it. `carry` would be earlier stages whose outputs are further inputs; none in this
+    version. `tier` is where the stage runs (:mod:`gatewise.tiers`). A graph of `origin` ``given``
+    was given with its operators, not written by Gatewise: it needs onnxruntime, and on another kind
+    of machine its margins may differ in their last bits.
     """
 
-    file: str
-    inputs: tuple[str, ...]
-    bytes: int
+    file: FileName
+    inputs: Names
+    bytes: FileSize
     link: Link
     score: Score
-    outputs: int
-    kind: StageKind = "graph"
-    carry: tuple[int, ...] = ()
-    tier: Tier = "device"
+    outputs: Annotated[int, whole(1, MOST_CLASSES + 1)]
+    kind: StageKind = field(default="graph", metadata=NEEDED)
+    carry: Annotated[tuple[Count, ...], (0, 0)] = field(default=(), metadata=NEEDED)
+    tier: Tier = field(default="device", metadata=NEEDED)
     origin: Origin = "gatewise"
 
 
@@ -111,86 +150,59 @@ class StageSpec:
 class CloudSpec:
     """The high-cost model.
 
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the graph's columns.
-    kind : {"margins", "classifier"}
-        ``margins``: one output, to be read by `link`. ``classifier``: two outputs, the class
-        index, int64, shape (n,), and the probabilities, float32, shape (n, n_classes).
-    link : {"sigmoid", "softmax", "identity"}
-    backend : str or None
-        What answers where `file` holds no graph: ``python:module:attribute``, or a URL. It is there
-        to be read: a worker runs only the backend that its operator names.
-    carries : "window" or None
-        What requests carry in the place of the inputs: the raw window, of which the worker computes
-        them.
+    `inputs` are names of features, in the order of the graph's columns. `kind` is ``margins``: one
+    output, to be read by `link`; or ``classifier``: two outputs, the class index, int64, shape
+    (n,), and the probabilities, float32, shape (n, n_classes). `backend` is what answers where
+    `file` holds no graph: ``python:module:attribute``, or a URL. It is there to be read: a worker
+    runs only the backend that its operator names. `carries` is what requests carry in the place of
+    the inputs: the raw window, of which the worker computes them.
     """
 
-    file: str
-    inputs: tuple[str, ...]
+    file: FileName
+    inputs: Names
     kind: CloudKind
     link: Link
-    backend: str | None = None
-    carries: str | None = None
+    backend: Text | None = None
+    carries: Literal["window"] | None = None
 
 
 @dataclass(frozen=True)
 class OperatingPointSpec:
     """One setting of thresholds of one chain, with what it did on validation data.
 
-    Attributes
-    ----------
-    thresholds : tuple of float or None
-        One a stage of the chain; a stage stops where its score is at least this (float32);
-        None never stops.
-    expected_cost, accuracy, offload_rate : float
-        Of a regressor or ranker, `accuracy` is its score (:class:`Manifest`, `task`).
-    guarantee : dict or None
-    accuracy_error : float
-        Standard error of the accuracy minus the high-cost model's (paired).
-    chain : int
-        Which chain the thresholds belong to.
-    agreement : float or None
-        Share of the answers that are the high-cost model's.
-    weighted_accuracy : float or None
-        Under class weights, where the models were fitted with some; `accuracy` has none.
-    recall, precision : tuple of float or None, or None
-        By class, in the order of the classes; None for a class that no row has, or no answer is.
-    balanced_accuracy, log_loss, brier_score : float or None
-    gate_range : tuple of (float or None) or None
-        Between which thresholds of the last stage on the device the manifest's `min_recall` and
-        `min_precision` hold; None in the place of one: never stops.
-    interval : tuple of float or None
-        95 % confidence interval of `accuracy`, from rows that chose no threshold.
-    measured : {"accuracy", "agreement"}
-        What `accuracy` is: where there were no labels, the agreement with the high-cost model.
-    bytes : int or None
-        Of the stages that the point uses, packed as the manifest's `packed_as` says.
-    validation_groups : int or None
-        Groups of validation rows (subjects, machines, recordings) that the figures rest on.
+    Of `thresholds` there is one for each stage of `chain`: it stops where its score is at least
+    this (float32); None never stops. `measured` says what `accuracy` is: where there were no
+    labels, the agreement with the high-cost model; of a regressor or ranker its score
+    (:class:`Manifest`, `task`). `accuracy_error` is the standard error of the accuracy minus the
+    high-cost model's (paired), `interval` its 95 % confidence interval, from rows that chose no
+    threshold, `agreement` the share of answers that are the high-cost model's. `weighted_accuracy`
+    is under class weights, where the models were fitted with some; `recall` and `precision` are by
+    class, None for a class that no row has, or no answer is. Between the ends of `gate_range`,
+    thresholds of the last stage on the device, the manifest's `min_recall` and `min_precision`
+    hold; None as an end: never stops. `validation_groups` (subjects, machines, recordings) are what
+    the figures rest on. `bytes` is the size of the stages that the point uses, packed as the
+    manifest's `packed_as` says.
     """
 
-    thresholds: tuple[float | None, ...]
-    expected_cost: float
-    accuracy: float
-    offload_rate: float
-    guarantee: dict[str, Any] | None = None
-    accuracy_error: float = 0.0
-    chain: int = 0
-    agreement: float | None = None
-    weighted_accuracy: float | None = None
+    thresholds: Annotated[tuple[Threshold | None, ...], (0, MOST_STAGES)]
+    expected_cost: Price
+    accuracy: Merit
+    offload_rate: Share
+    guarantee: PlainEntries | None = field(default=None, metadata=NEEDED)
+    accuracy_error: Price = field(default=0.0, metadata=WRITTEN)
+    chain: Count = field(default=0, metadata=WRITTEN)
+    agreement: Share | None = field(default=None, metadata=WRITTEN)
+    weighted_accuracy: Share | None = None
     recall: ByClass | None = None
     precision: ByClass | None = None
-    balanced_accuracy: float | None = None
-    log_loss: float | None = None
-    brier_score: float | None = None
-    gate_range: tuple[float | None, float | None] | None = None
-    interval: tuple[float, float] | None = None
+    balanced_accuracy: Share | None = None
+    log_loss: Price | None = None
+    brier_score: Annotated[float, real(0.0, 2.0)] | None = None
+    gate_range: tuple[Threshold | None, Threshold | None] | None = None
+    interval: tuple[Share, Share] | None = None
     measured: Measured = "accuracy"
-    validation_groups: int | None = None
-    bytes: int | None = None
+    validation_groups: Annotated[int, whole(1, MOST_COUNT)] | None = None
+    bytes: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -199,3 +211,9 @@ class FileSpec:
 
     sha256: str
     size: int
+
+
+Features = Annotated[tuple[FeatureSpec, ...], (1, MOST_FEATURES)]
+Groups = Annotated[tuple[GroupSpec, ...], (0, MOST_FEATURES)]
+Stages = Annotated[tuple[StageSpec, ...], (1, MOST_STAGES)]
+OperatingPoints = Annotated[tuple[OperatingPointSpec, ...], (1, MOST_POINTS)]

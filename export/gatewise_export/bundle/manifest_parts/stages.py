@@ -1,54 +1,38 @@
-"""Read the stages and the high-cost model, and check which chains they may form."""
+"""Check stages, the high-cost model, the chains that they form, and operating points of these."""
 
 from __future__ import annotations
 
-from typing import get_args
+from dataclasses import replace
+from typing import TypeVar
 
-from gatewise.decision import Link, Score
-from gatewise.tiers import TIERS, in_order
+from gatewise.decision import ALWAYS_STOP
+from gatewise.tiers import in_order
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest_parts.specs import (
     INSTANCE,
-    MOST_BYTES,
-    MOST_CLASSES,
+    LARGEST,
     MOST_FEATURES,
     MOST_STAGES,
-    CloudKind,
     CloudSpec,
     FileSpec,
-    Origin,
-    StageKind,
+    OperatingPointSpec,
     StageSpec,
     Task,
 )
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
-LINKS: tuple[Link, ...] = get_args(Link)
-SCORES: tuple[Score, ...] = get_args(Score)
-ORIGINS: tuple[Origin, ...] = get_args(Origin)
-STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
-CLOUD_KINDS: tuple[CloudKind, ...] = get_args(CloudKind)
+Model = TypeVar("Model", StageSpec, CloudSpec)
 
 
-def read_stage_spec(
-    field: JsonField, features: dict[str, None], files: dict[str, FileSpec], classes: int
+def checked_stage(
+    field: JsonField,
+    stage: StageSpec,
+    features: dict[str, None],
+    files: dict[str, FileSpec],
+    classes: int,
 ) -> StageSpec:
-    """Read a stage; its outputs must fit its link."""
-    needed = ("file", "kind", "inputs", "carry", "tier", "bytes", "link", "score", "outputs")
-    field.keys(needed, ("origin",))
-    field["carry"].items(0, 0)
-    origin = field.get("origin")
-    stage = StageSpec(
-        file=_file(field["file"], files),
-        kind=field["kind"].choice(STAGE_KINDS),
-        inputs=_inputs(field["inputs"], features),
-        tier=field["tier"].choice(TIERS),
-        bytes=field["bytes"].integer(0, MOST_BYTES),
-        link=field["link"].choice(LINKS),
-        score=field["score"].choice(SCORES),
-        outputs=field["outputs"].integer(1, MOST_CLASSES + 1),
-        origin="gatewise" if origin is None else origin.choice(ORIGINS),
-    )
+    """Check a stage, whose outputs must fit its link; give it with all of its inputs."""
+    stage = with_inputs(field, stage, features, files)
     if stage.origin == "given" and stage.kind != "graph":
         field["origin"].fail("must be 'gatewise': only a graph can be given")
     if stage.bytes != files[stage.file].size:
@@ -62,20 +46,22 @@ def read_stage_spec(
     return stage
 
 
-def read_cloud(
-    field: JsonField, features: dict[str, None], files: dict[str, FileSpec]
-) -> CloudSpec:
-    """Read the high-cost model."""
-    field.keys(("file", "inputs", "kind", "link"), ("backend", "carries"))
-    backend, carries = field.get("backend"), field.get("carries")
-    return CloudSpec(
-        file=_file(field["file"], files),
-        inputs=_inputs(field["inputs"], features),
-        kind=field["kind"].choice(CLOUD_KINDS),
-        link=field["link"].choice(LINKS),
-        backend=None if backend is None else backend.text(),
-        carries=None if carries is None else carries.choice((WINDOW,)),
-    )
+def with_inputs(
+    field: JsonField, spec: Model, features: dict[str, None], files: dict[str, FileSpec]
+) -> Model:
+    """Check file and inputs of a stage or high-cost model; list the values of an array."""
+    if spec.file not in files:
+        field["file"].fail(f"{spec.file!r} is not listed under files")
+    for array in (INSTANCE, WINDOW):
+        if spec.inputs == (array,) and array not in features:
+            values = tuple(name for name in features if name.startswith(f"{array}["))
+            if values:
+                return replace(spec, inputs=values)
+    for item, name in zip(field["inputs"].items(0, MOST_FEATURES), spec.inputs, strict=True):
+        if name not in features:
+            item.fail(f"{name!r} is not a feature")
+    field["inputs"].unique(spec.inputs, "feature")
+    return spec
 
 
 def read_chains(field: JsonField | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
@@ -162,23 +148,43 @@ def check_window(
         document["features"].fail(f"lists {WINDOW!r}, and it is not what the cloud's model reads")
 
 
-def _file(field: JsonField, files: dict[str, FileSpec]) -> str:
-    name = field.file_name()
-    if name not in files:
-        field.fail(f"{name!r} is not listed under files")
-    return name
+def check_point(
+    field: JsonField,
+    point: OperatingPointSpec,
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+    task: Task,
+    n_classes: int,
+) -> None:
+    """Check an operating point of one of the chains."""
+    if field.get("chain") is not None:
+        field["chain"].integer(0, len(chains) - 1)
+    length = len(chains[point.chain])
+    field["thresholds"].items(length, length)
+    if not cloud and point.thresholds[-1] != ALWAYS_STOP:
+        field["thresholds"].fail(
+            f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to"
+        )
+    field["accuracy"].number(least_merit(task), 1.0)
+    if task != "regress" and field.get("accuracy_error") is not None:
+        field["accuracy_error"].number(0.0, 1.0)
+    for key in ("recall", "precision"):
+        check_by_class(field.get(key), n_classes)
+    if point.interval is not None and point.interval[0] > point.interval[1]:
+        field["interval"].fail("goes from {} down to {}".format(*point.interval))
+    low, high = point.gate_range or (None, None)
+    if high is not None and (low is None or low > high):
+        field["gate_range"].fail(
+            "must not fall: the least threshold comes first, null is above all"
+        )
 
 
-def _inputs(field: JsonField, features: dict[str, None]) -> tuple[str, ...]:
-    items = field.items(0, MOST_FEATURES)
-    for array in (INSTANCE, WINDOW):
-        if [i.value for i in items] == [array] and array not in features:
-            values = tuple(name for name in features if name.startswith(f"{array}["))
-            if values:
-                return values
-    for item in items:
-        if item.text() not in features:
-            item.fail(f"{item.text()!r} is not a feature")
-    names = tuple(i.text() for i in items)
-    field.unique(names, "feature")
-    return names
+def least_merit(task: Task) -> float:
+    """Least accuracy or average precision; R² has no floor."""
+    return -LARGEST if task == "regress" else 0.0
+
+
+def check_by_class(field: JsonField | None, n_classes: int) -> None:
+    """Demand an entry for each class."""
+    if field is not None:
+        field.items(n_classes, n_classes)
