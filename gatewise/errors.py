@@ -3,8 +3,10 @@
 ::
 
     GatewiseError
-    └── InputError (also a ValueError)   bad input
-        └── TooLargeError                nothing is as small as a device needs it
+    ├── InputError (also a ValueError)   bad input
+    │   └── TooLargeError                nothing is as small as a device needs it
+    └── BundleError                      a bundle that cannot be used
+        └── ManifestError                a field of its manifest is wrong (.field)
     UserWarning
     ├── RecallWarning                    a rare class is answered worse than accuracy shows
     └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
@@ -41,6 +43,18 @@ class TooLargeError(InputError):
     def __reduce__(self) -> tuple[type[TooLargeError], tuple[str, int, int, str]]:
         """Pickle the parts, not the message: parallel fits raise it in other processes."""
         return type(self), self._parts
+
+
+class BundleError(GatewiseError):
+    """A bundle that is missing, malformed, altered, or too new for this program."""
+
+
+class ManifestError(BundleError):
+    """A manifest with a `field`, as ``stages[0].inputs[2]``, that is missing or wrong: `why`."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"manifest.json: {field}: {why}")
+        self.field = field
 
 
 class RecallWarning(UserWarning):

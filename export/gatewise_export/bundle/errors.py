@@ -15,19 +15,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gatewise.errors import GatewiseError
+from gatewise.errors import BundleError, GatewiseError, ManifestError
 
-
-class BundleError(GatewiseError):
-    """A bundle that is missing, malformed, altered, or too new for this program."""
-
-
-class ManifestError(BundleError):
-    """A manifest with a `field`, as ``stages[0].inputs[2]``, that is missing or wrong: `why`."""
-
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"manifest.json: {field}: {why}")
-        self.field = field
+__all__ = [
+    "BundleError",
+    "ConversionError",
+    "DamagedFileError",
+    "ManifestError",
+    "SignatureError",
+    "VerifyError",
+    "VerifyReport",
+]
 
 
 class DamagedFileError(BundleError):

@@ -16,7 +16,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar
 
-from gatewise_export.bundle.errors import ManifestError
+from gatewise.errors import ManifestError
 
 MOST_CONTAINERS = 200_000
 """Lists and objects of a document."""
