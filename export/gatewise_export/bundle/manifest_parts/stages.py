@@ -31,7 +31,7 @@ def checked_stage(
     files: dict[str, FileSpec],
     classes: int,
 ) -> StageSpec:
-    """Check a stage, whose outputs must fit its link; give it with all of its inputs."""
+    """Check a stage and that its outputs fit its link; give it with all of its inputs."""
     stage = with_inputs(field, stage, features, files)
     if stage.origin == "given" and stage.kind != "graph":
         field["origin"].fail("must be 'gatewise': only a graph can be given")
