@@ -24,7 +24,7 @@ from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads
+from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -179,7 +179,7 @@ class CloudAbove:
                 sent = self._out.get(id_)
                 if sent is None or sent.item.wake_at > now:
                     continue  # settled, or another alarm is set for it
-                if self._offloads.poll(sent.item, now) == RESEND:
+                if self._offloads.poll(sent.item, now):
                     resend = sent.item.payload
                 if sent.item.outcome is None:
                     self._alarm(sent.item)

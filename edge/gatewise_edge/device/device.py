@@ -90,7 +90,7 @@ class Device:
         How long a request waits, in ms, for those of other threads to share a message.
     float16 : bool, default False
         Send halves: half the bytes and 11 significant bits
-        (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are those of float32.
+        (:func:`gatewise_edge.link.uplink.as_matrix`). Costs are those of float32.
     deflate : bool, default False
         Compress requests (zlib) where that makes them shorter, as with images of few colours. Costs
         are those of a request that is not.

@@ -30,8 +30,12 @@ from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import MAX_ROWS, Request, Response
 from gatewise_edge.link.topics import json_response_topic, response_topic
-from gatewise_edge.link.wire.cbor_map import MAX_ENTRIES, WIRE_VERSION
-from gatewise_edge.link.wire.encoding import decode_request, encode_response
+from gatewise_edge.link.wire.encoding import (
+    MAX_ENTRIES,
+    WIRE_VERSION,
+    decode_request,
+    encode_response,
+)
 
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 _FLOAT32: Final = 85

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
+from gatewise.prices import request_bytes
 from gatewise_edge.checks import (
     MAX_PAYLOAD,
     MAX_VALUES,
@@ -24,6 +25,8 @@ from gatewise_edge.errors import WireError
 #: Bytes of a JPEG file that fits a request with names of any length.
 MAX_FILE: Final = MAX_PAYLOAD - 256
 MAX_ROWS: Final = 4096
+#: Rows that share a request at most: beyond it a request of many rows makes the others wait.
+MOST_SHARED: Final = 32
 MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
 MAX_STAGES: Final = 1024
@@ -285,6 +288,14 @@ class Response:
     def acceptance(cls, request: Request, worker: str) -> Response:
         """Make the response that names the `worker` which waits for the parts of `request`."""
         return cls(id=request.id, model=request.model, version=request.version, parts_to=worker)
+
+
+def most_rows(columns: int, classes: int) -> int:
+    """How many rows share a request at most, so that it and its response fit a message each."""
+    up = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
+    # Per row: probabilities, label, exit.
+    down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 4)
+    return max(1, min(MOST_SHARED, up, down))
 
 
 def new_id() -> bytes:

@@ -1,12 +1,16 @@
-"""Requests in flight: deadlines, at most one retry, exactly one outcome each.
+"""Requests from their first row to their outcome: shared rows, deadlines, at most one retry.
 
 Pure bookkeeping: no clock, no thread, no socket. Times are seconds on any steady clock and are
 passed in, so that a device on a real link and a simulator in virtual time run the same code::
 
-    offloads.open(flight, now)         # False: too many are in flight already
+    flight, due = offloads.join(x, ...)   # a row's request; those to be sent now
+    offloads.open(flight, now)            # False: too many are in flight already
     ... hand flight.payload to the link ...
-    offloads.poll(flight, now)         # DONE, RESEND (hand the payload over once more) or WAIT
-    offloads.receive(response, now)    # the request that this response settles, if any
+    offloads.poll(flight, now)            # whether to hand the payload over once more
+    offloads.receive(response, now)       # the request that this response settles, if any
+
+Rows that come within a short wait share a request: one id, one time to live (the smallest of its
+rows) and one outcome for all; whether that came in time is decided for each row.
 
 A retry is needed because a broker may acknowledge a request and lose it, and a killed worker takes
 its unanswered requests with it. There is only one, with the same bytes: workers remember recent
@@ -25,21 +29,15 @@ from numpy.typing import NDArray
 
 from gatewise_edge.link.messages import AuditMark, Response
 
-Step = Literal["done", "resend", "wait"]
-DONE: Final[Step] = "done"
-RESEND: Final[Step] = "resend"
-WAIT: Final[Step] = "wait"
-
 #: A retry waits at least this long, in seconds: below it, a worker's own time is the noise.
 _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
 #: Seconds for which a busy worker may keep a device from sending.
 _LONGEST_HOLD: Final = 30.0
-
-
+#: A wait for more rows takes at most this part of what is left until a row's deadline.
+_PART: Final = 0.25
 #: Audits in flight at a time, at most: they must not take the place of requests.
 _MOST_AUDITS: Final = 4
-
 
 #: ``full`` and ``deadline`` are requests that were never opened.
 OutcomeKind = Literal["answered", "refused", "timeout", "unsent", "full", "deadline"]
@@ -59,8 +57,7 @@ class InFlight:
     """One request from its first row to its outcome.
 
     `jpeg` is a file in place of `values`. `deadline` is the latest of its rows', `earliest` the
-    earliest. While it gathers rows, `values`
-    holds them, `flush_at` is when they wait no longer and `most` how many fit. `id` and `payload`
+    earliest. While it gathers rows, at most `most`, they wait until `flush_at`. `id` and `payload`
     are empty until it is sent; `opened` is when its first row came, then when it was sent. Nobody
     waits for an `audit`: `on_response` is called with a response, on the link's thread.
 
@@ -190,7 +187,7 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight, at most `limit`.
+    """Requests in flight, at most `limit`, and the one that waits `share_wait` seconds for rows.
 
     `remember` settled ids are kept, to distinguish a late response from an unknown one.
     `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
@@ -198,16 +195,61 @@ class Offloads:
     """
 
     limit: int = 32
+    share_wait: float = 0.0
     remember: int = 256
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
     on_outcome: Callable[[InFlight, float], None] | None = None
     hold_until: float = -math.inf
+    _gathering: InFlight | None = None
     _out: dict[bytes, InFlight] = field(default_factory=dict)
     _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._out)
+
+    def join(
+        self,
+        x: NDArray[Any],
+        *,
+        model: str,
+        version: str,
+        most: int,
+        now: float,
+        deadline: float,
+        hold: bool = False,
+    ) -> tuple[InFlight, list[InFlight]]:
+        """Put a row into a request, as its last one so far; also the requests to be sent now.
+
+        Rows for different models or versions never share a request; `most` rows fit one. With
+        `hold` it waits for more rows in any case, for a quarter of the time at most: the caller is
+        about to bring them, and to call :meth:`take`.
+        """
+        wait = math.inf if hold else self.share_wait
+        if wait == 0:
+            flight = InFlight(model, version, deadline, opened=now, values=[x], earliest=deadline)
+            return flight, [flight]
+        due: list[InFlight] = []
+        shared = self._gathering
+        if shared is not None and (shared.model, shared.version) != (model, version):
+            due, shared = self.take(), None
+        if shared is None:
+            shared = self._gathering = InFlight(model, version, deadline, opened=now, most=most)
+        shared.values.append(x)
+        shared.rows = len(shared.values)
+        shared.earliest = min(shared.earliest, deadline)
+        shared.deadline = max(shared.deadline, deadline)
+        shared.flush_at = min(shared.flush_at, now + min(wait, _PART * (deadline - now)))
+        return shared, due + (self.take() if shared.rows >= shared.most else [])
+
+    def take(self, flight: InFlight | None = None) -> list[InFlight]:
+        """Close the request that waits for rows, or only `flight` if it is that one."""
+        taken = self._gathering
+        if taken is None or flight not in (None, taken):
+            return []
+        self._gathering = None
+        taken.flush_at = math.inf
+        return [taken]
 
     def open(self, flight: InFlight, now: float) -> bool:
         """Enter a request that is about to be sent; False if `limit` are in flight."""
@@ -228,21 +270,19 @@ class Offloads:
         out = sum(flight.outcome is None for flight in audits)
         return out < _MOST_AUDITS and now >= self.hold_until
 
-    def poll(self, flight: InFlight, now: float) -> Step:
-        """Decide what to do about a request at the time `now`."""
+    def poll(self, flight: InFlight, now: float) -> bool:
+        """End a request whose time is over; return whether it is to be sent once more."""
         if flight.outcome is None and now >= flight.deadline:
             self._settle(flight, "timeout", flight.error, now)
-        if flight.outcome is not None:
-            return DONE
-        if now >= flight.retry_at:
-            flight.retry_at = math.inf
-            flight.resent = now
-            flight.retries += 1
-            flight.copies += 1
-            flight.accepted = False
-            self.counts.retries += 1
-            return RESEND
-        return WAIT
+        if flight.outcome is not None or now < flight.retry_at:
+            return False
+        flight.retry_at = math.inf
+        flight.resent = now
+        flight.retries += 1
+        flight.copies += 1
+        flight.accepted = False
+        self.counts.retries += 1
+        return True
 
     def receive(self, response: Response, now: float) -> InFlight | None:
         """Match a response with its request, and return that if this settles it.

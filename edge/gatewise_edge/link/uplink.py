@@ -9,16 +9,16 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link, PartLink, most_values
-from gatewise_edge.link.messages import AuditMark, Request, Response, new_id
-from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
+from gatewise_edge.link.messages import AuditMark, Request, Response, most_rows, new_id
+from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire.encoding import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.stages.plan import StagePlan
 
@@ -49,11 +49,10 @@ class Uplink:
         self._float16 = float16
         self._deflate = deflate
         self._breaker = breaker
-        self._coalescer = Coalescer(coalesce)
-        self._offloads = Offloads(limit=limit, on_outcome=self._inform_breaker)
+        self._offloads = Offloads(limit, coalesce, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
-        # Guards the five above. Never held while the link sends: the link's callback takes it.
+        # Guards the four above. Never held while the link sends: the link's callback takes it.
         self._changed = threading.Condition()
 
     def open(self) -> None:
@@ -129,26 +128,24 @@ class Uplink:
         """Send one instance, alone or with others.
 
         `x` holds the plan's ``request_inputs``, float32, or is a JPEG file, which shares no
-        request. With `hold` the request waits for more
-        rows until :meth:`flush`. Returns the request, perhaps unsent, and the instance's row in it;
-        or why there is none, as an answer's reason.
+        request. With `hold` the request waits for more rows until :meth:`flush`. Returns the
+        request, perhaps unsent, and the instance's row in it; or why there is none, as an answer's
+        reason.
         """
         now = self._clock()
+        typed = x if isinstance(x, bytes) else plan.typed(x)
         if deadline - now < 0.001:
             self.release()
             return "deadline"
-        if isinstance(x, bytes):
-            flight = InFlight(
-                plan.model, plan.version, deadline, opened=now, jpeg=x, earliest=deadline
-            )
-            self._send_all([flight])
+        if isinstance(typed, bytes):
+            flight = _flight(plan, deadline, jpeg=typed, opened=now)
+            self._send([flight])
             return flight, 0
-        typed = plan.typed(x)
         if typed.nbytes > self.most_bytes:  # sensors gave other values than the bundle's type has
             self.release()
             return "too-large"
         with self._changed:
-            flight, due = self._coalescer.join(
+            flight, due = self._offloads.join(
                 typed,
                 model=plan.model,
                 version=plan.version,
@@ -158,7 +155,7 @@ class Uplink:
                 hold=hold,
             )
             row = flight.rows - 1
-        self._send_all(due)
+        self._send(due)
         return flight, row
 
     def audit(
@@ -173,40 +170,28 @@ class Uplink:
 
         `on_response` is called on the link's thread with a response that comes by the deadline.
         """
-        now = self._clock()
         with self._changed:
-            if not self._offloads.admit_audit(now):
+            if not self._offloads.admit_audit(self._clock()):
                 return
         typed = plan.typed(x)
-        if typed.nbytes > self.most_bytes:
-            return
-        flight = InFlight(
-            plan.model,
-            plan.version,
-            deadline,
-            values=[typed],
-            earliest=deadline,
-            audit=mark,
-            on_response=on_response,
-        )
-        self._send_all([flight])
+        if typed.nbytes <= self.most_bytes:
+            more = {"audit": mark, "on_response": on_response}
+            self._send([_flight(plan, deadline, values=[typed], **more)])
 
     def flush(self) -> None:
         """Send what waits for more rows."""
         with self._changed:
-            due = self._coalescer.take()
-        self._send_all(due)
+            due = self._offloads.take()
+        self._send(due)
 
     def poll(self, flight: InFlight, deadline: float) -> OffloadOutcome | None:
         """Send or retry a request when it is due; return the outcome for a row's deadline."""
         now = self._clock()
-        step = None
         with self._changed:
-            due = self._coalescer.take(flight) if now >= flight.flush_at else []
-            if flight.id:
-                step = self._offloads.poll(flight, now)
-        self._send_all(due)
-        if step == RESEND:
+            due = self._offloads.take(flight) if now >= flight.flush_at else []
+            again = bool(flight.id) and self._offloads.poll(flight, now)
+        self._send(due)
+        if again:
             self._transmit(flight)
         with self._changed:
             return flight.outcome_of_row(deadline, self._clock())
@@ -219,22 +204,28 @@ class Uplink:
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _send_all(self, flights: list[InFlight]) -> None:
+    def _send(self, flights: list[InFlight]) -> None:
         for flight in flights:
-            if self._start(flight) and not self._transmit(flight):
-                with self._changed:
-                    self._offloads.abandon(flight, self._clock())
+            why = self._enter(flight)
+            if why is None:
+                self._transmit(flight)
+            else:
+                flight.outcome = OffloadOutcome(why, None, 0.0)
+                if flight.audit is None:
+                    self.release()
             if flight.rows > 1:
                 with self._changed:
                     self._changed.notify_all()
 
-    def _start(self, flight: InFlight) -> bool:
-        """Encode a request's rows and enter it; else settle it and return False."""
+    def _enter(self, flight: InFlight) -> OutcomeKind | None:
+        """Encode a request's rows and enter it; else return why it is not made."""
         now = self._clock()
         ttl_ms = math.floor(1000.0 * (flight.earliest - now))
         if ttl_ms <= 0:
-            self._refuse(flight, "deadline")
-            return False
+            return "deadline"
+        values: dict[str, Any] = {"jpeg": flight.jpeg}
+        if flight.jpeg is None:
+            values = {"X": as_matrix(flight.values, float16=self._float16)}
         request = Request(
             id=new_id(),
             model=flight.model,
@@ -242,32 +233,24 @@ class Uplink:
             ttl_ms=ttl_ms,
             audit=flight.audit,
             deflate=self._deflate,
-            **(
-                {"X": as_matrix(flight.values, float16=self._float16)}
-                if flight.jpeg is None
-                else {"jpeg": flight.jpeg}
-            ),
+            **values,
         )
         payload, content = encode_in_parts(request)
         with self._changed:
             flight.id, flight.payload, flight.content = request.id, payload, content
             if self._offloads.open(flight, now):
-                return True
+                return None
             flight.id, flight.payload, flight.content = b"", b"", b""
-        self._refuse(flight, "full")
-        return False
+        return "full"
 
-    def _refuse(self, flight: InFlight, why: OutcomeKind) -> None:
-        flight.outcome = OffloadOutcome(why, None, 0.0)
-        if flight.audit is None:
-            self.release()
-
-    def _transmit(self, flight: InFlight) -> bool:
+    def _transmit(self, flight: InFlight) -> None:
+        """Hand a request to the link; settle it if that does not take it, the first time."""
         sent = self._link is not None and self._link.send(flight.payload)
-        if sent:
-            with self._changed:
+        with self._changed:
+            if sent:
                 self._bytes_up += len(flight.payload)
-        return sent
+            elif not flight.retries:
+                self._offloads.abandon(flight, self._clock())
 
     def _receive(self, payload: bytes) -> None:
         """Handle a response; on the link's thread."""
@@ -275,6 +258,7 @@ class Uplink:
             response = decode_response(payload)
         except WireError:
             response = None
+        accepted = flight = None
         with self._changed:
             self._bytes_down += len(payload)
             if response is None:
@@ -282,9 +266,7 @@ class Uplink:
                 return
             if response.parts_to:
                 accepted = self._offloads.accept(response, self._clock())
-                flight = None
             else:
-                accepted = None
                 flight = self._offloads.receive(response, self._clock())
             if flight is not None:
                 flight.received = len(payload)
@@ -293,8 +275,8 @@ class Uplink:
             self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
         if flight is None or flight.on_response is None or flight.outcome is None:
             return
-        if flight.outcome.response is not None and flight.outcome.kind == "answered":
-            flight.on_response(flight.outcome.response)
+        if flight.outcome.kind == "answered":
+            flight.on_response(response)
 
     def _parts(self, flight: InFlight, transfer: int) -> Iterator[bytes]:
         """Give a request's parts, until it ends or another worker is to have them."""
@@ -313,3 +295,27 @@ class Uplink:
         if self._breaker is not None and flight.outcome is not None and flight.audit is None:
             replied = flight.outcome.response is not None
             self._breaker.record(replied, sent=flight.opened, now=now)
+
+
+def _flight(plan: StagePlan, deadline: float, **more: Any) -> InFlight:
+    """Make a request of one instance."""
+    return InFlight(plan.model, plan.version, deadline, earliest=deadline, **more)
+
+
+def as_matrix(rows: list[NDArray[Any]], *, float16: bool) -> NDArray[Any]:
+    """Stack a request's rows; as float16 if wanted and no value is too large for it.
+
+    Rows of whole numbers stay as they are. Halves have 11 significant bits and end at 65504; below
+    6e-5 they lose bits, below 3e-8 they are 0. A request with a value that would become infinite
+    goes as float32.
+
+    >>> row = np.array([0.1, 70000.0], np.float32)
+    >>> as_matrix([row], float16=True).dtype, as_matrix([row[:1]], float16=True)
+    (dtype('float32'), array([[0.1]], dtype=float16))
+    """
+    X = np.stack(rows)
+    if not float16 or X.dtype.kind != "f":
+        return X
+    with np.errstate(over="ignore", under="ignore"):
+        half = X.astype(np.float16)
+    return X if np.isinf(half).any() else half

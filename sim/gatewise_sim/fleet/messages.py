@@ -8,8 +8,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from gatewise_edge.link.coalesce import most_rows
-from gatewise_edge.link.messages import AuditMark, Request, Response
+from gatewise_edge.link.messages import AuditMark, Request, Response, most_rows
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import (
     BUSY,

@@ -13,9 +13,11 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
-from gatewise_edge.link.coalesce import MOST_ROWS, Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.messages import MOST_SHARED, most_rows
 from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.offload import Offloads
+from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import HARD
@@ -35,7 +37,7 @@ def joined(coalescer, now, deadline, model="m", version="1", **more):
 
 
 def test_without_a_wait_a_row_goes_at_once_and_alone():
-    coalescer = Coalescer()
+    coalescer = Offloads()
     for now in (0.0, 0.0, 1.0):
         flight, due = joined(coalescer, now, now + 1)
         assert due == [flight]
@@ -44,7 +46,7 @@ def test_without_a_wait_a_row_goes_at_once_and_alone():
 
 
 def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
-    coalescer = Coalescer(0.01)
+    coalescer = Offloads(share_wait=0.01)
     for k in range(3):
         flight, due = joined(coalescer, 0.001 * k, 1.0 + 0.1 * k)
         assert flight.rows == k + 1
@@ -63,7 +65,7 @@ def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
 
 
 def test_versions_never_share_a_request():
-    coalescer = Coalescer(0.01)
+    coalescer = Offloads(share_wait=0.01)
     old, _ = joined(coalescer, 0.0, 1.0)
     new, due = joined(coalescer, 0.0, 1.0, version="2")
     assert due == [old]
@@ -71,15 +73,15 @@ def test_versions_never_share_a_request():
 
 
 def test_a_wait_is_a_small_part_of_what_is_left():
-    flight, _ = joined(Coalescer(10.0), 5.0, 5.4)
+    flight, _ = joined(Offloads(share_wait=10.0), 5.0, 5.4)
     assert flight.wake_at == pytest.approx(5.1)
 
 
 def test_as_many_rows_as_request_and_response_can_hold():
-    assert most_rows(10, 2) == MOST_ROWS
+    assert most_rows(10, 2) == MOST_SHARED
     for columns, classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
         rows = most_rows(columns, classes)
-        assert 1 <= rows < MOST_ROWS
+        assert 1 <= rows < MOST_SHARED
         assert request_bytes(columns, rows=rows) <= MAX_PAYLOAD
         response = wire.Response(
             id=bytes(16),

@@ -18,7 +18,6 @@ from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
-from gatewise_edge.link.coalesce import Coalescer
 from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
@@ -63,8 +62,8 @@ class VirtualDevice:
     """
 
     __slots__ = (
-        "_breaker", "_breaker_draw", "_coalescer", "_connection", "_gathering", "_pace",
-        "_ready_at", "_replies", "auditor", "link", "name", "offloads", "state",
+        "_breaker", "_breaker_draw", "_connection", "_gathering", "_pace", "_ready_at", "_replies",
+        "auditor", "link", "name", "offloads", "state",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +77,7 @@ class VirtualDevice:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
             limit=state.outstanding,
+            share_wait=state.coalesce,
             counts=state.offload_counts,
             on_outcome=self._record_outcome,
         )
@@ -86,7 +86,6 @@ class VirtualDevice:
         self._breaker: Breaker | None = None
         self._breaker_draw = breaker_draw
         self._replies = 0
-        self._coalescer = Coalescer(state.coalesce)
         self._gathering: list[VirtualRequest] = []  # those of the request that waits for rows
         self._connection = self._ready_at = 0.0  # the latest one, and when it could carry requests
         self._pace = pace
@@ -177,7 +176,7 @@ class VirtualDevice:
             self.release(now)
             self._fall_back(answers, i, row, "deadline", then)
             return
-        item, due = self._coalescer.join(
+        item, due = self.offloads.join(
             _ROW,
             model=state.model[0],
             version=state.model[1],
@@ -192,10 +191,6 @@ class VirtualDevice:
         if due:
             request.send_shared()
         request.wait()
-
-    def take_due(self, item: InFlight, now: float) -> bool:
-        """Whether a request has waited long enough for rows; it is closed then."""
-        return now >= item.flush_at and bool(self._coalescer.take(item))
 
     def release(self, now: float) -> None:
         """Give up a request that was admitted and not made."""

@@ -76,10 +76,6 @@ class VirtualGateway(VirtualWorker):
         """Whether its link stands: outages are those of devices' links."""
         return True
 
-    def take_due(self, item: InFlight, now: float) -> bool:
-        """Whether a request has waited long enough for rows: none waits."""
-        return False
-
     def release(self, now: float) -> None:
         """Give up a request: it has no breaker."""
 

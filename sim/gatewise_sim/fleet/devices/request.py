@@ -13,13 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gatewise_edge.device.auditor import Auditor
-from gatewise_edge.link.offload import (
-    RESEND,
-    InFlight,
-    OffloadOutcome,
-    Offloads,
-    OutcomeKind,
-)
+from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
@@ -66,9 +60,6 @@ class Requesting(Protocol):
     @property
     def connected(self) -> bool:
         """Whether it has a connection."""
-
-    def take_due(self, item: InFlight, now: float) -> bool:
-        """Whether a request has waited long enough for rows; it is closed then."""
 
     def release(self, now: float) -> None:
         """Give up a request that was admitted and not made."""
@@ -159,9 +150,9 @@ class VirtualRequest:
         if self.over:
             return
         device, item, now = self.device, self.item, self.device.state.clock.now
-        if self.riders is not None and device.take_due(item, now):
+        if now >= item.flush_at and device.offloads.take(item):
             self.send_shared()
-        elif item.id and device.offloads.poll(item, now) == RESEND:
+        elif item.id and device.offloads.poll(item, now):
             self.ttl, size = self.first.ttl, self.first.size
             self.transmit(size)
         self.settle()
