@@ -31,12 +31,12 @@ def numbers(batch):
 def test_takes_what_is_queued_up_to_the_largest_batch():
     batcher = Batcher(max_batch=16)
     for number in range(20):
-        assert batcher.offer(ticket(number), 0.0).verdict is Verdict.QUEUED
+        assert batcher.offer(ticket(number), 0.0) is Verdict.QUEUED
     batch, expired = batcher.take(0.0)
     assert numbers(batch) == list(range(16))
     assert expired == []
     assert len(batcher) == 4
-    assert numbers(batcher.take(0.0).batch) == [16, 17, 18, 19]
+    assert numbers(batcher.take(0.0)[0]) == [16, 17, 18, 19]
     assert batcher.take(0.0) == (None, [])
 
 
@@ -44,7 +44,7 @@ def test_rows_of_several_requests_run_together_in_their_order():
     batcher = Batcher()
     for number, rows in enumerate([2, 1, 3]):
         batcher.offer(ticket(number, rows=rows), 0.0)
-    batch = batcher.take(0.0).batch
+    batch = batcher.take(0.0)[0]
     assert batch.rows.dtype == np.float32
     assert batch.rows[:, 0].tolist() == [0, 0, 1, 2, 2, 2]
     assert batch.rows.shape == (6, 3)
@@ -54,34 +54,34 @@ def test_a_request_larger_than_a_batch_runs_alone():
     batcher = Batcher(max_batch=4)
     for number, rows in enumerate([1, 9, 1]):
         batcher.offer(ticket(number, rows=rows), 0.0)
-    assert [numbers(batcher.take(0.0).batch) for _ in range(3)] == [[0], [1], [2]]
+    assert [numbers(batcher.take(0.0)[0]) for _ in range(3)] == [[0], [1], [2]]
 
 
 def test_models_do_not_mix_and_the_oldest_goes_first():
     batcher = Batcher()
     for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):
         batcher.offer(ticket(number, model=model), 0.0)
-    first, second = batcher.take(0.0).batch, batcher.take(0.0).batch
+    first, second = batcher.take(0.0)[0], batcher.take(0.0)[0]
     assert (first.model, numbers(first)) == (WINE, [0, 2])
     assert (second.model, numbers(second)) == (DIGITS, [1, 3])
 
 
 def test_full_is_busy_at_once_and_may_be_tried_again():
     batcher = Batcher(capacity=2)
-    assert [batcher.offer(ticket(n), 0.0).verdict for n in range(3)] == [
+    assert [batcher.offer(ticket(n), 0.0) for n in range(3)] == [
         Verdict.QUEUED,
         Verdict.QUEUED,
         Verdict.BUSY,
     ]
     batcher.take(0.0)
-    assert batcher.offer(ticket(2), 0.0).verdict is Verdict.QUEUED
+    assert batcher.offer(ticket(2), 0.0) is Verdict.QUEUED
 
 
 def drained(batcher):
     """Take all: the device of each request, in their turn."""
     devices = []
     while len(batcher):
-        devices += [t.device for t in batcher.take(0.0).batch.tickets]
+        devices += [t.device for t in batcher.take(0.0)[0].tickets]
     return devices
 
 
@@ -110,7 +110,7 @@ def test_noisy_devices_leave_room_and_get_it_again():
 
     def accepted(device, rows=1):
         return sum(
-            batcher.offer(ticket(n, device=device, rows=rows), 0.0).verdict is Verdict.QUEUED
+            batcher.offer(ticket(n, device=device, rows=rows), 0.0) is Verdict.QUEUED
             for n in range(200)
         )
 
@@ -139,7 +139,7 @@ def test_expired_requests_are_dropped_and_forgotten():
     batch, expired = batcher.take(1.0)
     assert numbers(batch) == [1]
     assert [t.id for t in expired] == [ticket(0).id]
-    assert batcher.offer(ticket(0, arrived=1.0), 1.0).verdict is Verdict.QUEUED
+    assert batcher.offer(ticket(0, arrived=1.0), 1.0) is Verdict.QUEUED
 
 
 def test_a_queue_of_expired_requests_gives_no_batch():
@@ -155,25 +155,25 @@ def test_a_queue_of_expired_requests_gives_no_batch():
 def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_afterwards():
     batcher = Batcher()
     batcher.offer(ticket(7), 0.0)
-    assert batcher.offer(ticket(7), 0.1).verdict is Verdict.DUPLICATE
-    (taken,) = batcher.take(0.2).batch.tickets
-    assert batcher.offer(ticket(7), 0.3).verdict is Verdict.DUPLICATE
+    assert batcher.offer(ticket(7), 0.1) is Verdict.DUPLICATE
+    (taken,) = batcher.take(0.2)[0].tickets
+    assert batcher.offer(ticket(7), 0.3) is Verdict.DUPLICATE
     batcher.finish(taken, b"answer", 0.4)
-    assert batcher.offer(ticket(7), 0.5) == (Verdict.REPEATED, b"answer")
+    assert batcher.offer(ticket(7), 0.5) == b"answer"
 
 
 def test_another_device_or_other_content_is_no_duplicate():
     batcher = Batcher()
     for other in [ticket(7), ticket(7, device="other"), ticket(7, digest=b"other")]:
-        assert batcher.offer(other, 0.0).verdict is Verdict.QUEUED
+        assert batcher.offer(other, 0.0) is Verdict.QUEUED
 
 
 def test_what_failed_may_come_again():
     batcher = Batcher()
     batcher.offer(ticket(7), 0.0)
-    (taken,) = batcher.take(0.0).batch.tickets
+    (taken,) = batcher.take(0.0)[0].tickets
     batcher.forget(taken)
-    assert batcher.offer(ticket(7), 0.0).verdict is Verdict.QUEUED
+    assert batcher.offer(ticket(7), 0.0) is Verdict.QUEUED
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_memory_is_bounded_by_count_bytes_and_age(bounds, kept):
     batcher = Batcher(**bounds)
     for number in range(10):
         batcher.offer(ticket(number, arrived=number), number)
-        (taken,) = batcher.take(number).batch.tickets
+        (taken,) = batcher.take(number)[0].tickets
         batcher.finish(taken, b"ten bytes.", number)
     assert batcher.remembered == kept
-    again = [batcher.offer(ticket(n, arrived=9.0), 9.0).verdict for n in range(10)]
-    assert again == [Verdict.QUEUED] * (10 - kept) + [Verdict.REPEATED] * kept
+    again = [batcher.offer(ticket(n, arrived=9.0), 9.0) for n in range(10)]
+    assert again == [Verdict.QUEUED] * (10 - kept) + [b"ten bytes."] * kept
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -221,11 +221,11 @@ class BatcherMachine(RuleBasedStateMachine):
             for key, (when, answer) in list(self.answers.items())[-3:]
             if self.now - when < 10.0
         }
-        verdict, answer = self.batcher.offer(given, self.now)
+        verdict = self.batcher.offer(given, self.now)
         if given.key in self.queued or given.key in [t.key for t in self.running]:
             assert verdict is Verdict.DUPLICATE
         elif given.key in self.answers:
-            assert (verdict, answer) == (Verdict.REPEATED, self.answers[given.key][1])
+            assert verdict == self.answers[given.key][1]
         elif len(self.queued) == 5 or own > 5 - len(self.queued):
             assert verdict is Verdict.BUSY
         else:

@@ -95,7 +95,7 @@ def test_a_batcher_waits_for_company_only_as_planned():
     assert batcher.pause(0.002) == pytest.approx(0.008)
     batcher.offer(ticket(0.002), 0.002)  # full
     assert batcher.pause(0.002) == 0.0
-    assert len(batcher.take(0.002).batch.rows) == 4
+    assert len(batcher.take(0.002)[0].rows) == 4
     batcher.offer(ticket(0.003, expires=0.005), 0.003)
     assert batcher.pause(0.003) == pytest.approx(0.002)  # not beyond its life
 
@@ -106,7 +106,7 @@ def test_requests_are_known_until_they_are_done():
     batcher.offer(first, 0.0)
     batcher.offer(second, 0.0)
     assert batcher.pending(KEY) == 2
-    batch = batcher.take(0.1).batch
+    batch = batcher.take(0.1)[0]
     assert batcher.pending(KEY) == 2
     batcher.finish(batch.tickets[0], b"", 0.1)
     batcher.forget(batch.tickets[1])

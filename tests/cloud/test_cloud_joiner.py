@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_cloud.joiner import Joiner
+from gatewise_cloud.worker.batcher import Joiner
 from gatewise_edge.checks import MAX_PAYLOAD, MAX_VALUES
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire

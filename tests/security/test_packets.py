@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import GatewiseError
-from gatewise_cloud.worker.receiver import Receiver
+from gatewise_cloud.worker.serving import BatchServer
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
@@ -93,7 +93,7 @@ def test_a_worker_whose_network_thread_ends_says_so_and_ends(raw, bundle, monkey
     def end_thread(*_):
         raise SystemExit
 
-    monkeypatch.setattr(Receiver, "receive", end_thread)
+    monkeypatch.setattr(BatchServer, "receive", end_thread)
     worker = Worker(bundle, raw.url, shared=False)
     troubles = []
 

@@ -1,4 +1,8 @@
-"""A bounded queue of requests that forms batches, fair to devices, with expiry and duplicates.
+"""What waits in a worker, bounded and fair to devices: requests queued, and those not whole yet.
+
+:class:`Batcher` queues requests, with expiry and duplicates, and forms batches; :class:`Joiner`
+puts requests together that come in parts. Pure: the clock is an argument, so a simulator runs this
+very code in virtual time. Not thread-safe: its owner holds a lock.
 
 A batch holds requests of one model up to a number of instances that may differ from model to model,
 and waits for more only where the model's plan says so.
@@ -8,28 +12,33 @@ in virtual time, when its device's last one ends, which is as many units later a
 request that starts first goes first. A device that sends little is served as if it were alone, one
 that sends much waits for itself. Of the queue a device may take as much as it leaves free, so that
 however many are noisy there is room for others.
-
-Pure: the clock is an argument, so a simulator runs this very code in virtual time. Not thread-safe:
-its owner holds a lock.
 """
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.errors import WireError
 from gatewise_edge.link.message_forms import CBOR, MessageForm
-from gatewise_edge.link.messages import AuditMark
+from gatewise_edge.link.messages import AnnouncedParts, AuditMark, Part
+
+#: Bytes that a request in parts is charged beside its values and its first message.
+_OVERHEAD: Final = 1024
 
 ModelKey = tuple[str, str]
 """Name and version of a model."""
+
+RequestKey = tuple[str, bytes, bytes]
+"""Identity of a request: device, id, and the digest of its payload."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -54,31 +63,19 @@ class Ticket:
     form: MessageForm = CBOR
 
     @property
-    def key(self) -> tuple[str, bytes, bytes]:
+    def key(self) -> RequestKey:
         """Identity of the request."""
         return self.device, self.id, self.digest
 
 
 class Verdict(Enum):
-    """Outcome of offering a request."""
+    """Outcome of offering a request that was not answered before."""
 
     QUEUED = "queued"
     BUSY = "busy"
     """The queue is full, or the device's share of it."""
     DUPLICATE = "duplicate"
     """The same request is queued or running."""
-    REPEATED = "repeated"
-    """The same request was answered before."""
-
-
-class Offer(NamedTuple):
-    """Outcome of :meth:`Batcher.offer`; `answer` only for :attr:`Verdict.REPEATED`."""
-
-    verdict: Verdict
-    answer: bytes | None = None
-
-
-_QUEUED: Final = Offer(Verdict.QUEUED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,11 +102,13 @@ class Plan(NamedTuple):
     """Seconds that a request waits for company, at most, while a run is not full."""
 
 
-class Taken(NamedTuple):
-    """Outcome of :meth:`Batcher.take`."""
+@dataclass(slots=True)
+class _Share:
+    """What of the queue is a device's."""
 
-    batch: Batch | None
-    expired: list[Ticket]
+    requests: int = 0
+    rows: int = 0
+    bytes: int = 0
 
 
 class Batcher:
@@ -153,18 +152,14 @@ class Batcher:
         self._queued = 0
         self._now = 0  # virtual time: the start of the request taken last
         self._ends: dict[str, int] = {}  # by device: virtual end of its last request
-        self._device_requests: Counter[str] = Counter()  # queued
-        self._device_rows: Counter[str] = Counter()
+        self._shares: dict[str, _Share] = {}  # of devices with a request queued
         self._bytes = 0  # of instances queued
-        self._device_bytes: Counter[str] = Counter()
-        self._open: set[tuple[str, bytes, bytes]] = set()
-        self._pending: Counter[ModelKey] = Counter()
+        self._open: dict[RequestKey, ModelKey] = {}
         self._rows: Counter[ModelKey] = Counter()  # instances queued
-        self._answers: OrderedDict[tuple[str, bytes, bytes], tuple[float, bytes]] = OrderedDict()
+        self._answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
 
     def __len__(self) -> int:
-        """Requests queued."""
         return self._queued
 
     @property
@@ -177,58 +172,57 @@ class Batcher:
         """Answers in memory."""
         return len(self._answers)
 
-    def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Queue `ticket` at `now`, unless it is known or the queue is full."""
+    def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
+        """Queue `ticket` at `now`, unless it is full or knows it; or return its answer."""
         offer = self.foresee(ticket, now)
-        if offer.verdict is Verdict.QUEUED:
-            self._open.add(ticket.key)
-            self._pending[ticket.model] += 1
+        if offer is Verdict.QUEUED:
+            self._open[ticket.key] = ticket.model
             self._push(ticket)
         return offer
 
-    def foresee(self, ticket: Ticket, now: float) -> Offer:
+    def foresee(self, ticket: Ticket, now: float) -> Verdict | bytes:
         """What :meth:`offer` would say of `ticket` at `now`."""
         self._trim(now)
         if ticket.key in self._open:
-            return Offer(Verdict.DUPLICATE)
+            return Verdict.DUPLICATE
         known = self._answers.get(ticket.key)
         if known is not None:
-            return Offer(Verdict.REPEATED, known[1])
-        if not self._fits_queue(ticket):
-            return Offer(Verdict.BUSY)
-        return _QUEUED
+            return known[1]
+        return Verdict.QUEUED if self._fits_queue(ticket) else Verdict.BUSY
 
     def _fits_queue(self, ticket: Ticket) -> bool:
         """Whether the queue and the device's share of it take one more."""
-        requests = self._device_requests[ticket.device]
         free = self.capacity - self._queued
         free_bytes = self.queue_bytes - self._bytes - ticket.rows.nbytes
-        if requests and self._device_bytes[ticket.device] > free_bytes:
+        if free <= 0 or (free_bytes < 0 and self._queued):
             return False
-        rows = self._device_rows[ticket.device] + len(ticket.rows)
-        fits = free > 0 and requests <= free and (free_bytes >= 0 or not self._queued)
-        return fits and (not requests or rows <= self.device_rows)
+        share = self._shares.get(ticket.device)
+        return share is None or (
+            share.requests <= free
+            and share.bytes <= free_bytes
+            and share.rows + len(ticket.rows) <= self.device_rows
+        )
 
     def _push(self, ticket: Ticket) -> None:
-        device, rows = ticket.device, len(ticket.rows)
+        device, rows, size = ticket.device, len(ticket.rows), ticket.rows.nbytes
         start = max(self._now, self._ends.get(device, 0))
+        share = self._shares.setdefault(device, _Share())
+        share.requests += 1
+        share.rows += rows
+        share.bytes += size
         self._ends[device] = start + rows
-        if len(self._ends) > 2 * self.capacity:  # devices that have nothing queued any more
-            self._ends = {d: self._ends[d] for d in self._device_requests if d in self._ends}
-            self._ends[device] = start + rows
+        if len(self._ends) > 2 * self.capacity:
+            self._ends = {d: self._ends[d] for d in self._shares if d in self._ends}
         entry = start, self._arrivals, ticket
         heapq.heappush(self._queues.setdefault(ticket.model, []), entry)
         self._arrivals += 1
         self._queued += 1
         self._rows[ticket.model] += rows
-        self._device_requests[device] += 1
-        self._device_rows[device] += rows
-        self._bytes += ticket.rows.nbytes
-        self._device_bytes[device] += ticket.rows.nbytes
+        self._bytes += size
 
     def pending(self, model: ModelKey) -> int:
         """Requests for `model` that are queued, or taken and not finished."""
-        return self._pending[model]
+        return sum(each == model for each in self._open.values())
 
     def pause(self, now: float) -> float:
         """Seconds from `now` until a batch should be taken, if nothing else is queued; 0: at once.
@@ -244,16 +238,16 @@ class Batcher:
                 pause = min(pause, ticket.arrived + plan.wait - now, ticket.expires - now)
         return max(0.0, pause)
 
-    def take(self, now: float) -> Taken:
+    def take(self, now: float) -> tuple[Batch | None, list[Ticket]]:
         """Take at `now` the next batch: the request that starts first, and what fits with it.
 
-        Requests that expired are taken out and forgotten.
+        Also the requests that expired; they are forgotten.
         """
         expired: list[Ticket] = []
         for model in list(self._queues):
             self._drop_expired(model, now, expired)
         if not self._queues:
-            return Taken(None, expired)
+            return None, expired
         model = min(self._queues, key=lambda m: self._queues[m][0][:2])
         tickets: list[Ticket] = []
         rows, max_batch = 0, self.plan(model).max_batch
@@ -265,49 +259,43 @@ class Batcher:
             tickets.append(ticket)
             self._pop(model)
             self._drop_expired(model, now, expired)
-        return Taken(Batch(model, tuple(tickets)), expired)
+        return Batch(model, tuple(tickets)), expired
 
     def _drop_expired(self, model: ModelKey, now: float, expired: list[Ticket]) -> None:
         """Drop what expired from the front of a model's queue."""
         while model in self._queues and self._queues[model][0][2].expires <= now:
             expired.append(self._queues[model][0][2])
-            self._close(expired[-1])
+            self.forget(expired[-1])
             self._pop(model)
 
     def _pop(self, model: ModelKey) -> None:
         queue = self._queues[model]
         start, _, ticket = heapq.heappop(queue)
+        rows, size = len(ticket.rows), ticket.rows.nbytes
         self._now = max(self._now, start)
         self._queued -= 1
-        self._rows[model] -= len(ticket.rows)
-        self._device_requests[ticket.device] -= 1
-        self._device_rows[ticket.device] -= len(ticket.rows)
-        self._bytes -= ticket.rows.nbytes
-        self._device_bytes[ticket.device] -= ticket.rows.nbytes
-        if not self._device_requests[ticket.device]:
-            for counts in (self._device_requests, self._device_rows, self._device_bytes):
-                counts.pop(ticket.device)  # in C, as a Counter's own deletion is not
+        self._rows[model] -= rows
+        self._bytes -= size
+        share = self._shares[ticket.device]
+        share.requests -= 1
+        share.rows -= rows
+        share.bytes -= size
+        if not share.requests:
+            del self._shares[ticket.device]
         if not queue:
             del self._queues[model]
             self._rows.pop(model)
 
-    def _close(self, ticket: Ticket) -> None:
-        if ticket.key in self._open:
-            self._open.discard(ticket.key)
-            self._pending[ticket.model] -= 1
-            if not self._pending[ticket.model]:
-                self._pending.pop(ticket.model)
-
     def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
         """Remember at `now` the `answer`, a payload, of a `ticket` that was taken."""
-        self._close(ticket)
+        self.forget(ticket)
         self._answers[ticket.key] = (now, answer)
         self._answer_bytes += len(answer)
         self._trim(now)
 
     def forget(self, ticket: Ticket) -> None:
         """Let go of a `ticket` that was taken and could not be answered: it may come again."""
-        self._close(ticket)
+        self._open.pop(ticket.key, None)
 
     def _trim(self, now: float) -> None:
         """Forget the oldest answers until number, bytes and age are within bounds."""
@@ -321,3 +309,112 @@ class Batcher:
                 return
             self._answers.popitem(last=False)
             self._answer_bytes -= len(answer)
+
+
+TransferKey = tuple[str, bytes]
+"""A device and the id of its request."""
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A request that waits for its parts: the message that announced it, and when it expires."""
+
+    payload: bytes
+    parts: AnnouncedParts
+    expires: float
+    touched: float
+    content: bytearray = field(default_factory=bytearray)
+    there: set[int] = field(default_factory=set)
+
+    @property
+    def charge(self) -> int:
+        """Bytes that it may take."""
+        return self.parts.size + len(self.payload) + _OVERHEAD
+
+
+class Joiner:
+    """Joins the parts of requests that a worker has taken, in any order.
+
+    Unfinished requests have at most `memory` bytes, of which a device may hold as many as it leaves
+    free; after `idle` seconds without a part one is forgotten.
+    """
+
+    def __init__(self, *, memory: int = 64 << 20, idle: float = 30.0) -> None:
+        self._memory = memory
+        self._idle = idle
+        self.held = 0  # bytes of unfinished requests
+        self._by_device: Counter[str] = Counter()
+        self._transfers: OrderedDict[TransferKey, Transfer] = OrderedDict()  # by last touch
+
+    def __len__(self) -> int:
+        return len(self._transfers)
+
+    def __contains__(self, key: TransferKey) -> bool:
+        return key in self._transfers
+
+    def expect(
+        self, key: TransferKey, payload: bytes, parts: AnnouncedParts, *, ttl: float, now: float
+    ) -> bool:
+        """Wait for the parts that a message announced, for `ttl` seconds; False: no memory free.
+
+        The same message again goes on with what is there; another one with its id starts anew.
+        """
+        self._forget_old(now)
+        before = self._transfers.get(key)
+        if before is not None and before.payload == payload:
+            before.expires, before.touched = now + ttl, now
+            self._transfers.move_to_end(key)
+            return True
+        self.forget(key)
+        made = Transfer(payload, parts, now + ttl, now)
+        free = self._memory - self.held
+        if made.charge > free or self._by_device[key[0]] > free - made.charge:
+            return False
+        self.held += made.charge
+        self._by_device[key[0]] += made.charge
+        self._transfers[key] = made
+        return True
+
+    def add(self, key: TransferKey, part: Part, now: float) -> Transfer | None:
+        """Take in a part; return the request, forgotten here, once all of them are there.
+
+        Raises WireError, with the id, if the part is none of this request's or all of them
+        together are not what was announced: then the request is forgotten. KeyError if there is
+        no such request.
+        """
+        self._forget_old(now)
+        transfer = self._transfers[key]
+        parts, size = transfer.parts, transfer.parts.part_size
+        start = part.index * size
+        end = min(start + size, parts.size)
+        if part.index >= parts.count or len(part.content) != end - start:
+            self.forget(key)
+            why = f"part {part.index} of {parts.count} has {len(part.content)} bytes"
+            raise WireError("shape", why, id=part.id)
+        transfer.content = transfer.content or bytearray(parts.size)
+        transfer.content[start:end] = part.content
+        transfer.there.add(part.index)
+        transfer.touched = now
+        self._transfers.move_to_end(key)
+        if len(transfer.there) < parts.count:
+            return None
+        self.forget(key)
+        if hashlib.sha256(transfer.content).digest() != parts.digest:
+            raise WireError("hash", "the parts have another hash than announced", id=part.id)
+        return transfer
+
+    def forget(self, key: TransferKey) -> None:
+        """Let go of a request, if it is there."""
+        transfer = self._transfers.pop(key, None)
+        if transfer is not None:
+            self.held -= transfer.charge
+            self._by_device[key[0]] -= transfer.charge
+            if not self._by_device[key[0]]:
+                del self._by_device[key[0]]
+
+    def _forget_old(self, now: float) -> None:
+        while self._transfers:
+            key, oldest = next(iter(self._transfers.items()))
+            if now < min(oldest.touched + self._idle, oldest.expires):
+                return
+            self.forget(key)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.worker.batcher import ModelKey
-from gatewise_cloud.worker.bundle_loader import BundleLoader
 from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.served_models import ServedModels
 
 _LOG = logging.getLogger("gatewise_cloud")
 _MOST_FILES = 1000
@@ -44,7 +44,7 @@ class BundleWatch:
     def __init__(
         self,
         folder: Path,
-        loader: BundleLoader,
+        models: ServedModels,
         pending: Callable[[ModelKey], int],
         counters: Counters,
         *,
@@ -53,7 +53,7 @@ class BundleWatch:
         if not folder.is_dir():
             raise InputError(f"the folder to watch, {folder}, does not exist: make it first")
         self._folder = folder
-        self._loader = loader
+        self._models = models
         self._pending = pending
         self._counters = counters
         self._seconds = seconds
@@ -93,9 +93,9 @@ class BundleWatch:
             elif not seen.tried:
                 seen.tried = True
                 self._load(path, seen)
-        for key in self._loader.models.retired:
+        for key in self._models.retired:
             if not self._pending(key):
-                self._loader.drop(key)
+                self._models.drop(key)
 
     def _run(self) -> None:
         while not self._ended.wait(self._seconds):
@@ -111,7 +111,7 @@ class BundleWatch:
                 raise InputError(
                     f"it changed while {name} is served from it: give it a version of its own"
                 )
-            seen.key = self._loader.load(path).key
+            seen.key = self._models.load(path)
         except (GatewiseError, OSError) as error:
             self._counters.add("watched", label="refused")
             _LOG.warning("warning: %s is not served: %s", path.name, error)
@@ -121,7 +121,7 @@ class BundleWatch:
 
     def _retire(self, path: Path, seen: _Seen) -> None:
         if seen.key is not None:
-            self._loader.models.retire(seen.key)
+            self._models.retire(seen.key)
             self._counters.add("watched", label="removed")
             _LOG.info("%s went: %s takes no new request", path.name, " ".join(seen.key))
 

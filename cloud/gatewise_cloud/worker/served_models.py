@@ -1,27 +1,51 @@
-"""Models that a worker serves, by name and version, added and dropped while it runs.
+"""Models that a worker serves, by name and version, loaded and dropped while it runs.
 
-A model that is dropped takes no new request at once, and stays until those that it took are
+A model that is retired takes no new request at once, and stays until those that it took are
 answered.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from gatewise.errors import InputError
-from gatewise_cloud.models.tier_stages import RequestModel
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.models.gateway_model import GatewayModel
+from gatewise_cloud.models.tier_stages import RequestModel, opened, sample_rows
+from gatewise_cloud.worker.batch_sizes import BatchPlans, measure
 from gatewise_cloud.worker.batcher import ModelKey
+
+if TYPE_CHECKING:
+    from gatewise_cloud.models.backends import Backend
+    from gatewise_export.bundle.bundle import Bundle
+    from gatewise_export.bundle.manifest import Manifest
+
+WorkerTier = Literal["cloud", "gateway"]
 
 
 class ServedModels(Mapping[ModelKey, RequestModel]):
-    """Models by name and version; safe across threads.
+    """Models by name and version, their run times in `plans`; safe across threads.
 
-    >>> len(ServedModels())
-    0
+    The other settings are those of :class:`.Worker`.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        plans: BatchPlans,
+        *,
+        tier: WorkerTier = "cloud",
+        threads: int = 1,
+        public_key: str | Path | bytes | None = None,
+        backend: Callable[[Manifest], Backend] | None = None,
+    ) -> None:
+        self._plans = plans
+        self._tier = tier
+        self._threads = threads
+        self._public_key = public_key
+        self._backend = backend
         # Replaced as a whole, never changed: readers need no lock.
         self._active: dict[ModelKey, RequestModel] = {}
         self._retired: dict[ModelKey, RequestModel] = {}
@@ -36,16 +60,26 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
     def __len__(self) -> int:
         return len(self._active)
 
-    def add(self, model: RequestModel) -> None:
-        """Serve a model."""
+    def load(self, bundle: Bundle | str | Path) -> ModelKey:
+        """Open a bundle, verify, test and time its model, and serve it."""
+        bundle = opened(bundle, self._public_key)
+        model: RequestModel
+        if self._tier == "gateway":
+            model = GatewayModel.from_bundle(bundle)
+        else:
+            backend = None if self._backend is None else self._backend(bundle.manifest)
+            model = CloudModel.from_bundle(bundle, threads=self._threads, backend=backend)
+        key = model.key
+        if self._plans.measures and key not in self:
+            self._plans.add(key, measure(model.run, sample_rows(bundle)))
         with self._lock:
-            if model.key in self._active:
+            if key in self._active:
                 raise InputError(
-                    f"two bundles are both called {' '.join(model.key)}: "
-                    "give one a version of its own"
+                    f"two bundles are both called {' '.join(key)}: give one a version of its own"
                 )
-            self._retired.pop(model.key, None)
-            self._active = {**self._active, model.key: model}
+            self._retired.pop(key, None)
+            self._active = {**self._active, key: model}
+        return key
 
     def retire(self, key: ModelKey) -> None:
         """Take no new request for a model; those under way are still answered."""
@@ -69,6 +103,7 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
             model = self._retired.pop(key, None)
         if model is not None:
             model.close()
+            self._plans.drop(key)
 
     def close(self) -> None:
         """Close all models."""

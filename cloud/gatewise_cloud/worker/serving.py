@@ -1,26 +1,34 @@
-"""Serving threads: take batches from the queue, run their models, send the responses."""
+"""From a request to its response: decode, check, queue, run in batches, respond.
+
+What needs no model is answered on the thread that reads messages, and so is a lone request to a
+quick model; serving threads take the rest from the queue. So a slow model never stops the reading.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.errors import BackendBusy, ModelError
-from gatewise_cloud.models.tier_stages import TierAnswer
+from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
+from gatewise_cloud.models.tier_stages import RequestModel, TierAnswer
 from gatewise_cloud.worker.batch_sizes import BatchPlans
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, Joiner, ModelKey, Ticket, Verdict
 from gatewise_cloud.worker.counters import Counters, FleetAudit
-from gatewise_cloud.worker.responses import Responses
 from gatewise_cloud.worker.served_models import ServedModels
+from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
+from gatewise_edge.link.messages import Request
 
 #: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
 #: it to another thread and back costs about a third of that.
@@ -32,38 +40,35 @@ _GAIN: Final = 0.1
 
 _LOG = logging.getLogger("gatewise_cloud")
 
-
 Forward = Callable[[Ticket, TierAnswer], None]
 """Takes over a request with instances to offload further up, and responds to it; never blocks."""
 
 
 class BatchServer:
-    """Runs queued requests through their models; safe across threads.
+    """Takes requests in and answers them through their models; safe across threads.
 
-    `threads` batches run at a time: more than one pays where the model runs elsewhere. `more` says
-    whether messages wait to be read; then the thread that reads runs no request itself. `forward`
-    is for a gateway.
+    `threads` batches run at a time: more than one pays where the model runs elsewhere. `forward` is
+    for a gateway.
     """
 
     def __init__(
         self,
         models: ServedModels,
         batcher: Batcher,
-        responses: Responses,
+        session: MqttSession,
         counters: Counters,
         plans: BatchPlans,
         *,
         threads: int = 1,
-        more: Callable[[], bool] | None = None,
     ) -> None:
         self.models = models
-        self._batcher = batcher
-        self._responses = responses
-        self._counters = counters
-        self._plans = plans
         self.forward: Forward | None = None
         self.audits = FleetAudit()
-        self._more = more
+        self._batcher = batcher
+        self._session = session
+        self._counters = counters
+        self._plans = plans
+        self._joiner = Joiner()  # of the thread that reads
         self._work = threading.Condition()  # guards the batcher, _end and _runs
         self._row_seconds = 0.0  # of the last runs
         self._runs = 0  # batches that were taken and are not answered
@@ -87,8 +92,7 @@ class BatchServer:
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         self._set_end("now")
-        with self._work:
-            self._counters.add("abandoned", len(self._batcher))
+        self._counters.add("abandoned", self.queued)
 
     def _set_end(self, end: Literal["drain", "now"]) -> None:
         with self._work:
@@ -106,49 +110,150 @@ class BatchServer:
         with self._work:
             return len(self._batcher)
 
-    # -- requests --------------------------------------------------------------------------
+    def pending(self, key: ModelKey) -> int:
+        """Requests for a model that are queued or being answered."""
+        with self._work:
+            return self._batcher.pending(key)
 
-    def offer(self, ticket: Ticket) -> Offer:
-        """Queue a request; see :meth:`Batcher.offer`. For the thread that reads messages.
+    # -- requests, on the thread that reads --------------------------------------------------
 
-        If nothing else is to do and the model is quick, the request is answered at once, on this
-        very thread.
-        """
-        at_once = self._quick(ticket)
+    def receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        """Handle one message: queue a valid request, respond at once to what needs no model."""
+        form = JSON if topic.endswith("/json") else CBOR
+        part = topic.endswith(f"/{self._session.worker}")
+        plain = topic.removesuffix(f"/{self._session.worker}" if part else "/json")
+        # Some brokers send retained messages of topics that this client never asked for.
+        if not (plain.startswith("gw/v1/") and plain.endswith("/req") and plain.count("/") == 3):
+            return
+        now = time.monotonic()
+        self._counters.add("parts" if part else "received")
+        try:
+            device = wire.device_of(plain)
+        except WireError as error:
+            self._session.dead_letter(error.reason, payload)
+            return
+        if retained:
+            # Kept by the broker for new subscribers: nobody waits for its response any more.
+            self._session.dead_letter("retained", payload)
+            return
+        try:
+            if part:
+                self._join(device, payload, now)
+            else:
+                request = form.decode_request(payload, allow_missing=True)
+                self._admit(device, request, payload, now, now + request.ttl_ms / 1000.0, form)
+        except WireError as error:
+            if error.id is None:
+                self._session.dead_letter(error.reason, payload)
+            else:
+                refusal = wire.Response(
+                    id=error.id, model="", version="", error=wire.BAD_REQUEST, detail=str(error)
+                )
+                self._session.respond(device, refusal, form)
+
+    def _join(self, device: str, payload: bytes, now: float) -> None:
+        """Take in a part; queue the request if it was the last."""
+        part = wire.decode_part(payload)
+        try:
+            joined = self._joiner.add((device, part.id), part, now)
+        except KeyError:  # late, twice, or of a request that was forgotten
+            self._counters.add("stray_parts")
+            return
+        if joined is not None:
+            content = bytes(joined.content)
+            request = wire.decode_request(joined.payload, allow_missing=True, content=content)
+            self._admit(device, request, joined.payload, now, joined.expires, CBOR)
+
+    def _admit(
+        self,
+        device: str,
+        request: Request,
+        payload: bytes,
+        now: float,
+        expires: float,
+        form: MessageForm,
+    ) -> None:
+        """Queue a request, or respond at once where no model is needed."""
+        whole = request.parts is None
+        ticket = Ticket(
+            device=device,
+            id=request.id,
+            digest=hashlib.blake2b(payload, digest_size=16).digest(),
+            model=(request.model, request.version),
+            rows=request.X.astype(np.float32, copy=False) if whole else request.X,
+            arrived=now,
+            expires=expires,
+            audit=request.audit,
+            form=form,
+        )
+        model = self.models.get(ticket.model)
+        if model is None:
+            detail = f"this worker does not serve {' '.join(ticket.model)}"
+            self._refuse(ticket, wire.NO_MODEL, detail)
+            return
+        try:
+            if whole and request.jpeg is not None:
+                ticket = replace(ticket, rows=model.decode(request.jpeg))
+            if request.jpeg is None or whole:
+                # Of a request in parts the columns alone: the values are not here yet.
+                model.check(ticket.rows if whole else ticket.rows[:0])
+            _check_response_fits(ticket, model.n_classes)
+        except RefusedRows as error:
+            self._refuse(ticket, wire.BAD_REQUEST, str(error))
+            return
+        offer = self._offer(ticket, model) if whole else self._expect(ticket, request, payload)
+        if offer is Verdict.BUSY:
+            detail = "the queue, or this device's share of it, is full"
+            self._refuse(ticket, wire.BUSY, detail, wait_ms=self._wait_ms())
+        elif offer is Verdict.DUPLICATE:
+            self._counters.add("duplicates")
+        elif isinstance(offer, bytes):
+            self._counters.add("repeated")
+            self._session.send(device, offer, form)
+
+    def _expect(self, ticket: Ticket, request: Request, payload: bytes) -> Verdict | bytes:
+        """Accept a request in parts, unless it is known or there is no place for it."""
+        assert request.parts is not None
+        if not self._session.takes_parts:
+            raise WireError("name", "the broker lets no parts through to workers", id=ticket.id)
+        with self._work:
+            offer = self._batcher.foresee(ticket, ticket.arrived)
+        if offer is Verdict.QUEUED:
+            key, now = (ticket.device, ticket.id), ticket.arrived
+            ttl = ticket.expires - now
+            if not self._joiner.expect(key, payload, request.parts, ttl=ttl, now=now):
+                return Verdict.BUSY
+            acceptance = wire.Response.acceptance(request, self._session.worker)
+            self._session.respond(ticket.device, acceptance)
+        return offer
+
+    def _offer(self, ticket: Ticket, model: RequestModel) -> Verdict | bytes:
+        """Queue a request; if nothing else is to do and its model is quick, answer it here."""
+        at_once = (
+            not self._session.unread
+            and model.local
+            and self._plans.plan(ticket.model).wait <= 0
+            and self._plans.expected(ticket.model, len(ticket.rows)) <= _AT_ONCE
+        )
         batch: Batch | None = None
         with self._work:
             offer = self._batcher.offer(ticket, ticket.arrived)
-            if offer.verdict is Verdict.QUEUED:
+            if offer is Verdict.QUEUED:
                 if at_once and len(self._batcher) == 1 and not self._runs and not self._end:
-                    batch, expired = self._batcher.take(ticket.arrived)
-                    if expired:  # a time to live of nothing
-                        self._counters.add("expired", len(expired))
-                if batch is None:
-                    self._work.notify()
+                    batch = self._take(ticket.arrived)
                 else:
-                    self._runs += 1
+                    self._work.notify()
         if batch is not None:
             self._answer(batch)
         return offer
 
-    def foresee(self, ticket: Ticket) -> Offer:
-        """What :meth:`offer` would say now."""
-        with self._work:
-            return self._batcher.foresee(ticket, ticket.arrived)
-
-    def wait_ms(self) -> int:
+    def _wait_ms(self) -> int:
         """Milliseconds until what is queued now will have run, as a refusal gives them."""
         with self._work:
             seconds = self._batcher.rows * self._row_seconds / len(self._threads)
         return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
-    def _quick(self, ticket: Ticket) -> bool:
-        """Whether a request may be answered by the thread that reads."""
-        if self._more is None or self._plans.plan(ticket.model).wait > 0:
-            return False
-        if self._plans.expected(ticket.model, len(ticket.rows)) > _AT_ONCE:
-            return False
-        return self.models.running(ticket.model).local and not self._more()
+    # -- responses ---------------------------------------------------------------------------
 
     def reply(
         self,
@@ -165,8 +270,6 @@ class BatchServer:
         """
         name, version = ticket.model
         now = time.monotonic()
-        # Only where a stage answered: a high-cost model's response has no such field.
-        more: dict[str, Any] = {} if exits is None else {"exits": exits}
         try:
             response = wire.Response(
                 id=ticket.id,
@@ -175,7 +278,7 @@ class BatchServer:
                 labels=labels,
                 probabilities=probabilities,
                 worker_us=int(1e6 * (now - ticket.arrived)),
-                **more,
+                exits=exits,
             )
             payload = ticket.form.encode_response(response)
         except WireError as error:  # a probability that is not finite, too many classes
@@ -187,7 +290,7 @@ class BatchServer:
         self._counters.answer(
             f"{name} {version}", len(labels), queued=queued, latency=now - ticket.arrived
         )
-        self._responses.send(ticket.device, payload, ticket.form)
+        self._session.send(ticket.device, payload, ticket.form)
         if ticket.audit is not None and len(labels) == 1:
             bound = self.models.running(ticket.model).disagreement_bound
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
@@ -196,21 +299,42 @@ class BatchServer:
         """Answer a request that was taken with an error; it may come again."""
         with self._work:
             self._batcher.forget(ticket)
-        self._responses.refuse_request(ticket, code, detail)
+        self._refuse(ticket, code, detail)
 
-    def pending(self, key: ModelKey) -> int:
-        """Requests for a model that are queued or being answered."""
-        with self._work:
-            return self._batcher.pending(key)
+    def _refuse(self, ticket: Ticket, code: str, detail: str, *, wait_ms: int = 0) -> None:
+        name, version = ticket.model
+        refusal = wire.Response(
+            id=ticket.id, model=name, version=version, error=code, detail=detail, wait_ms=wait_ms
+        )
+        self._session.respond(ticket.device, refusal, ticket.form)
 
-    # -- the serving threads ---------------------------------------------------------------
+    # -- runs --------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while True:
-            batch = self._next()
-            if batch is None:
-                return
+        while (batch := self._next()) is not None:
             self._answer(batch)
+
+    def _next(self) -> Batch | None:
+        """Wait for the next batch; None at the end."""
+        with self._work:
+            while True:
+                self._work.wait_for(lambda: len(self._batcher) or self._end)
+                if self._end == "now" or not len(self._batcher):
+                    return None
+                now = time.monotonic()
+                pause = 0.0 if self._end else self._batcher.pause(now)
+                if pause > 0:
+                    self._work.wait(pause)
+                elif (batch := self._take(now)) is not None:
+                    return batch
+
+    def _take(self, now: float) -> Batch | None:
+        """Take a batch, with the lock held; None if all that is queued has expired."""
+        batch, expired = self._batcher.take(now)
+        self._runs += batch is not None
+        if expired:
+            self._counters.add("expired", len(expired))
+        return batch
 
     def _answer(self, batch: Batch) -> None:
         try:
@@ -222,24 +346,6 @@ class BatchServer:
         finally:
             with self._work:
                 self._runs -= 1
-
-    def _next(self) -> Batch | None:
-        """Wait for the next batch; None at the end."""
-        while True:
-            with self._work:
-                self._work.wait_for(lambda: len(self._batcher) or self._end)
-                if self._end == "now" or not len(self._batcher):
-                    return None
-                pause = 0.0 if self._end else self._batcher.pause(time.monotonic())
-                if pause > 0:
-                    self._work.wait(pause)
-                    continue
-                batch, expired = self._batcher.take(time.monotonic())
-                self._runs += batch is not None
-            if expired:
-                self._counters.add("expired", len(expired))
-            if batch is not None:
-                return batch
 
     def _run(self, batch: Batch) -> None:
         started = time.monotonic()
@@ -254,10 +360,8 @@ class BatchServer:
                 for ticket in batch.tickets:
                     self._run(Batch(batch.model, (ticket,)))
             return
-        seconds = time.monotonic() - started
-        self._counters.ran(len(answer.labels), seconds)
-        self._plans.learn(batch.model, len(answer.labels), seconds)
-        self._row_seconds += _GAIN * (seconds / len(answer.labels) - self._row_seconds)
+        rows, seconds = len(answer.labels), time.monotonic() - started
+        self._counters.ran(rows, seconds)
         start = 0
         for ticket in batch.tickets:
             part = slice(start, start + len(ticket.rows))
@@ -269,3 +373,17 @@ class BatchServer:
                 self.forward(ticket, TierAnswer(labels, probabilities, exits, offload))
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)
+        self._plans.learn(batch.model, rows, seconds)
+        self._row_seconds += _GAIN * (seconds / rows - self._row_seconds)
+
+
+def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
+    """Refuse instances with more answers than fit a message, before any work is done for them."""
+    rows, each = len(ticket.rows), ticket.form.answer_bytes(n_classes)
+    room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
+    if rows * each > room:
+        raise RefusedRows(
+            "size",
+            f"the response to {rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
+            f"at most {room // each} instances a request",
+        )

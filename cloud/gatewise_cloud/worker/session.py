@@ -1,17 +1,19 @@
-"""A worker's connection: subscriptions that survive reconnects, and bounded publishing."""
+"""A worker's end of its link: subscriptions that survive reconnects, responses, dead letters."""
 
 from __future__ import annotations
 
 import logging
-import select
-import ssl
+import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
 
 from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
+from gatewise_cloud.worker.counters import Counters
+from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
 _LOG = logging.getLogger("gatewise_cloud")
@@ -26,25 +28,29 @@ An exception from it is logged.
 
 
 class MqttSession:
-    """A clean MQTT session with subscriptions at QoS 1.
+    """A clean MQTT session with subscriptions at QoS 1. Thread-safe.
 
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
     subscription, and a third of all traffic waiting for it.
 
-    At most `max_unacked` published messages are unacknowledged.
+    At most `max_unacked` published messages are unacknowledged. `worker` is the name, drawn at
+    random, to which devices send the parts of large requests. What is sent is counted.
     """
 
-    def __init__(self, endpoint: Endpoint, client_id: str, *, max_unacked: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, client_id: str, counters: Counters, *, max_unacked: int
+    ) -> None:
+        self.worker = secrets.token_hex(8)
         self._endpoint = endpoint
+        self._counters = counters
         self._receive: Receive = lambda topic, payload, retained: None
         self._filters: tuple[str, ...] = ()
         self._reader: threading.Thread | None = None  # paho's
-        self._poll = select.poll()
         # Guards what is below. Never held around a call of paho's, which takes locks of its
         # own and calls back while it holds some.
         self._changed = threading.Condition()
         self._subscribed = False
-        self.denied: frozenset[str] = frozenset()  # filters that the broker did not grant
+        self._denied: frozenset[str] = frozenset()  # filters that the broker did not grant
         self._granted = False  # for the connection that stands
         self._unsubscribed = False
         self._refusal: str | None = None
@@ -77,28 +83,23 @@ class MqttSession:
         """Connections so far."""
         return self._connects
 
-    def more(self) -> bool:
-        """Whether more has come in than was read so far."""
-        if self._client.unread:
-            return True
-        sock = self._client.socket()
-        if sock is None:
-            return False
-        if isinstance(sock, ssl.SSLSocket) and sock.pending():
-            return True
-        # Not select(), which takes no descriptor above 1023.
-        self._poll.register(sock, select.POLLIN)
-        try:
-            return bool(self._poll.poll(0))
-        finally:
-            self._poll.unregister(sock)
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the broker lets parts of requests through to this worker."""
+        return wire.parts_of(self.worker) not in self._denied
 
-    def open(self, filters: Sequence[str], receive: Receive) -> None:
-        """Connect and subscribe; returns once the broker granted the first topic filter.
+    @property
+    def unread(self) -> bool:
+        """Whether more has come in than was handled so far."""
+        return self._client.unread
 
-        What it does not grant of the others is logged.
+    def open(self, subscription: str, receive: Receive) -> None:
+        """Connect and subscribe; returns once the broker granted the `subscription`.
+
+        What it does not grant of JSON requests and of parts is logged.
         """
-        self._filters, self._receive = tuple(filters), receive
+        self._filters = subscription, f"{subscription}/json", wire.parts_of(self.worker)
+        self._receive = receive
         open_client(self._client, self._endpoint)
         self._client.loop_start()
         with self._changed:
@@ -109,23 +110,37 @@ class MqttSession:
         self.close()
         raise refused(self._endpoint, problem)
 
-    def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish at QoS 1, without waiting; False if it was dropped.
+    def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
+        """Send a response to a device."""
+        if response.error is not None:
+            self._counters.add("errors", label=response.error)
+        self.send(device, form.encode_response(response), form)
 
-        It is dropped when there is no connection (what is sent later is stale) or when too
+    def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
+        """Send an encoded response to a device."""
+        self._publish(form.response_topic(device), payload)
+
+    def dead_letter(self, reason: str, payload: bytes) -> None:
+        """Publish a message that gets no response on the dead-letter topic."""
+        self._counters.add("dead", label=reason)
+        self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1, without waiting, on any thread.
+
+        Dropped, and counted, when there is no connection (what is sent later is stale) or when too
         much is unacknowledged.
         """
         # Asked first, since paho would keep the message and send it on reconnecting.
-        if not self._client.is_connected():
-            return False
-        with self._changed:
-            self._unacked += 1
-        if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
+        if self._client.is_connected():
+            with self._changed:
+                self._unacked += 1
+            if self._client.publish(topic, payload, qos=1).rc != paho.MQTT_ERR_QUEUE_SIZE:
+                # Else it would wait until paho's thread has been to select().
+                self._client.loop_write()
+                return
             self._on_publish()
-            return False
-        # Else it would wait until paho's thread has been to select().
-        self._client.loop_write()
-        return True
+        self._counters.add("unsent")
 
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker has confirmed it."""
@@ -172,8 +187,8 @@ class MqttSession:
             else:
                 self._subscribed = self._granted = True
                 pairs = zip(self._filters, reasons, strict=False)
-                self.denied = frozenset(each for each, code in pairs if code.is_failure)
-                for each in self.denied:
+                self._denied = frozenset(each for each, code in pairs if code.is_failure)
+                for each in self._denied:
                     _LOG.warning("warning: the subscription %s is not allowed", each)
             self._changed.notify_all()
 

@@ -1,10 +1,10 @@
 """A worker: takes requests from the broker and responds with the answers of bundles' models.
 
 paho's network thread decodes, checks and queues each request, or responds at once where no model is
-needed (:mod:`.receiver`): a full queue, an unknown model, a bad message, a duplicate. A serving
-thread takes what is queued, runs the model and publishes the responses (:mod:`.serving`). So a slow
-model never stops the reading, and a full queue refuses immediately, while the broker would drop
-silently. Requests in flight to a worker that is killed are lost; the device sends them again.
+needed: a full queue, an unknown model, a bad message, a duplicate. A serving thread takes what is
+queued, runs the model and publishes the responses (:mod:`.serving`). So a slow model never stops
+the reading, and a full queue refuses immediately, while the broker would drop silently. Requests in
+flight to a worker that is killed are lost; the device sends them again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batcher
-from gatewise_cloud.worker.bundle_loader import BundleLoader, WorkerTier, listed
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.gateway import CloudAbove
-from gatewise_cloud.worker.receiver import Receiver
-from gatewise_cloud.worker.responses import Responses
-from gatewise_cloud.worker.served_models import ServedModels
+from gatewise_cloud.worker.served_models import ServedModels, WorkerTier
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
@@ -147,43 +144,27 @@ class Worker:
 
         self._counters = Counters()
         self._plans = BatchPlans(max_batch, wait_ms=wait_ms)
-        self.models = ServedModels()
-        loader = BundleLoader(
-            models=self.models,
-            plans=self._plans,
-            tier=tier,
-            threads=threads,
-            public_key=public_key,
-            backend=backend,
+        self.models = ServedModels(
+            self._plans, tier=tier, threads=threads, public_key=public_key, backend=backend
         )
-        for bundle in listed(bundles, may_be_none=watch is not None):
-            loader.load(bundle)
+        for bundle in _listed(bundles, may_be_none=watch is not None):
+            self.models.load(bundle)
         self._session = MqttSession(
             self._endpoint,
             client_id or f"gw-worker-{secrets.token_hex(6)}",
+            self._counters,
             # However short the queue, every request may be told that it is full.
             max_unacked=min(queue + 1024, _MOST_UNACKED),
         )
-        responses = Responses(self._session, self._counters)
-        self._cloud_above: CloudAbove | None = None
         self._server = BatchServer(
             self.models,
             Batcher(capacity=queue, plan=self._plans.plan),
-            responses,
+            self._session,
             self._counters,
             self._plans,
             threads=parallel,
-            more=self._session.more,
         )
-        worker = secrets.token_hex(8)
-        self._parts = wire.parts_of(worker)
-        self._receiver = Receiver(
-            self._server,
-            responses,
-            self._counters,
-            worker,
-            lambda: self._parts not in self._session.denied,
-        )
+        self._cloud_above: CloudAbove | None = None
         if uplink is not None:
             link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
             self._cloud_above = CloudAbove(link, self._server, self._counters, limit=queue)
@@ -191,7 +172,11 @@ class Worker:
         self._watch: BundleWatch | None = None
         if watch is not None:
             self._watch = BundleWatch(
-                Path(watch), loader, self._server.pending, self._counters, seconds=watch_seconds
+                Path(watch),
+                self.models,
+                self._server.pending,
+                self._counters,
+                seconds=watch_seconds,
             )
         self._stopping = threading.Event()
         self._life = threading.RLock()
@@ -220,8 +205,7 @@ class Worker:
                     self._watch.start()
                 if self._cloud_above is not None:
                     self._cloud_above.start()
-                filters = (self.subscription, f"{self.subscription}/json", self._parts)
-                self._session.open(filters, self._receiver.receive)
+                self._session.open(self.subscription, self._server.receive)
             except BaseException:
                 self.stop()
                 raise
@@ -345,3 +329,15 @@ class Worker:
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
         """See :meth:`gatewise_cloud.worker.counters.Counters.histograms`."""
         return self._counters.histograms()
+
+
+def _listed(
+    bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_none: bool
+) -> list[Bundle | str | Path]:
+    """One bundle, or several, as a list."""
+    from gatewise_export.bundle.bundle import Bundle
+
+    found = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
+    if not found and not may_be_none:
+        raise InputError("a worker needs at least one bundle, or a folder to watch")
+    return found

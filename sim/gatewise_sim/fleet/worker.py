@@ -135,7 +135,7 @@ class VirtualWorker:
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
-        verdict = self._batcher.foresee(ticket, self._clock.now).verdict if ticket.parts else None
+        verdict = self._batcher.foresee(ticket, self._clock.now) if ticket.parts else None
         if verdict is Verdict.QUEUED:
             self._missing.setdefault(ticket.id, set(range(ticket.parts)))
             ticket.requester.accept(self, ticket)
@@ -153,13 +153,13 @@ class VirtualWorker:
                 self._queue(replace(ticket, arrived=self._clock.now))
 
     def _queue(self, ticket: VirtualTicket) -> None:
-        verdict, answer = self._batcher.offer(ticket, self._clock.now)
+        verdict = self._batcher.offer(ticket, self._clock.now)
         if verdict is Verdict.BUSY:
             self.counts.busy += 1
             ticket.requester.reply("busy", 0)
         elif verdict is Verdict.DUPLICATE:
             self.counts.duplicates += 1
-        elif answer is not None:
+        elif isinstance(verdict, bytes):
             self.counts.repeated += 1
             ticket.requester.reply(None, 0)
         else:
