@@ -115,6 +115,10 @@ class BatchServer:
         with self._work:
             return self._batcher.pending(key)
 
+    def n_stages(self, key: ModelKey) -> int:
+        """Stages of a model before the high-cost one, wherever they run."""
+        return self.models.running(key).n_stages
+
     # -- requests, on the thread that reads --------------------------------------------------
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
