@@ -271,7 +271,7 @@ class Offloads:
         return out < _MOST_AUDITS and now >= self.hold_until
 
     def poll(self, flight: InFlight, now: float) -> bool:
-        """End a request whose time is over; return whether it is to be sent once more."""
+        """End a request at its deadline; return whether it is to be sent once more now."""
         if flight.outcome is None and now >= flight.deadline:
             self._settle(flight, "timeout", flight.error, now)
         if flight.outcome is not None or now < flight.retry_at:
