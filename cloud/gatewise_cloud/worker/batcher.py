@@ -173,7 +173,7 @@ class Batcher:
         return len(self._answers)
 
     def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
-        """Queue `ticket` at `now` unless there is no room or it is known; or return its answer."""
+        """Queue `ticket` at `now`, or return why not: no space, or known; or its answer."""
         offer = self.foresee(ticket, now)
         if offer is Verdict.QUEUED:
             self._open[ticket.key] = ticket.model
