@@ -29,9 +29,10 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK
 from gatewise_training.operating_points.gate_ranges import gate_limits
-from gatewise_training.operating_points.operating_point import OperatingPoint
-from gatewise_training.operating_points.thresholds import CascadeRecord
-from gatewise_training.views.explanation import Explanation, explain, one_row
+from gatewise_training.operating_points.guarantee import Promise
+from gatewise_training.operating_points.operating_point import OperatingPoint, points_within_cost
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.views.explanation import Explanation, explain
 
 
 class BudgetedClassifier(ClassifierMixin, BudgetedModel):
@@ -54,7 +55,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         The most that an instance may cost at any operating point.
     """
 
-    max_bytes: int | None = None  # settings that a method need not have
+    # settings that a method need not have
+    cloud_prices: CloudPrices | None = None
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+    max_bytes: int | None = None
     max_instance_cost: float | None = None
     max_exit_loss: float | None = None
     packed_as: PackedAs = "c99"
@@ -68,6 +75,48 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     max_instance_cost_: float | None = None
     _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
     _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
+
+    # -- fits ------------------------------------------------------------------------------
+
+    def _take_bounds(self) -> None:
+        """Read the settings' bounds on bytes, on an instance's cost and on classes."""
+        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
+        self.class_bounds_ = ClassBounds.from_mappings(
+            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
+        )
+
+    def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
+        """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
+        if self.guarantee is not None:
+            by_class, by_exit = self.class_bounds_, self.max_exit_loss
+            goal = self._goal()
+            promise = Promise.from_bounds(
+                self.guarantee, by_class=by_class, by_exit=by_exit, **goal
+            )
+            promise.check_rows(truth, splitter)
+
+    def _tuned_points(self, records: Sequence[CascadeRecord], **how: Any) -> list[OperatingPoint]:
+        """Tune the thresholds of candidates within `max_instance_cost`; list their points."""
+        most = self.max_instance_cost
+        points = [
+            point
+            for number, record in enumerate(records)
+            for point in frontier_points(record.within_cost(most), chain=number, **how)
+        ]
+        return points if most is None else points_within_cost(points, most)
+
+    def _reference(self, record: CascadeRecord) -> dict[str, Any]:
+        """Fields of a frontier about the reference, the last exit of a record, and the classes."""
+        answers = record.answers
+        assert answers is not None
+        last = np.full(len(record.weights), record.n_stages)
+        return {
+            "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
+            "classes": tuple(self.classes_.tolist()),
+            "class_rows": answers.class_rows(),
+            "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
+            "reference_recall": answers.figures(last, record.weights)["recall"],
+        }
 
     # -- operating points ------------------------------------------------------------------
 
@@ -197,21 +246,21 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             other._cap_cost(max_instance_cost)
         bounds = (min_recall, min_precision, max_bytes, max_instance_cost)
         beside = any(bound is not None for bound in bounds)
-        others = any(goal is not None for goal in wanted.values())
-        wanted["max_loss"], losses = split_loss(max_loss, beside=others)
-        lifted = max_loss is not None and bool(losses or self.class_bounds_.max_loss)
-        if lifted or (min_recall, min_precision) != (None, None):
+        goal = any(value is not None for value in wanted.values())
+        wanted["max_loss"], losses = split_loss(max_loss, beside=goal)
+        goal = goal or wanted["max_loss"] is not None
+        changed = {
+            "min_recall": min_recall is not None,
+            "min_precision": min_precision is not None,
+            # a loss of all rows takes the place of losses by class
+            "max_loss": max_loss is not None and bool(losses or self.class_bounds_.max_loss),
+        }
+        if any(changed.values()):
             given = ClassBounds.from_mappings(classes, min_recall, min_precision, losses)
-            other.class_bounds_ = replace(
-                self.class_bounds_,
-                **({} if min_recall is None else {"min_recall": given.min_recall}),
-                **({} if min_precision is None else {"min_precision": given.min_precision}),
-                # a loss of all rows takes the place of losses by class
-                **({"max_loss": given.max_loss} if lifted else {}),
-            )
+            new = {name: getattr(given, name) for name, is_new in changed.items() if is_new}
+            other.class_bounds_ = replace(self.class_bounds_, **new)
             other._limit_gates()
-        anew = not beside or any(goal is not None for goal in wanted.values())
-        other._take(other._choose(**wanted) if anew else other._pick())
+        other._take(other._choose(**wanted) if goal or not beside else other._pick())
         return other
 
     def at(
@@ -300,12 +349,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         ndarray of shape (n,)
         """
         x = self._rows(X)
-        index, sent = np.zeros(len(x), np.int64), np.ones(len(x), bool)
-        for s, rows, outputs in self._route(x):
-            index[rows] = labels(split(outputs, self.stages_[s].score)[0])
-            sent[rows] = False
-        if self.high_cost_model_ is not None and sent.any():
-            index[sent] = self.high_cost_model_.labels(x[sent])
+        index, f0 = np.zeros(len(x), np.int64), self.high_cost_model_
+        for s, rows, margins in self._route(x):
+            if s < len(self.stages_):
+                index[rows] = labels(margins)
+            elif f0 is not None:
+                index[rows] = f0.labels(x[rows])
         return self.classes_[index]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -321,13 +370,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             Columns by sorted class.
         """
         x = self._rows(X)
-        proba, sent = np.zeros((len(x), len(self.classes_))), np.ones(len(x), bool)
-        for s, rows, outputs in self._route(x):
-            stage = self.stages_[s]
-            proba[rows] = probabilities(split(outputs, stage.score)[0], stage.link)
-            sent[rows] = False
-        if self.high_cost_model_ is not None and sent.any():
-            proba[sent] = self.high_cost_model_.predict_proba(x[sent])
+        proba, f0 = np.zeros((len(x), len(self.classes_))), self.high_cost_model_
+        for s, rows, margins in self._route(x):
+            if s < len(self.stages_):
+                proba[rows] = probabilities(margins, self.stages_[s].link)
+            elif f0 is not None:
+                proba[rows] = f0.predict_proba(x[rows])
         return proba
 
     def cost(
@@ -379,10 +427,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             If it is not one instance, or does not fit the system.
         """
         check_is_fitted(self, "operating_point_")
-        return explain(self, self._rows(one_row(self, x)))
+        return explain(self, x)
 
     def _exits(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        exits = np.full(len(x), len(self.stages_), np.int64)
+        exits = np.empty(len(x), np.int64)
         for s, rows, _ in self._route(x):
             exits[rows] = s
         return exits
@@ -390,27 +438,18 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _route(
         self, x: NDArray[np.float32]
     ) -> Iterator[tuple[int, NDArray[np.intp], NDArray[np.float32]]]:
-        """Stages that answer rows, with these rows and their outputs; other rows are offloaded."""
+        """Yield stages with the rows that they answer and their margins; last the offloaded rows.
+
+        These have the number of stages, and no margins.
+        """
         last, waiting = self.last_exit_, np.arange(len(x))
         for s, threshold in enumerate(self.operating_point_.thresholds[: last + 1]):
             if not len(waiting) or (threshold is None and s < last):
                 continue
-            outputs = self.stages_[s].margins(x[waiting])
-            leave = np.ones(len(waiting), bool)
-            if s < last:
-                leave = stops(split(outputs, self.stages_[s].score)[1], threshold)
-            yield s, waiting[leave], outputs[leave]
+            stage = self.stages_[s]
+            margins, score = split(stage.margins(x[waiting]), stage.score)
+            leave = stops(score, threshold) if s < last else np.ones(len(waiting), bool)
+            yield s, waiting[leave], margins[leave]
             waiting = waiting[~leave]
-
-
-def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
-    """Fields of a frontier about classes, from a record with the reference as its last exit."""
-    answers = record.answers
-    assert answers is not None
-    last = np.full(len(record.weights), record.n_stages)
-    return {
-        "classes": tuple(classes.tolist()),
-        "class_rows": answers.class_rows(),
-        "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
-        "reference_recall": answers.figures(last, record.weights)["recall"],
-    }
+        if len(waiting):
+            yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
@@ -32,7 +32,7 @@ from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.views.frontier_display import FrontierDisplay
-from gatewise_training.views.stage_display import StageDisplay
+from gatewise_training.views.stage_plot import draw_stages
 from gatewise_training.views.summary import summary_html, summary_text
 
 MAX_LOSS = 0.01
@@ -112,23 +112,9 @@ class BudgetedModel(BaseEstimator, ABC):
         self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, named)
 
     def _keep(
-        self,
-        candidates: Sequence[tuple[Stage, ...]],
-        points: Sequence[OperatingPoint],
-        *,
-        reference_accuracy: float,
-        every: bool = False,
-        others: Callable[[Frontier], Frontier] | None = None,
-        **details: Any,
+        self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, every: bool = False
     ) -> list[int]:
-        """Keep the candidates that reach the frontier of the points, or every one.
-
-        `others` adds points to the frontier, `details` are further fields of it. Gives the numbers
-        of the candidates that are kept.
-        """
-        frontier = Frontier.from_points(points, reference_accuracy=reference_accuracy, **details)
-        if others is not None:
-            frontier = others(frontier)
+        """Keep a frontier and the candidates that it needs, or `every`; get their numbers."""
         used = {p.chain for p in (*frontier.points, *frontier.others)}
         kept = [c for c in range(len(candidates)) if every or c in used]
         self.chains_ = tuple(candidates[c] for c in kept)
@@ -227,8 +213,7 @@ class BudgetedModel(BaseEstimator, ABC):
         matplotlib Axes
         """
         check_is_fitted(self, "operating_point_")
-        display = FrontierDisplay.from_estimator(self, ax=_axes(ax, (6.4, 4.2)))
-        return display.ax_
+        return FrontierDisplay.from_estimator(self, ax=_axes(ax, (6.4, 4.2))).ax_
 
     def plot_stages(self, *, ax: Any = None) -> Any:
         """Plot the share of the instances that each stage answers.
@@ -242,9 +227,8 @@ class BudgetedModel(BaseEstimator, ABC):
         -------
         matplotlib Axes
         """
-        check_is_fitted(self, "operating_point_")
         size = (7.2, 1.3 + 0.55 * (len(self.stages_) + 1))
-        return StageDisplay.from_estimator(self, ax=_axes(ax, size)).ax_
+        return draw_stages(self, _axes(ax, size))
 
     def _html_repr(self) -> str:
         """Give a notebook the summary; before the fit scikit-learn's diagram."""

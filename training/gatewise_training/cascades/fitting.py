@@ -11,7 +11,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -25,38 +24,23 @@ from gatewise.decision import labels, split
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.prices import LARGEST_REQUEST, request_bytes
-from gatewise_training.cascades.base import BudgetedClassifier, class_details
+from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table, Validation, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.capped_cascades import stages_within_cost
-from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
+from gatewise_training.operating_points.class_figures import class_weights, emphases
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import (
-    OperatingPoint,
-    cost_too_low,
-    points_within_cost,
-)
+from gatewise_training.operating_points.operating_point import cost_too_low
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.small_cascades import stages_within
-from gatewise_training.operating_points.thresholds import (
-    CascadeRecord,
-    frontier_points,
-)
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
 class TrainedClassifier(BudgetedClassifier):
     """Base of the budgeted classifiers that fit their stages; see :class:`BudgetedClassifier`."""
-
-    # settings that a method need not have
-    cloud_prices: CloudPrices | None = None
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
 
     @abstractmethod
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
@@ -135,10 +119,7 @@ class TrainedClassifier(BudgetedClassifier):
             warn_of_similar_neighbours(table.x[:, :first], table.y, stacklevel=3)
         self.classes_ = table.classes
         self._check_costs()
-        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
-        self.class_bounds_ = ClassBounds.from_mappings(
-            table.classes.tolist(), self.min_recall, self.min_precision, self._losses()[1]
-        )
+        self._take_bounds()
         weights = class_weights(self.class_weight, table.y, table.classes)
         self.cloud_prices_ = self.cloud_prices or CloudPrices()
         if first is not None:
@@ -148,13 +129,7 @@ class TrainedClassifier(BudgetedClassifier):
         calibration = None
         if self.guarantee is not None:
             table, calibration = hold_back(table, self.guarantee, seed)
-            promise = Promise.from_bounds(
-                self.guarantee,
-                by_class=self.class_bounds_,
-                by_exit=self.max_exit_loss,
-                **self._goal(),
-            )
-            promise.check_rows(calibration.y, calibration.splitter)
+            self._check_guarantee(calibration.y, calibration.splitter)
         plan = ValidationSplit.choose(
             table.x, table.y, table.weight,
             validation=table.validation, seed=seed, splitter=table.splitter,
@@ -314,32 +289,18 @@ class TrainedClassifier(BudgetedClassifier):
             final = candidates[-1]
             reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
         records = self._candidate_records(problem, candidates, reference)
-        bounds, last, most = self.class_bounds_, records[-1], self.max_instance_cost
+        bounds = self.class_bounds_
         shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
         further = emphases(shares, bounds)
-        points = [
-            point
-            for number, record in enumerate(records)
-            for point in frontier_points(
-                record.within_cost(most), chain=number, seed=problem.seed, emphases=further
-            )
-        ]
-        if most is not None:
-            points = points_within_cost(points, most)
+        points = self._tuned_points(records, seed=problem.seed, emphases=further)
+        frontier = Frontier.from_points(points, **self._reference(records[-1]))
+        if further:
+            frontier = frontier.with_others(points, bounds)
+        if self.max_bytes is not None:
+            frontier = frontier.with_small(points)
         stages = [candidate.stages for candidate in candidates]
-        kept = self._keep(
-            stages,
-            points,
-            reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
-            every=calibration is not None,  # it may come to need any of the candidates
-            others=partial(
-                _with_others,
-                points=points,
-                bounds=bounds if further else None,
-                small=self.max_bytes is not None,
-            ),
-            **class_details(last, self.classes_),
-        )
+        # with a guarantee it may come to need any of the candidates
+        kept = self._keep(stages, frontier, every=calibration is not None)
         self.calibration_ = None
         if calibration is not None:
             x, y, weight = calibration.x, calibration.y, calibration.weight
@@ -366,15 +327,6 @@ class TrainedClassifier(BudgetedClassifier):
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()
         self._take(self._pick())
-
-
-def _with_others(
-    frontier: Frontier, *, points: Sequence[OperatingPoint], bounds: ClassBounds | None, small: bool
-) -> Frontier:
-    """Add the points that serve some class better, and smaller ones, where they are asked for."""
-    if bounds is not None:
-        frontier = frontier.with_others(points, bounds)
-    return frontier.with_small(points) if small else frontier
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

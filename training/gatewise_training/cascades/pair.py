@@ -18,7 +18,6 @@ from gatewise.decision import labels
 from gatewise.errors import InputError
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import Constraints, check_costs
@@ -32,12 +31,10 @@ from gatewise_training.learners.given_classifiers import (
 )
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import OperatingPoint, points_within_cost
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import exact_interval
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LEAST_ROWS = 40
 """Half of them choose thresholds, the other half state what these do."""
@@ -177,10 +174,7 @@ class PairCascade(CascadeClassifier):
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
-        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
-        self.class_bounds_ = ClassBounds.from_mappings(
-            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
-        )
+        self._take_bounds()
         self._check_prices()
         splitter = RowSplitter.checked(len(x), groups, time)
         rows, share = splitter.order(check_random_state(self.random_state)), (1, 2)
@@ -190,14 +184,7 @@ class PairCascade(CascadeClassifier):
         tuning, stating = splitter.cut(rows, *share)
         self.labelled_ = y is not None
         truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        if self.guarantee is not None:
-            promise = Promise.from_bounds(
-                self.guarantee,
-                by_class=self.class_bounds_,
-                by_exit=self.max_exit_loss,
-                **self._goal(),
-            )
-            promise.check_rows(truth[stating], splitter.take(stating))
+        self._check_guarantee(truth[stating], splitter.take(stating))
         reference = truth if y is None else _answers(f0, x)
         if splitter.is_random and y is not None:  # else a file sorted by class would look so
             warn_of_similar_neighbours(x, truth, stacklevel=2)
@@ -223,21 +210,12 @@ class PairCascade(CascadeClassifier):
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
         """Choose thresholds on the tuning record; measure them on the other one."""
-        self.chains_, most = ((stage,),), self.max_instance_cost
-        points = frontier_points(tuning.within_cost(most))
-        if most is not None:
-            points = points_within_cost(points, most)
-        self._tuned = Frontier.from_points(
-            points,
-            reference_accuracy=float(tuning.correct[-1].mean()),
-            **class_details(tuning, self.classes_),
-        )
+        self.chains_ = ((stage,),)
+        points = self._tuned_points([tuning])
+        self._tuned = Frontier.from_points(points, **self._reference(tuning))
         self._stated = {p: self._measure(stating, p.thresholds) for p in self._tuned.points}
-        self.frontier_ = Frontier(
-            tuple(self._stated[p] for p in self._tuned.points),
-            float(stating.correct[-1].mean()),
-            **class_details(stating, self.classes_),
-        )
+        points = [self._stated[p] for p in self._tuned.points]
+        self.frontier_ = Frontier(tuple(points), **self._reference(stating))
         self._records = self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(

@@ -28,6 +28,7 @@ from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
@@ -161,7 +162,8 @@ class Scored(CostEfficient):
             )
             for number, fit in enumerate(fits)
         ]
-        self._keep([(fit.stage,) for fit in fits], points, reference_accuracy=fits[-1].score)
+        frontier = Frontier.from_points(points, reference_accuracy=fits[-1].score)
+        self._keep([(fit.stage,) for fit in fits], frontier)
         self.operating_point_ = self._pick()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:

@@ -153,7 +153,7 @@ class Explanation:
         return html_table(self.headline, header, rows)
 
 
-def one_row(system: Any, x: Any) -> Any:
+def _one_row(system: Any, x: Any) -> Any:
     """Make one instance rows of shape (1, n_features), with names where the system has them."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
@@ -181,8 +181,9 @@ def one_row(system: Any, x: Any) -> Any:
     return rows
 
 
-def explain(system: Any, row: NDArray[np.float32]) -> Explanation:
-    """Explain a fitted system's answer to one checked row, shape (1, n_features)."""
+def explain(system: Any, x: Any) -> Explanation:
+    """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
+    row = system._rows(_one_row(system, x))
     stages, thresholds = system.stages_, system.operating_point_.thresholds
     acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in stages]
     by_exit = np.asarray(system._exit_costs(acquired, [s.tier for s in stages])).reshape(-1)
