@@ -147,9 +147,7 @@ def test_rows_without_weight_lose_their_probabilities_too():
     X, _, y, _ = table()
     chances = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
     weight = np.arange(len(y)) % 2
-    found = check_training(
-        StagedCascade(), X, y, weight, None, allow_missing=False, high_cost_predictions=chances
-    )
+    found = check_training(StagedCascade(), X, y, weight, None, high_cost_predictions=chances)
     np.testing.assert_array_equal(found.high_cost, chances[1::2])
 
 

@@ -13,7 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import estimator_html_repr
-from sklearn.utils._param_validation import StrOptions
+from sklearn.utils._param_validation import (
+    InvalidParameterError,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.costs import CostsLike
@@ -24,7 +28,6 @@ from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
     Constraints,
     check_costs,
-    check_parameters,
     check_rows,
     feature_names,
 )
@@ -81,7 +84,15 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def _check_settings(self) -> None:
         """Refuse settings that no fit can use."""
-        check_parameters(self)
+        constraints: Constraints = {}
+        for base in reversed(type(self).__mro__):
+            constraints |= base.__dict__.get("_parameter_constraints", {})
+        try:
+            validate_parameter_constraints(
+                constraints, self.get_params(deep=False), type(self).__name__
+            )
+        except InvalidParameterError as error:
+            raise InputError(str(error)) from None
         penalties = getattr(self, "penalties", None)
         if penalties is not None and not all(0.0 <= p < np.inf for p in penalties):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
@@ -239,7 +250,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self, "operating_point_")
-        rows: NDArray[np.float32] = check_rows(self, X, allow_missing=self.allow_missing)
+        rows: NDArray[np.float32] = check_rows(self, X)
         return rows
 
     def __sklearn_tags__(self) -> Any:

@@ -253,12 +253,7 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
                 n_jobs=self.n_jobs,
                 report=lambda what: problem.report(0, 1, what),
             )
-            return replace(
-                problem,
-                high_cost_model=f0,
-                high_cost_labels=answers,
-                high_cost_probabilities=chances,
-            )
+            return replace(problem, high_cost_model=f0).answered(answers, chances)
         names = getattr(self, "feature_names_in_", None)
         n, shape = problem.plan.x.shape[1], None
         if self.high_cost_input == "window":
@@ -286,16 +281,9 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
             aside = None
             if calibration is not None and calibration.high_cost is not None:
                 aside = np.asarray(calibration.high_cost.argmax(axis=1), np.int64)
-            return replace(
-                problem,
-                high_cost_labels=found,
-                high_cost_probabilities=chances[rows],
-                row_probabilities=chances,
-                calibration_labels=aside,
-            )
+            return problem.answered(found, chances[rows], rows=chances, calibration=aside)
         if table.validation is not None:
-            found, chances = f0.answers(plan.x[rows])
-            return replace(problem, high_cost_labels=found, high_cost_probabilities=chances)
+            return problem.answered(*f0.answers(plan.x[rows]))
         if can_be_cloned(self.high_cost_model):
             return self._examined_by_clones(problem, calibration)
         return self._compared(problem)
@@ -319,13 +307,7 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
         if len(plan.folds) > 1:
             every = np.empty_like(chances)
             every[plan.validation_rows] = chances
-        return replace(
-            problem,
-            high_cost_labels=found,
-            high_cost_probabilities=chances,
-            row_probabilities=every,
-            calibration_labels=aside,
-        )
+        return problem.answered(found, chances, rows=every, calibration=aside)
 
     def _compared(self, problem: Problem, why: str = "it cannot be cloned") -> Problem:
         """Take the model's own answers; warn if they are better than can be on unseen rows."""
@@ -345,12 +327,7 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
                 UserWarning,
                 stacklevel=6,
             )
-        return replace(
-            problem,
-            high_cost_labels=found,
-            high_cost_probabilities=chances[plan.validation_rows],
-            row_probabilities=chances,
-        )
+        return problem.answered(found, chances[plan.validation_rows], rows=chances)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
         if self.calibration_ is not None and self._may_have_seen:

@@ -43,6 +43,23 @@ class Problem:
     # (n, n_columns): rows as the high-cost model reads them; None: those of the plan
     high_cost_rows: NDArray[np.float32] | None = None
 
+    def answered(
+        self,
+        labels: NDArray[np.int64],
+        probabilities: NDArray[np.float64],
+        *,
+        rows: NDArray[np.float64] | None = None,
+        calibration: NDArray[np.int64] | None = None,
+    ) -> Problem:
+        """Get the problem with the high-cost model's answers; shapes as of its fields."""
+        return replace(
+            self,
+            high_cost_labels=labels,
+            high_cost_probabilities=probabilities,
+            row_probabilities=rows,
+            calibration_labels=calibration,
+        )
+
     def high_cost_chances(self) -> NDArray[np.float64]:
         """Get the high-cost model's probabilities of all rows, shape (n, n_classes)."""
         if self.row_probabilities is not None:

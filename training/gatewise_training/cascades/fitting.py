@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -110,7 +111,6 @@ class TrainedClassifier(BudgetedClassifier):
             y,
             sample_weight,
             validation,
-            allow_missing=self.allow_missing,
             high_cost_predictions=high_cost_predictions,
             groups=groups,
             time=time,
@@ -147,16 +147,12 @@ class TrainedClassifier(BudgetedClassifier):
             if first is None:
                 problem = of_stages = self._with_high_cost_model(problem, table, calibration)
             elif cheaper:  # all read the columns before; those from there on may be carried
-                aside = calibration
-                if calibration is not None:
-                    aside = replace(calibration, x=calibration.x[:, :first])
+                aside = _with_columns(calibration, slice(first))
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
                 of_stages = self._with_high_cost_model(of_stages, table, aside)
                 problem = replace(of_stages, plan=problem.plan, costs=problem.costs)
             else:  # stages read the columns before, the high-cost model those from there on
-                aside = calibration
-                if calibration is not None:
-                    aside = replace(calibration, x=calibration.x[:, first:])
+                aside = _with_columns(calibration, slice(first, None))
                 found = self._with_high_cost_model(problem.of_high_cost_model(first), table, aside)
                 problem = problem.with_high_cost_model(found, first)
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
@@ -195,9 +191,7 @@ class TrainedClassifier(BudgetedClassifier):
         features.n_features_in_ = first
         features.cloud_prices_ = replace(self.cloud_prices_, item_size=4)
         features._check_costs()
-        aside = calibration
-        if calibration is not None:
-            aside = replace(calibration, x=calibration.x[:, :first])
+        aside = _with_columns(calibration, slice(first))
         ways = [(features, problem.of_stages(first, features.feature_costs_), aside)]
         size = request_bytes(signal.n_values, item_size=self.cloud_prices_.item_size)
         read = [self.feature_names_[k] for k in f0.features]
@@ -241,24 +235,20 @@ class TrainedClassifier(BudgetedClassifier):
         most = self.max_instance_cost
         if most is None:
             return candidates
-        found: dict[tuple[Stage, ...], FittedStages] = {}
+        parts: list[FittedStages] = []
         lowest = math.inf
         for candidate in candidates:
-            stages = candidate.stages
-            first = [s for s, stage in enumerate(stages) if stage.on_device]
-
-            def limits(
-                kept: Sequence[int], stages: tuple[Stage, ...] = stages
-            ) -> NDArray[np.float64]:
-                return self._exit_limits([stages[s] for s in kept])
-
+            limits = partial(self._limits_of_part, candidate.stages)
+            first = [s for s, stage in enumerate(candidate.stages) if stage.on_device]
             lowest = min(lowest, *(float(limits([s])[0]) for s in first))
-            for kept in stages_within_cost(limits, first, len(stages), most):
-                part = candidate.part(kept)
-                found.setdefault(part.stages, part)
-        if not found:
+            choices = stages_within_cost(limits, first, len(candidate.stages), most)
+            parts += map(candidate.part, choices)
+        if not parts:
             raise cost_too_low(most, lowest)
-        return list(found.values())
+        return list({part.stages: part for part in parts}.values())
+
+    def _limits_of_part(self, stages: Sequence[Stage], kept: Sequence[int]) -> NDArray[np.float64]:
+        return self._exit_limits([stages[s] for s in kept])
 
     def _within_bytes(
         self, problem: Problem, candidates: Sequence[FittedStages]
@@ -267,16 +257,16 @@ class TrainedClassifier(BudgetedClassifier):
         most, reference = self.max_bytes, problem.high_cost_labels
         if most is None or reference is None:
             return candidates
-        found: dict[tuple[Stage, ...], FittedStages] = {}
         records = self._candidate_records(problem, candidates, reference)
-        for candidate, record in zip(candidates, records, strict=True):
-            for kept in stages_within(record, most):
-                part = candidate.part(kept)
-                found.setdefault(part.stages, part)
-        if not found:
+        parts = [
+            candidate.part(kept)
+            for candidate, record in zip(candidates, records, strict=True)
+            for kept in stages_within(record, most)
+        ]
+        if not parts:
             smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
             raise TooLargeError("no stage", most, smallest, "allow more")
-        return list(found.values())
+        return list({part.stages: part for part in parts}.values())
 
     def _settle(
         self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
@@ -327,6 +317,10 @@ class TrainedClassifier(BudgetedClassifier):
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()
         self._take(self._pick())
+
+
+def _with_columns(table: Table | None, columns: slice) -> Table | None:
+    return None if table is None else replace(table, x=table.x[:, columns])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

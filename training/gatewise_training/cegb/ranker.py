@@ -108,7 +108,7 @@ class CEGBRanker(Scored):
             For data, queries, prices or a budget that cannot be used; it says which and why.
         """
         self._check_settings()
-        x, grade = check_values(self, X, y, allow_missing=self.allow_missing)
+        x, grade = check_values(self, X, y)
         query = _queries(len(x), qid, group)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         own = None
@@ -117,9 +117,7 @@ class CEGBRanker(Scored):
         if validation is not None:
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
-            x_val, y_val = check_values(
-                self, *validation[:2], allow_missing=self.allow_missing, reset=False
-            )
+            x_val, y_val = check_values(self, *validation[:2], reset=False)
             more = _queries(len(x_val), validation[2], None)
             rows, held = np.argsort(query, kind="stable"), np.argsort(more, kind="stable")
             folds = after(len(x), len(x_val))

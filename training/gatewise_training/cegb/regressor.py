@@ -90,7 +90,7 @@ class CEGBRegressor(RegressorMixin, Scored):
             For data, prices or a budget that cannot be used; it says which and why.
         """
         self._check_settings()
-        x, value = check_values(self, X, y, allow_missing=self.allow_missing)
+        x, value = check_values(self, X, y)
         weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         validation, splitter = checked_splitter(len(x), groups, time, validation)
         seen = weight > 0
@@ -103,9 +103,7 @@ class CEGBRegressor(RegressorMixin, Scored):
         elif validation is None:
             folds = chosen_folds(splitter, None, seed)
         else:
-            x_val, y_val = check_values(
-                self, *validation, allow_missing=self.allow_missing, reset=False
-            )
+            x_val, y_val = check_values(self, *validation, reset=False)
             folds = after(len(x), len(x_val))
             x, value = np.concatenate([x, x_val]), np.concatenate([value, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])

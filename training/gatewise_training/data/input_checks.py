@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
-from sklearn.utils._param_validation import (
-    Interval,
-    InvalidParameterError,
-    validate_parameter_constraints,
-)
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
@@ -50,18 +46,6 @@ class Table:
     high_cost: NDArray[np.float64] | None = None
 
 
-def check_parameters(estimator: Any) -> None:
-    """Check parameters against the ``_parameter_constraints`` of the class and its bases."""
-    constraints: Constraints = {}
-    for base in reversed(type(estimator).__mro__):
-        constraints |= base.__dict__.get("_parameter_constraints", {})
-    given = estimator.get_params(deep=False)
-    try:
-        validate_parameter_constraints(constraints, given, type(estimator).__name__)
-    except InvalidParameterError as error:
-        raise InputError(str(error)) from None
-
-
 def is_fitted(estimator: Any) -> bool:
     """Whether a scikit-learn estimator is fitted."""
     try:
@@ -81,11 +65,9 @@ def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
     return pd.DataFrame(x, columns=names)
 
 
-def check_rows(estimator: Any, X: Any, *, allow_missing: bool) -> Any:
+def check_rows(estimator: Any, X: Any) -> Any:
     """Check rows: names, finiteness; float32 of shape (n, n_features)."""
-    rows = _validated(estimator, X, reset=False)
-    _check_finite(estimator, rows, allow_missing)
-    return rows
+    return _validated(estimator, X, reset=False)
 
 
 def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
@@ -94,36 +76,26 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
         X = signal.features(X)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            return validate_data(
+            found = validate_data(
                 estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
             )
     except ValueError as error:
-        columns = _columns_without_numbers(X)
-        if columns:
-            raise InputError(
-                f"columns {columns} hold no numbers: encode the table with TableEncoder, "
-                "or drop them"
-            ) from None
+        if hasattr(X, "select_dtypes"):
+            columns = list(X.select_dtypes(exclude=["number", "bool"]).columns)
+            if columns:
+                raise InputError(
+                    f"columns {columns} hold no numbers: encode the table with TableEncoder, "
+                    "or drop them"
+                ) from None
         raise InputError(str(error)) from error
-
-
-def _columns_without_numbers(X: Any) -> list[Any]:
-    """Columns of a data frame that hold no numbers; of anything else none."""
-    if not hasattr(X, "select_dtypes"):
-        return []
-    return list(X.select_dtypes(exclude=["number", "bool"]).columns)
-
-
-def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool) -> None:
-    for what, bad in (("infinity", np.isinf), ("NaN", np.isnan)):
-        if what == "NaN" and allow_missing:
-            continue
-        found = bad(rows).any(axis=0)
-        if found.any():
-            name = feature_names(estimator)[int(found.argmax())]
-            advice = "set allow_missing=True" if what == "NaN" else "drop or clip it"
-            kind = "infinity or a value too large for float32" if what == "infinity" else "NaN"
-            raise InputError(f"column {name!r} contains {kind}; {advice}")
+    rows = found[0] if others else found
+    infinite = np.isinf(rows).any(axis=0), "infinity or a value too large for float32"
+    absent = np.isnan(rows).any(axis=0) & (not estimator.allow_missing), "NaN"
+    for (bad, what), advice in ((infinite, "drop or clip it"), (absent, "set allow_missing=True")):
+        if bad.any():
+            name = feature_names(estimator)[int(bad.argmax())]
+            raise InputError(f"column {name!r} contains {what}; {advice}")
+    return found
 
 
 def check_training(
@@ -133,14 +105,12 @@ def check_training(
     sample_weight: Any,
     validation: Any,
     *,
-    allow_missing: bool,
     high_cost_predictions: Any = None,
     groups: Any = None,
     time: Any = None,
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
     X, y = _validated(estimator, X, y)
-    _check_finite(estimator, X, allow_missing)
     check_classes(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
@@ -162,7 +132,7 @@ def check_training(
     pair = None
     if validation is not None:
         X_val, y_val = validation
-        X_val = check_rows(estimator, X_val, allow_missing=allow_missing)
+        X_val = check_rows(estimator, X_val)
         y_val = np.asarray(y_val).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
@@ -246,7 +216,7 @@ def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64
 
 
 def check_values(
-    estimator: Any, X: Any, y: Any, *, allow_missing: bool, reset: bool = True
+    estimator: Any, X: Any, y: Any, *, reset: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Check rows and measured values: float32 of shape (n, n_features), float64 of (n,).
 
@@ -254,7 +224,6 @@ def check_values(
     """
     least = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
-    _check_finite(estimator, X, allow_missing)
     return X, np.asarray(y, np.float64)
 
 
