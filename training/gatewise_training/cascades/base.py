@@ -275,13 +275,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
         Parameters
         ----------
-        budget : float, optional
-            Mean cost per instance that may be spent, in the unit of the feature costs.
-        max_loss : float, or mapping of class label to float, optional
-            Instead: the accuracy, or recall of classes, that may be lost.
-        min_recall, min_precision : mapping of class label to float, optional
-            In the place of those of the settings; an empty dict lifts them. Beside them a budget or
-            a loss, or the settings' own.
+        budget, max_loss, min_recall, min_precision
+            As for :meth:`StagedCascade.at`.
 
         Returns
         -------

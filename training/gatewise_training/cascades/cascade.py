@@ -141,14 +141,9 @@ class CascadeClassifier(BudgetedClassifier):
         TooLargeError
             If none is as small as `max_bytes`; its `smallest` says how small they get.
         """
+        bounds = (min_recall, min_precision, max_bytes, max_instance_cost)
         return self._moved_within(
-            min_recall,
-            min_precision,
-            max_bytes=max_bytes,
-            max_instance_cost=max_instance_cost,
-            budget=budget,
-            max_loss=max_loss,
-            offload_rate=offload_rate,
+            *bounds, max_loss=max_loss, budget=budget, offload_rate=offload_rate
         )
 
 
@@ -187,12 +182,11 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        A fitted `high_cost_model` may have seen the rows, and is never measured on what it
-        remembers. With `validation`, rows that it has not seen, it is measured there; with
-        `high_cost_predictions` by these; else by clones of it, fitted without the rows. What
-        cannot be cloned (an ONNX file, a function, a frozen classifier) is compared with models of
-        our own on the same rows, and a warning says if only memory explains its accuracy. What
-        stays deployed is always the given model.
+        A fitted `high_cost_model` may have seen the rows. With `validation`, rows that it has not
+        seen, it is measured there; with `high_cost_predictions` by these; else by clones of it,
+        fitted without the rows. What cannot be cloned (an ONNX file, a function, a frozen
+        classifier) is compared with models of our own on the same rows, and a warning says if only
+        memory explains its accuracy. What stays deployed is always the given model.
 
         scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
         splitter alone: in each of their fits rows count as alike.
@@ -210,11 +204,10 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
         high_cost_predictions : array-like of shape (n, n_classes), optional
             Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row. Rows of one are alike, and figures of
-            shuffled rows too good: with groups whole ones fit or validate wherever anything is
-            chosen, `max_loss` keeps two standard errors between groups in hand, a guarantee is
-            about new groups, and operating points say how many they rest on. A `high_cost_model`
-            that makes splits of its own, a grid search say, is given no groups.
+            Subject, machine or recording of each row. Whole groups fit or validate wherever
+            anything is chosen, `max_loss` keeps two standard errors between groups in hand, a
+            guarantee is about new groups. A `high_cost_model` that makes splits of its own, such as
+            a grid search, is given no groups.
         time : array-like of shape (n,), optional
             Numbers or dates: the earlier rows fit and the last fifth validates.
 

@@ -1,8 +1,4 @@
-"""ConfidenceCascade: one low-cost model and a threshold on its margin.
-
-The plainest useful baseline. No gate is learned: an instance is offloaded where the low-cost
-model's margin is narrow. The model is fitted to all rows, on one subset of the features.
-"""
+"""ConfidenceCascade: one low-cost model and a threshold on its margin."""
 
 from __future__ import annotations
 
@@ -23,6 +19,8 @@ from gatewise_training.learners.model_families import FAMILIES
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceCascade(TrainedCascade):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
+
+    The plainest baseline: no gate is learned. The model is fitted to all rows.
 
     Parameters
     ----------

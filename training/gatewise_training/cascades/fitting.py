@@ -1,7 +1,6 @@
-"""Fits of budgeted classifiers: candidates of a method, their thresholds, and the frontier.
+"""Fit of budgeted classifiers: a method's candidates, their thresholds, and the frontier.
 
-A method fits candidate cascades (:class:`.FittedStages`); thresholds and frontier are found here,
-in the shape of a scikit-learn classifier.
+A method fits candidate cascades (:class:`.FittedStages`); thresholds and frontier are found here.
 """
 
 from __future__ import annotations
@@ -59,24 +58,10 @@ class TrainedClassifier(BudgetedClassifier):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        scikit-learn's own searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
-        splitter alone: in each of their fits rows count as alike.
-
         Parameters
         ----------
-        X : array-like of shape (n, n_features)
-            Numbers, taken as float32.
-        y : array-like of shape (n,)
-            Class labels.
-        sample_weight : array-like of shape (n,), optional
-            What each row counts; 1 by default.
-        validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
-            Validation rows; else part of the rows, or on few rows cross-fitting.
-        groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row: whole groups fit or validate, errors are
-            those of groups, and so is a guarantee.
-        time : array-like of shape (n,), optional
-            Numbers or dates: the earlier rows fit and the last fifth validates.
+        X, y, sample_weight, validation, groups, time
+            As for :meth:`StagedCascade.fit`.
 
         Returns
         -------
@@ -179,7 +164,7 @@ class TrainedClassifier(BudgetedClassifier):
         calibration: Table | None,
         first: int,
     ) -> None:
-        """Settle with requests of features, or of the window's columns, those from `first` on.
+        """Settle with requests of features or of the window's columns, those from `first` on.
 
         Requests carry what costs less at the operating point on validation rows, or within a budget
         is right more often; calibration rows have no part in the choice.

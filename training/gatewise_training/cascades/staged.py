@@ -1,8 +1,4 @@
-"""StagedCascade: stages on growing feature sets before the high-cost model.
-
-The recommended default. Feature sets grow from the cheapest useful one; on each set the best of
-several model families answers if its margin is wide enough, else the next stage runs.
-"""
+"""StagedCascade: stages on growing feature sets before the high-cost model; the default."""
 
 from __future__ import annotations
 
@@ -19,11 +15,7 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import (
-    FamilySelection,
-    FeatureSet,
-    SelectedStage,
-)
+from gatewise_training.cascades.family_selection import FamilySelection, FeatureSet, SelectedStage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
@@ -56,6 +48,9 @@ ROWS_A_STAGE = 50
 class StagedCascade(TrainedCascade):
     """Cheap stages first, each on more features; hard instances go to the cloud.
 
+    On each feature set the best of several model families answers if its margin is wide enough;
+    else the next stage runs.
+
     Parameters
     ----------
     high_cost_model : classifier, ONNX file, function, or None
@@ -67,18 +62,16 @@ class StagedCascade(TrainedCascade):
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     blocks : sequence of Block, optional
-        Features are computed from windows of a signal, or pictures (:mod:`gatewise_signals`): rows
-        are then arrays of shape (n, samples, channels), say, and the prices are the blocks'.
-        Blocks without a price are measured at the fit, on this machine, in microseconds. Windows
-        may also be a list of arrays or DataFrames of equal length, or a DataFrame with an index
-        (instance, time).
+        Compute features from windows of a signal, or pictures (:mod:`gatewise_signals`), at the
+        blocks' prices; one without a price is measured at the fit, in microseconds. Rows are arrays
+        of shape (n, samples, channels), say, a list of arrays or DataFrames of equal length, or a
+        DataFrame with an index (instance, time).
     high_cost_input : {"features", "window", "cheaper"}, default "features"
-        Beside blocks: what the high-cost model reads. Of windows it is a classifier of flattened
-        windows, or an ONNX graph that takes windows in their shape; a request carries the raw
-        window, in its type, and no block is computed for it. Of at most 128 KiB, or a device
-        refuses the bundle. With "cheaper" the model reads features, and requests carry what costs
-        less at the operating point on validation rows, with the blocks that are not computed by
-        then: the features, or the window, of which a worker computes them.
+        Beside blocks: what the high-cost model reads. A model of windows takes them flattened, as
+        an ONNX graph in their shape; a request carries the raw window, in its type (at most 128
+        KiB), and no block is computed for it. With "cheaper" the model reads features, and requests
+        carry what costs less at the operating point on validation rows: the features, or the
+        window, of which a worker computes them.
     channels_first : bool, default False
         Beside blocks: arrays have shape (n, channels, samples), as sktime's numpy3D. Devices take
         (samples, channels) all the same.
@@ -88,60 +81,59 @@ class StagedCascade(TrainedCascade):
         Mean cost per instance that may be spent.
     max_loss : float, or mapping of class label to float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss. By class,
-        ``{"fault": 0.05}``: the high-cost model's recall of the class less the system's, both on
-        the rows of that class, is at most this; the key None bounds the loss of all rows.
+        ``{"fault": 0.05}``: the most that the system's recall of the class may fall below the
+        high-cost model's; the key None bounds the loss of all rows.
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
     min_recall, min_precision : mapping of class label to float, optional
         Beside these: least recall and precision of classes, ``{"fault": 0.9}``.
     class_weight : mapping of class label to float, or "balanced", optional
         What a row of each class counts in fits, thresholds and frontier; accuracies are then
-        weighted, and called so. Balanced: each class counts as much as any other. A fitted
-        `high_cost_model` stays as it is.
+        weighted, and called so. Balanced: all classes count alike. A fitted `high_cost_model` stays
+        as it is.
     guarantee : float, optional
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
-        `min_recall` and `min_precision`, shall hold on new instances; rows are then set aside to
-        certify it (:mod:`gatewise_training.operating_points.guarantee`).
+        `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
+        (:mod:`gatewise_training.operating_points.guarantee`).
     max_exit_loss : float, optional
-        Beside these, with a `guarantee`: of the new instances that are answered by a stage or one
-        before it, at most so large a share is lost against the high-cost model, net of those that
-        only the stages get right; for all stages at once.
+        With a `guarantee`: the largest share of the new instances answered up to any stage that is
+        lost against the high-cost model, net of those that only the stages get right.
     acquisition : {"stage", "node"}
-        Whether an instance that visits a stage acquires all features of the stage, or node by
-        node those on the paths that it takes through the stage's trees (CEGB, NIPS 2017, section
-        3). The second is cheaper, and takes boosted trees only, whatever `families` and `effort`.
+        Whether an instance that visits a stage acquires all of its features, or node by node those
+        on its paths through the stage's trees (CEGB, NIPS 2017, section 3). The second is cheaper,
+        and takes boosted trees only, whatever `families` and `effort`.
     tiers : sequence or mapping, optional
-        Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
-        this order; stages behind its end run where the last one does. A mapping gives the number
-        that run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
+        Where stages run: the tier of each, "device", "gateway" or "cloud", in this order (further
+        stages run where the last one does), or the number on each tier,
+        ``{"device": 3, "gateway": None}``. All on the device by default.
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
-        Time for the search. On more than 5,000 rows, and where most features come free with
-        others (blocks), low and normal try every model family on some feature sets only. Low
-        leaves forward selection out, but for blocks, where it takes the penalty's place.
+        Time for the search. On more than 5,000 rows, and where features come in blocks, low and
+        normal try every model family on some feature sets only. Low leaves forward selection out,
+        but for blocks, where it takes the penalty's place.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
         boosting alone is tried.
     max_bytes : int, optional
-        Bytes that a small device keeps of its stages, all of them together. Which stages, and how
-        many trees of how many leaves, is chosen on validation rows.
+        Bytes that a device keeps of all its stages together. Which stages, and how many trees of
+        how many leaves, is chosen on validation rows.
     max_instance_cost : float, optional
-        The most that any one instance may cost, whatever its values: no operating point has a way
-        that costs more (features of all stages on it, the high-cost model's, the price of an
-        offload). `budget` bounds the mean, this every instance, on devices too.
+        The most that any one instance may cost, whatever its values: features of all stages on its
+        way, the high-cost model's, the price of an offload. `budget` bounds the mean, this every
+        instance, on devices too.
     packed_as : {"c99", "onnx"}
         What `max_bytes` and an operating point's `bytes` count: the tables of :func:`.to_c`, in
         float form, or the stages' files in a bundle of this one operating point.
     max_stage_bytes, max_trees : int, optional
-        Bounds of a stage: size of its flat arrays, and its trees. They hold on every tier.
+        Bounds of a stage, on every tier: size of its flat arrays, and its trees.
     first_stages : sequence, default ()
         Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
-        pairs of one and the columns that it reads, by name or number (all by default, or those of
+        pairs of one and the columns that it reads, by name or number (by default all, or those of
         the table that it was fitted on). Nothing is refitted; without `validation=`, clones of a
         classifier measure it, and what cannot be cloned must not have seen the rows. The frontier
-        also has points without them, where they are not worth what they acquire.
+        also has points without them.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
     random_state : int, RandomState or None
@@ -155,21 +147,20 @@ class StagedCascade(TrainedCascade):
     ----------
     stages_ : tuple of Stage
     families_ : tuple of str
-        The family each stage took: the one that is least wrong where it is sure.
+        The family of each stage.
     frontier_, operating_point_, high_cost_model_
         And more, as for all cascades: see ``BudgetedModel`` and ``BudgetedClassifier``.
 
     Notes
     -----
-    Each stage stops where its margin clears a threshold. Thresholds are tuned jointly for the
-    exact mean cost, along the whole frontier (:mod:`.thresholds`).
+    Thresholds are tuned jointly for the exact mean cost, along the whole frontier
+    (:mod:`.thresholds`).
 
-    An instance leaves the device in one request, whoever answers it then. It pays for the features
-    that the request carries (those of all stages beyond the device and of the high-cost model),
-    the request and its bytes; where stages run on a gateway, the price of its work; and the
-    cloud's evaluation only if the high-cost model answers (:func:`gatewise.tiers.cascade_costs`).
-    ``offload`` is about the high-cost model alone. The frontier's bytes and trees are those on
-    the device.
+    An instance leaves the device in one request. It pays for the features that the request carries
+    (those of all stages beyond the device and of the high-cost model), the request and its bytes,
+    a gateway's work where stages run there, and the cloud's evaluation only if the high-cost model
+    answers (:func:`gatewise.tiers.cascade_costs`). ``offload`` is about the high-cost model alone.
+    The frontier's bytes and trees are those on the device.
 
     Examples
     --------
@@ -284,7 +275,14 @@ class StagedCascade(TrainedCascade):
             pairs = list(zip(fitted.stages, place(self.tiers, len(fitted.stages)), strict=True))
             for stage, tier in pairs:
                 known.setdefault((stage, tier), _on_tier(stage, tier))
-            placed.append(_with_stages(fitted, tuple(known[pair] for pair in pairs)))
+            stages, acquired = tuple(known[pair] for pair in pairs), fitted.acquired
+            if acquired is not None:  # beyond the device all rows acquire the same features
+                n = acquired[0].shape[-1]
+                acquired = tuple(
+                    mask if stage.on_device else stage.at_most(n)
+                    for mask, stage in zip(acquired, stages, strict=True)
+                )
+            placed.append(replace(fitted, stages=stages, acquired=acquired))
         return placed
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
@@ -344,15 +342,3 @@ def _behind(
 def _on_tier(stage: Stage, tier: Tier) -> Stage:
     """The stage on a tier; beyond the device its features come with the request, all of them."""
     return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")
-
-
-def _with_stages(fitted: FittedStages, stages: tuple[Stage, ...]) -> FittedStages:
-    """The same stages on other tiers: beyond the device all rows acquire the same features."""
-    acquired = fitted.acquired
-    if acquired is not None:
-        n = acquired[0].shape[-1]
-        acquired = tuple(
-            mask if stage.on_device else stage.at_most(n)
-            for mask, stage in zip(acquired, stages, strict=True)
-        )
-    return replace(fitted, stages=stages, acquired=acquired)
