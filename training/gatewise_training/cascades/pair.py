@@ -20,7 +20,7 @@ from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.learned_gate import with_learned_gate
-from gatewise_training.data.input_checks import Constraints, check_costs
+from gatewise_training.data.input_checks import Constraints, check_costs, feature_names
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.given_graph import FormedGraph
@@ -46,12 +46,12 @@ TOGETHER = 256
 class PairCascade(CascadeClassifier):
     """Two given models of any kind; instances with a narrow low-cost margin are offloaded.
 
-    Nothing is refitted. From rows that neither model was trained on, labelled or not, a threshold
-    on the low-cost model's margin is learned: the difference of its two largest margins, or of a
-    binary model their absolute value. Half of the rows, drawn at random, choose the thresholds; the
-    other half, which no choice has seen, state the figures of each, so that these hold on new rows:
-    cost, offload rate, accuracy and its exact (Clopper-Pearson) 95 % interval. Without labels,
-    accuracy is the agreement with the high-cost model, and ``operating_point_.measured`` says so.
+    Nothing is refitted. On rows that neither model was trained on, labelled or not, a threshold is
+    learned on the difference of the low-cost model's two largest margins, or of a binary model on
+    the absolute value of its margin. Half of the rows, drawn at random, choose the thresholds; the
+    other half state the figures of each: cost, offload rate, accuracy and its exact
+    (Clopper-Pearson) 95 % interval, which hold on new rows. Without labels, accuracy is the
+    agreement with the high-cost model, and ``operating_point_.measured`` says so.
 
     Parameters
     ----------
@@ -65,24 +65,23 @@ class PairCascade(CascadeClassifier):
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
     gate : {"threshold", "learned"}, default "threshold"
-        Learned: boosted trees on the low-cost model's margins (and `gate_features`) find the
-        instances that it gets wrong and the high-cost model right: Adapt's gate with the low-cost
-        model fixed. Two fifths of the rows fit it, a fifth choose thresholds, the rest state
-        figures. It pays from a few thousand rows on; not for forests and boosted trees.
+        Learned: Adapt's gate with the low-cost model fixed. Boosted trees on the low-cost model's
+        margins (and `gate_features`) find the instances that it gets wrong and the high-cost model
+        right. Two fifths of the rows fit it, a fifth choose thresholds, the rest state figures. It
+        pays from a few thousand rows on; not for forests and boosted trees.
     gate_features : array-like of str or int, default ()
         Values of the flat instance that a learned gate reads, too, by name or number.
     encoding : {"jpeg"}, optional
         Instances are images of uint8 that devices may be given as JPEG files: they decode them for
         the low-cost model and send the files as they are.
     feature_costs : FeatureCosts, optional
-        Prices of an instance's values. By default all are one group, of price 1: an instance is
-        acquired as a whole.
+        Prices of an instance's values; by default 1 for all of them together.
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
     budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost
         As for :class:`StagedCascade`.
     guarantee, max_exit_loss
-        As for :class:`StagedCascade`. A guarantee is certified on the rows that state figures.
+        As for :class:`StagedCascade`; certified on the rows that state figures.
     random_state : int, RandomState or None
         Of the choice of these rows.
     allow_missing : bool, default False
@@ -198,8 +197,7 @@ class PairCascade(CascadeClassifier):
             outputs = stage.margins(x)
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
-            acquired = stage.acquired(x[rows])
-            ones = np.ones(len(rows))
+            acquired, ones = stage.acquired(x[rows]), np.ones(len(rows))
             return self._record(
                 (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows],
                 splitter=splitter.take(rows),
@@ -244,11 +242,10 @@ class PairCascade(CascadeClassifier):
         """Pick a threshold by what it did on the rows that chose it; take its stated figures."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
-            tuned = self._tuned
-            if self.max_bytes_ is not None:
-                tuned = tuned.within_bytes(self.max_bytes_)
-            most = self.max_instance_cost_
-            point = self.calibration_.certify(tuned, bounds, most, **wanted)
+            tuned, most = self._tuned, self.max_bytes_
+            if most is not None:
+                tuned = tuned.within_bytes(most)
+            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **wanted)
             return replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
 
@@ -308,19 +305,16 @@ class PairCascade(CascadeClassifier):
 
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
         """Take the rows that say what an instance is."""
-        names = [str(c) for c in X.columns] if hasattr(X, "columns") else None
+        names = [str(c) for c in getattr(X, "columns", ())]
         spec, x = InstanceSpec.of_rows(X)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
         self.instance_ = replace(spec, encoding=self.encoding)
         self.n_features_in_ = x.shape[1]
-        if names is not None:
+        self.__dict__.pop("feature_names_in_", None)
+        if names:
             self.feature_names_in_ = np.asarray(names, object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        plain = len(spec.shape) == 1
-        default = [f"x{k}" for k in range(x.shape[1])] if plain else spec.names
-        self.feature_names_ = tuple(names or default)
+        self.feature_names_ = feature_names(self) if len(spec.shape) == 1 else tuple(spec.names)
         return x
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
