@@ -2,9 +2,9 @@
 
 On small data each feature set tries every family. On large data, and where the shape of trees is
 searched within a bound of size, only some sets, the probes, do; the sets between try the families
-selected beside them, which hardly ever differ and take half the time. And a family that is far
-worse on two probes, a cheap one and the costliest, is not tried on the others. On many rows all
-this happens on some of them, and what is selected is fitted on all.
+selected beside them, which takes half the time. A family that is far worse on two probes, a cheap
+one and the costliest, is not tried on the others. On many rows all this happens on some of them,
+and what is selected is fitted on all.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ TRIAL_ROWS = 20_000
 
 FeatureSet = tuple[int, ...]
 
-
 N_SUBSETS = 8
 """Nested feature sets of a single model, by default."""
 
@@ -56,22 +55,20 @@ class SelectedStage:
 
 @dataclass(frozen=True, eq=False)
 class FamilySelection:
-    """Fits every family that is worth trying on feature sets, and keeps the best of each set.
+    """Fits of the families that are worth trying on each feature set, and the best of each set.
 
-    On large data, and where features come in blocks (sets are then many columns), every `probe`-th
-    set tries all families. ``report(done, total)`` is called as fits are done; `best` and `regrets`
-    hold what was found so far; sets with a `best` stage already are not fitted. `too_large` are the
-    sizes of stages that are not within the bounds.
+    ``report(done, total)`` is called as fits are done.
     """
 
     problem: Problem
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
-    probe: int = 3
+    probe: int = 3  # every so many sets try all families, on large data and with blocks
+    # found so far; sets with a best stage are not fitted again
     best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
-    too_large: list[int] = field(default_factory=list)
+    too_large: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
         """Find the best stage for each set; a set on which none fits the bounds is left out."""

@@ -66,19 +66,19 @@ def fit_lazy_stages(problem: Problem, *, n_stages: int, bounds: Bounds) -> Fitte
     fit = _StagesFit(problem, bounds, tuple(schedule), prices)
     problem.report(n_stages, 3 * n_stages, "fitting stages")
     parallel = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")
-    folds = list(parallel(joblib.delayed(fit.fold)(rows, unseen) for rows, unseen in plan.folds))
+    folds = parallel(joblib.delayed(fit.fold)(rows, unseen) for rows, unseen in plan.folds)
+    fitted, rounds, outputs, acquired = zip(*folds, strict=True)
     problem.report(2 * n_stages, 3 * n_stages, "fitting stages")
-    if len(folds) == 1:
-        final = folds[0].stages
-    else:
-        final, _ = fit.run(plan.fit_rows, None, np.mean([f.rounds for f in folds], axis=0))
+    final = fitted[0]
+    if len(fitted) > 1:
+        final, _ = fit.run(plan.fit_rows, None, np.mean(rounds, axis=0))
     kept = [s for s, stage in enumerate(final) if stage.n_trees and bounds.admit(stage)]
     if not kept:
         return None
     return FittedStages(
         tuple(final[s] for s in kept),
-        tuple(np.concatenate([f.outputs[s] for f in folds]) for s in kept),
-        tuple(np.concatenate([f.acquired[s] for f in folds]) for s in kept),
+        tuple(np.concatenate([of_fold[s] for of_fold in outputs]) for s in kept),
+        tuple(np.concatenate([of_fold[s] for of_fold in acquired]) for s in kept),
     )
 
 
@@ -137,16 +137,6 @@ class _PriceSearch:
 
 
 @dataclass(frozen=True, eq=False)
-class _FoldFit:
-    """Stages of one fold, and what they give and acquire on its validation rows."""
-
-    stages: list[Stage]
-    rounds: list[int]
-    outputs: list[NDArray[np.float32]]
-    acquired: list[Acquired]
-
-
-@dataclass(frozen=True, eq=False)
 class _StagesFit:
     """Settings of the stages' fits, on one fold or on all rows."""
 
@@ -155,12 +145,13 @@ class _StagesFit:
     strengths: tuple[float, ...]
     prices: NDArray[np.float64]
 
-    def fold(self, rows: Rows, unseen: Rows) -> _FoldFit:
+    def fold(
+        self, rows: Rows, unseen: Rows
+    ) -> tuple[list[Stage], list[int], list[NDArray[np.float32]], list[Acquired]]:
+        """Get the stages of one fold, and what they give and acquire on its validation rows."""
         stages, rounds = self.run(rows, unseen, None)
         x = np.ascontiguousarray(self.problem.plan.x[unseen])
-        return _FoldFit(
-            stages, rounds, [s.margins(x) for s in stages], [s.acquired(x) for s in stages]
-        )
+        return stages, rounds, [s.margins(x) for s in stages], [s.acquired(x) for s in stages]
 
     def run(
         self, rows: Rows, unseen: Rows | None, rounds: NDArray[np.float64] | None

@@ -21,44 +21,19 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """What one stage, or the high-cost model, did with an instance.
+    """What one stage, or the high-cost model, did with an instance."""
 
-    Attributes
-    ----------
-    name : str
-        ``stage 0``, ..., or ``high-cost model``.
-    model : str
-        What it is, as "35 trees".
-    tier : str
-        Where it runs.
-    acquired : tuple of str
-        Features that it acquired and no stage before.
-    price : float
-        What that cost, and what leaving the device there cost.
-    label : object
-        Its answer, right or not.
-    probability : float
-        Of that label.
-    score, threshold : float or None
-        The stop score, and the threshold that it had to reach; None of the high-cost model, and
-        of a threshold that never stops.
-    stopped : bool
-        Whether the answer is this one.
-    blocks : tuple of str
-        Labels of the blocks of these features, where they are computed from a signal.
-    """
-
-    name: str
-    model: str
+    name: str  # "stage 0", ..., or "high-cost model"
+    model: str  # what it is, as "35 trees"
     tier: str
-    acquired: tuple[str, ...]
-    price: float
-    label: Any
-    probability: float
-    score: float | None
-    threshold: float | None
-    stopped: bool
-    blocks: tuple[str, ...] = ()
+    acquired: tuple[str, ...]  # features that it acquired and no stage before
+    price: float  # of these, and of leaving the device
+    label: Any  # its answer, right or not
+    probability: float  # of that label
+    score: float | None  # the stop score; None of the high-cost model
+    threshold: float | None  # that the score had to reach; None never stops
+    stopped: bool  # whether the answer is this one
+    blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
     @property
     def why(self) -> str:
@@ -86,31 +61,15 @@ class ExplainedStage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an instance got its answer; prints as a few lines.
-
-    Attributes
-    ----------
-    label : object
-    probability : float
-        Of the label.
-    stage : int
-        That answered; the number of stages: the high-cost model.
-    n_stages : int
-    cost : float
-        In all, in the unit of the feature costs.
-    cost_of_offload : float or None
-        What an offloaded instance costs; None without a high-cost model.
-    steps : tuple of ExplainedStage
-        Those that the instance came by, in order.
-    """
+    """Why an instance got its answer; prints as a few lines."""
 
     label: Any
     probability: float
-    stage: int
+    stage: int  # that answered; the number of stages: the high-cost model
     n_stages: int
-    cost: float
-    cost_of_offload: float | None
-    steps: tuple[ExplainedStage, ...]
+    cost: float  # in all, in the unit of the feature costs
+    cost_of_offload: float | None  # of an offloaded instance; None without a high-cost model
+    steps: tuple[ExplainedStage, ...]  # those that the instance came by, in order
 
     @property
     def offloaded(self) -> bool:
@@ -120,13 +79,12 @@ class Explanation:
     @property
     def headline(self) -> str:
         """The answer, by which model, at which cost."""
-        if self.offloaded:
-            who = "the high-cost model"
-        else:
-            who = f"stage {self.stage} (of {self.n_stages})"
+        who = "the high-cost model"
         saved = ""
-        if self.cost_of_offload is not None and not self.offloaded:
-            saved = f" (offloaded: {self.cost_of_offload:.4g})"
+        if not self.offloaded:
+            who = f"stage {self.stage} (of {self.n_stages})"
+            if self.cost_of_offload is not None:
+                saved = f" (offloaded: {self.cost_of_offload:.4g})"
         return (
             f"{str(self.label)!r} with probability {self.probability:.3f}, answered by {who}; "
             f"cost {self.cost:.4g}{saved}"
@@ -187,22 +145,35 @@ def explain(system: Any, x: Any) -> Explanation:
     stages, thresholds = system.stages_, system.operating_point_.thresholds
     acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in stages]
     by_exit = np.asarray(system._exit_costs(acquired, [s.tier for s in stages])).reshape(-1)
-    has_cloud = system.high_cost_model_ is not None
+    f0 = system.high_cost_model_
     known, paid, steps = np.zeros(len(acquired[0]), bool), 0.0, []
+
+    def step(
+        model: str, reads: NDArray[np.bool_], index: int, chances: NDArray[np.float64], **more: Any
+    ) -> ExplainedStage:
+        names = tuple(system.feature_names_[k] for k in np.flatnonzero(reads & ~known).tolist())
+        words, label = named(system, names), system.classes_[index]
+        return ExplainedStage(
+            model=model,
+            acquired=names,
+            label=label.item() if hasattr(label, "item") else label,  # as Python has it
+            probability=float(chances[index]),
+            blocks=() if words is names else tuple(words),
+            **more,
+        )
+
     for s, (stage, limit) in enumerate(zip(stages, thresholds, strict=True)):
         margins, score = split(stage.margins(row), stage.score)
-        last = not has_cloud and s == len(stages) - 1
-        chance, index = probabilities(margins, stage.link)[0], int(labels(margins)[0])
-        stopped = bool(stops(score, limit)[0]) or last
+        stopped = bool(stops(score, limit)[0]) or (f0 is None and s == len(stages) - 1)
         steps.append(
-            ExplainedStage(
+            step(
+                stage.model_name,
+                acquired[s],
+                int(labels(margins)[0]),
+                probabilities(margins, stage.link)[0],
                 name=f"stage {s}",
-                model=stage.model_name,
                 tier=stage.tier,
-                **_names(system, acquired[s] & ~known),
                 price=float(by_exit[s]) - paid,
-                label=_plain(system.classes_[index]),
-                probability=float(chance[index]),
                 score=float(score[0]),
                 threshold=None if limit is None else float(limit),
                 stopped=stopped,
@@ -212,7 +183,20 @@ def explain(system: Any, x: Any) -> Explanation:
         if stopped:
             break
     if not steps[-1].stopped:
-        steps.append(_high_cost_step(system, row, known, float(by_exit[-1]) - paid))
+        steps.append(
+            step(
+                high_cost_name(f0),
+                system.feature_costs_.mask(f0.asked),
+                int(f0.labels(row)[0]),
+                f0.predict_proba(row)[0],
+                name="high-cost model",
+                tier="cloud",
+                price=float(by_exit[-1]) - paid,
+                score=None,
+                threshold=None,
+                stopped=True,
+            )
+        )
         paid = float(by_exit[-1])
     end = steps[-1]
     return Explanation(
@@ -221,37 +205,6 @@ def explain(system: Any, x: Any) -> Explanation:
         stage=len(stages) if end.score is None else len(steps) - 1,
         n_stages=len(stages),
         cost=paid,
-        cost_of_offload=float(by_exit[-1]) if has_cloud else None,
+        cost_of_offload=None if f0 is None else float(by_exit[-1]),
         steps=tuple(steps),
     )
-
-
-def _high_cost_step(
-    system: Any, row: NDArray[np.float32], known: NDArray[np.bool_], price: float
-) -> ExplainedStage:
-    f0 = system.high_cost_model_
-    index, chances = int(f0.labels(row)[0]), f0.predict_proba(row)[0]
-    asked = system.feature_costs_.mask(f0.asked)
-    return ExplainedStage(
-        name="high-cost model",
-        model=high_cost_name(f0),
-        tier="cloud",
-        **_names(system, asked & ~known),
-        price=price,
-        label=_plain(system.classes_[index]),
-        probability=float(chances[index]),
-        score=None,
-        threshold=None,
-        stopped=True,
-    )
-
-
-def _names(system: Any, chosen: NDArray[np.bool_]) -> dict[str, tuple[str, ...]]:
-    names = tuple(system.feature_names_[k] for k in np.flatnonzero(chosen).tolist())
-    words = named(system, names)
-    return {"acquired": names, "blocks": () if words is names else tuple(words)}
-
-
-def _plain(label: Any) -> Any:
-    """A label as Python has it."""
-    return label.item() if hasattr(label, "item") else label

@@ -47,10 +47,7 @@ class FrontierDisplay:
         FrontierDisplay
             With `ax_` and `figure_`.
         """
-        display = cls(
-            system.frontier_,
-            name=type(system).__name__ if name is None else name,
-        )
+        display = cls(system.frontier_, name=type(system).__name__ if name is None else name)
         return display.plot(ax=ax, active=system.operating_point_)
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
