@@ -1,7 +1,7 @@
 """A given ONNX classifier over flat rows: the form of its outputs, its margins and its answers.
 
-Graphs come in many forms: labels and probabilities (skl2onnx), probabilities alone, logits alone
-(networks), labels alone. The form is found by running some rows, or given.
+It may give labels and probabilities (skl2onnx), probabilities, logits (networks) or labels alone.
+The form is found by running some rows, or given.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class FormedGraph:
     # -- reading ---------------------------------------------------------------------------
 
     def _found_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
-        """Find out on some rows what the outputs are; the form without names, and the outputs."""
+        """Find the form, without names, on some rows; get it and the outputs."""
         try:
             session = open_session(self.content)
             values = session.run(None, {"x": x})
@@ -240,16 +240,12 @@ class FormedGraph:
 
 def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
     """Whether rows run alone give what they give in a batch."""
-    for i, one in enumerate(alone):
-        row = values[i : i + 1]
-        if one.shape != row.shape:
-            return False
-        if row.dtype.kind == "f":
-            if not np.allclose(row, one, rtol=1e-3, atol=1e-4, equal_nan=True):
-                return False
-        elif not (row == one).all():
-            return False
-    return True
+    if any(one.shape != values[:1].shape for one in alone):
+        return False
+    found, batch = np.concatenate(alone), values[: len(alone)]
+    if batch.dtype.kind == "f":
+        return np.allclose(batch, found, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return bool((batch == found).all())
 
 
 def _kind(scores: NDArray[np.float32]) -> Scores:

@@ -1,7 +1,7 @@
-"""Given ONNX files as graphs over rows of numbers, which nodes can be put behind.
+"""Given ONNX files as graphs over rows of numbers, behind which nodes can be put.
 
 What is inside stays as it is. Nodes before it bring a row of values into the shape and type of its
-input; what others append turns its outputs into those that a stage or a worker has.
+input; nodes behind it turn its outputs into those of a stage or a worker.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Bytes of stages as a device keeps them: as tables of C99, or as the files of a bundle.
 
-Sizes are bounds, and close ones: a device never keeps more. With a bundle's sample, its manifest
-and the code beside them, models are what grows.
+Sizes are close upper bounds. A bundle's sample, its manifest and the code are not counted.
 """
 
 from __future__ import annotations
@@ -123,19 +122,15 @@ def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> in
     if isinstance(model, TreeEnsemble):
         n_inner = int((model.feature >= 0).sum())
         values = model.n_outputs if (model.output < 0).any() else 1
+        leaf = 4 if byte_leaves(model.value[model.feature < 0]) is None else 1
         return (
             (model.n_trees + 1) * start
             + max(n_inner, 1) * (key + test + skip)
-            + _leaf_bytes(model) * values * (model.n_nodes - n_inner)
+            + leaf * values * (model.n_nodes - n_inner)
             + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )
     return _numbers(model)
-
-
-def _leaf_bytes(trees: TreeEnsemble) -> int:
-    """Bytes of a leaf's value in C."""
-    return 4 if byte_leaves(trees.value[trees.feature < 0]) is None else 1
 
 
 def _numbers(model: LinearModel | KernelModel) -> int:
