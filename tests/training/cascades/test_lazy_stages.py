@@ -1,4 +1,4 @@
-"""Cascades that acquire node by node: costs counted on every tree by hand."""
+"""Cascades that acquire node by node; `test_base` counts their costs on every tree by hand."""
 
 from __future__ import annotations
 
@@ -12,67 +12,25 @@ from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.methods import make
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
-from tests.support.prices import price_of
-from tests.support.tree_walks import priced, stage_columns, thirds
+from tests.support.tree_walks import priced, thirds
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
 
-def data(binary):
-    return thirds(load_breast_cancer if binary else load_wine)
-
-
 @pytest.fixture(scope="module", params=[True, False], ids=["binary", "classes"])
 def fitted(request, make_once):
-    X, y, X_test, y_test = data(request.param)
+    X, y, X_test, _ = thirds(load_breast_cancer if request.param else load_wine)
     f0 = LogisticRegression(max_iter=10_000)
     system = StagedCascade(
         f0, priced(X.shape[1]), cloud_prices=CloudPrices(request=1.5), acquisition="node",
         n_stages=4, max_loss=0.02, random_state=0,
     )  # fmt: skip
     name = f"lazy-stages-{request.param}"
-    return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
-
-
-def counted_rows(system, X, accounting="union"):
-    """Costs and exits of each row, counted without any of the library's arrays of costs."""
-    costs, point, f0 = system.feature_costs_, system.operating_point_, system.high_cost_model_
-    bills, exits = [], []
-    for row in X:
-        acquired = set()
-        for s, (stage, threshold) in enumerate(zip(system.stages_, point.thresholds, strict=True)):
-            acquired |= stage_columns(stage, row)
-            score = stage.run(row[None])[1][0]
-            if threshold is not None and score >= np.float32(threshold):
-                bills.append(price_of(costs, acquired))
-                exits.append(s)
-                break
-        else:
-            every = set(f0.features.tolist())
-            bills.append(
-                price_of(costs, every | acquired if accounting == "union" else every) + 1.5
-            )
-            exits.append(len(system.stages_))
-    return np.array(bills), np.array(exits)
-
-
-def test_costs_and_exits_are_those_of_a_walk_through_every_tree(fitted):
-    system, X, _ = fitted
-    points = {p.thresholds: p for p in system.frontier_.points}
-    some = list(points.values())[:: max(1, len(points) // 4)]
-    seen = set()
-    for point in some:
-        moved = system.at(budget=point.cost)
-        for accounting in ("union", "paper"):
-            bills, exits = counted_rows(moved, X[:60], accounting)
-            np.testing.assert_array_equal(moved.exit_stage(X[:60]), exits)
-            np.testing.assert_allclose(moved.cost(X[:60], accounting), bills, rtol=1e-12)
-            seen |= set(exits.tolist())
-    assert len(seen) > 1  # not all rows took one way
+    return make_once(name, lambda _: system.fit(X, y)), X_test
 
 
 def test_rows_pay_less_than_for_whole_stages(fitted):
-    system, X, _ = fitted
+    system, X = fitted
     costs, used = system.feature_costs_, np.zeros(X.shape[1], bool)
     for stage in system.stages_:
         assert stage.acquisition == "node"
@@ -91,7 +49,7 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
 
 
 def test_own_validation_rows_are_charged_exactly():
-    X, y, X_test, y_test = data(True)
+    X, y, X_test, y_test = thirds()
     f0 = LogisticRegression(max_iter=10_000).fit(X, y)
     system = make("staged-lazy", high_cost_model=f0, n_stages=4, random_state=0)
     assert system.acquisition == "node"
@@ -106,7 +64,7 @@ def test_own_validation_rows_are_charged_exactly():
 
 
 def test_missing_values_are_acquired_like_others():
-    X, y, X_test, _ = data(True)
+    X, y, X_test, _ = thirds()
     rng = np.random.default_rng(0)
     X, X_test = (np.where(rng.random(x.shape) < 0.1, np.nan, x).astype(np.float32)
                  for x in (X, X_test))  # fmt: skip

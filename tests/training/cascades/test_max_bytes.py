@@ -86,23 +86,18 @@ def test_stages_share_thresholds_and_each_part_is_bounded() -> None:
     assert sizes.total([], free_thresholds=9) == 0
 
 
-def test_without_a_bound_of_size_families_are_as_they_are() -> None:
-    for bounds in (Bounds(), Bounds(trees=9)):
-        given = shaped(("boosting", "linear"), bounds, 1000, 2, 5)
-        assert given == {"boosting": ("boosting", bounds), "linear": ("linear", bounds)}
-
-
 @pytest.mark.parametrize("size", [500, 4_000, 64_000])
 def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
     x, y = chessboard(400)
     problem = problem_of(x, y)
-    kinds = shaped(("boosting", "linear"), Bounds(packed_bytes=size), 400, 2, 2)
+    families = ("boosting", "linear")
+    kinds = shaped(families, Bounds(packed_bytes=size), 400, 2, 2)
     assert len(kinds) > 2
     for family, bounds in list(kinds.values())[:4]:
-        columns = np.arange(2)
-        stage, _ = cross_fitted_stage(problem.plan, family, columns, 2, 0, bounds)
-        assert isinstance(stage, Stage)
+        stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
         assert bounds.admit(stage)
+    unbound = Bounds(trees=9)  # without a bound of size there is one shape
+    assert shaped(families, unbound, 400, 2, 2) == {f: (f, unbound) for f in families}
 
 
 @pytest.mark.slow
@@ -113,11 +108,9 @@ def test_large_trees_are_found_where_small_ones_cannot_do_it() -> None:
     system = gw.StagedCascade(
         f0, max_bytes=3000, n_stages=1, families=("boosting",), max_loss=1.0, random_state=0
     ).fit(x, y, validation=chessboard(800, seed=2))
-    alone = system.chains_
-    best = max(np.mean((s.margins(x_test)[:, 0] > 0) == y_test) for c in alone for s in c)
-    leaves = [(s.model.n_nodes + s.n_trees) / 2 / s.n_trees for c in alone for s in c]
-    assert max(leaves) > 12
-    assert best > 0.8
+    stages = [stage for chain in system.chains_ for stage in chain]
+    assert max((s.model.n_nodes + s.n_trees) / 2 / s.n_trees for s in stages) > 12  # leaves
+    assert max(np.mean((s.margins(x_test)[:, 0] > 0) == y_test) for s in stages) > 0.8
 
 
 def tree(*features: int) -> TreeEnsemble:
@@ -160,11 +153,10 @@ def test_given_stages_count_too() -> None:
     system = ready("staged", X, y, first_stages=[first], max_bytes=6000).fit(X, y)
     assert all(p.bytes <= 6000 for p in system.operating_points_)
     assert f"{system.operating_point_.bytes} bytes" in system.summary()
-    tiers = ready("staged", X, y, max_bytes=2000, tiers={"device": 1, "gateway": None})
-    tiers = tiers.fit(X, y)
-    held = [sum(s.on_device for s in chain) for chain in tiers.chains_]
-    assert max(held) == 1
-    assert all(p.bytes <= 2000 for p in tiers.operating_points_)
+    tiers = {"device": 1, "gateway": None}
+    system = ready("staged", X, y, max_bytes=2000, tiers=tiers).fit(X, y)
+    assert max(sum(s.on_device for s in chain) for chain in system.chains_) == 1
+    assert all(p.bytes <= 2000 for p in system.operating_points_)
 
 
 @pytest.mark.slow
@@ -175,12 +167,8 @@ def test_a_pair_keeps_its_one_model_or_says_what_it_takes() -> None:
     size = pair.operating_point_.bytes
     assert size > 0
     assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
-    for refuse in (
-        lambda: pair.at(max_bytes=size - 1, max_loss=0.5),
-        lambda: gw.PairCascade(low_cost_model=small, high_cost_model=large, max_bytes=size - 1).fit(
-            X, y
-        ),
-    ):
-        with pytest.raises(TooLargeError) as refused:
-            refuse()
-        assert refused.value.smallest == size
+    with pytest.raises(TooLargeError) as moved:
+        pair.at(max_bytes=size - 1, max_loss=0.5)
+    with pytest.raises(TooLargeError) as fitted:
+        pair.set_params(max_bytes=size - 1).fit(X, y)
+    assert moved.value.smallest == fitted.value.smallest == size

@@ -73,15 +73,14 @@ def test_a_million_instances_never_cost_more():
     system = unfitted("staged", X, y, max_instance_cost=9.0, allow_missing=True).fit(X, y)
     at = [system.at(budget=p.cost) for p in system.operating_points_]
     at = list({a.operating_point_.thresholds: a for a in at}.values())
-    over, ways = 0, set()
+    ways = set()
     for seed in range(20):
         x = wild_rows(50_000, seed)
         x[np.random.default_rng(seed).random(x.shape) < 0.02] = np.nan
         chosen = at[seed % len(at)]
         exits = chosen.exit_stage(x)
-        over += np.count_nonzero(paid(chosen, x, exits) > 9.0)
+        assert paid(chosen, x, exits).max() <= 9.0
         ways |= {(seed % len(at), way) for way in np.unique(exits).tolist()}
-    assert over == 0
     assert len(ways) > len(at)
 
 
@@ -154,10 +153,9 @@ def test_two_given_models_keep_a_cap_too():
     pair.fit(x_test, y_test)
     assert {p.max_cost for p in pair.operating_points_} == {1.0, 2.0}
     alone = pair.at(max_instance_cost=1.5)
-    assert not alone.offload(wild_rows(500)).any()
-    refitted = pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)
-    assert {p.max_cost for p in refitted.operating_points_} == {1.0}
-    assert refitted.cost(wild_rows(500)).max() == 1.0
+    for capped in (alone, pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)):
+        assert {p.max_cost for p in capped.operating_points_} == {1.0}
+        assert capped.cost(wild_rows(500)).max() == 1.0
 
 
 def test_small_cases_by_brute_force():
