@@ -19,9 +19,8 @@ CHEAP = [7, 20, 22]
 
 def data():
     X, y = load_breast_cancer(return_X_y=True)
-    X = X.astype(np.float32)
     order = np.random.default_rng(0).permutation(len(X))
-    return X[order], y[order]
+    return X.astype(np.float32)[order], y[order]
 
 
 def staged(first, **settings):
@@ -31,33 +30,26 @@ def staged(first, **settings):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def fitted():
+def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     X, y = data()
-    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:400, CHEAP], y[:400])
-    costs = np.ones(30)
+    new, costs = X[400:], np.ones(30)
     costs[CHEAP] = 0.1
-    return small, staged([(small, CHEAP)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
-
-
-def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(fitted, tmp_path):
-    X, _ = data()
-    small, system = fitted
+    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:400, CHEAP], y[:400])
+    system = staged([(small, CHEAP)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
     assert system.families_[0] == "given"
     np.testing.assert_array_equal(system.stages_[0].features, CHEAP)
-    stopped = system.exit_stage(X[400:]) == 0
+    stopped = system.exit_stage(new) == 0
     assert stopped.mean() > 0.3
     np.testing.assert_array_equal(
-        system.predict(X[400:])[stopped], small.predict(X[400:][:, CHEAP])[stopped]
+        system.predict(new)[stopped], small.predict(new[:, CHEAP])[stopped]
     )
-    np.testing.assert_allclose(system.cost(X[400:])[stopped], 0.3)
+    np.testing.assert_allclose(system.cost(new)[stopped], 0.3)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:32])
-    assert gw.verify(system, bundle, X[400:]).agrees
+    assert gw.verify(system, bundle, new).agrees
     assert bundle.manifest.stages[0].origin == "given"
     with gw.Device(bundle) as device:
-        answer = device.answer(X[400:][stopped][0])
-    assert answer.cost == pytest.approx(0.3)
-    assert answer.stage == 0
+        answer = device.answer(new[stopped][0])
+    assert (answer.cost, answer.stage) == (pytest.approx(0.3), 0)
 
 
 def test_what_a_model_remembers_is_not_counted():
