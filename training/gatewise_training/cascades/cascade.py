@@ -224,12 +224,10 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
             X, y, sample_weight, validation, high_cost_predictions, groups=groups, time=time
         )
 
-    def _with_high_cost_model(
-        self, problem: Problem, table: Table, calibration: Table | None
-    ) -> Problem:
+    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         given = self.high_cost_model
         self._may_have_seen = self._is_given_fitted() and table.validation is None
-        if calibration is not None and self._may_have_seen:
+        if problem.calibration is not None and self._may_have_seen:
             self._check_certified_terms(**self._goal())
         if not self._is_given_fitted():
             if table.high_cost is not None:
@@ -252,16 +250,16 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
         if self.high_cost_input == "window":
             shape = self.signal_input_.shape
         f0 = HighCostModel.given(given, self.classes_, n, names, shape)
-        return self._examined(replace(problem, high_cost_model=f0), table, calibration)
+        return self._examined(replace(problem, high_cost_model=f0), table)
 
     def _is_given_fitted(self) -> bool:
         """Whether the high-cost model is given with nothing to fit, and may have seen the rows."""
         given = self.high_cost_model
         return given is not None and (is_given(given) or is_fitted(given))
 
-    def _examined(self, problem: Problem, table: Table, calibration: Table | None) -> Problem:
+    def _examined(self, problem: Problem, table: Table) -> Problem:
         """Find out what a given model answers on rows that it has not seen."""
-        f0, plan = problem.high_cost_model, problem.plan
+        f0, plan, calibration = problem.high_cost_model, problem.plan, problem.calibration
         assert f0 is not None
         rows, n = plan.validation_rows, len(table.x)
         if table.high_cost is not None:
@@ -278,11 +276,11 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
         if table.validation is not None:
             return problem.answered(*f0.answers(plan.x[rows]))
         if can_be_cloned(self.high_cost_model):
-            return self._examined_by_clones(problem, calibration)
+            return self._examined_by_clones(problem)
         return self._compared(problem)
 
-    def _examined_by_clones(self, problem: Problem, calibration: Table | None) -> Problem:
-        plan = problem.plan
+    def _examined_by_clones(self, problem: Problem) -> Problem:
+        plan, calibration = problem.plan, problem.calibration
         if self.class_weights_ is not None:  # the given model was fitted without them
             plan = replace(plan, weight=plan.weight / self.class_weights_[plan.y])
         try:

@@ -13,6 +13,7 @@ from gatewise.acquisition import Acquired
 from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
+from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -30,6 +31,7 @@ class Problem:
     seed: int
     n_jobs: int | None
     report: Progress  # called as ``report(done, total, what)``
+    calibration: Table | None = None  # calibration rows, where a guarantee is asked for
     high_cost_model: HighCostModel | None = None
     # (n_validation,): its class indices there, from models that have not seen the rows
     high_cost_labels: NDArray[np.int64] | None = None
@@ -70,22 +72,26 @@ class Problem:
 
     def of_high_cost_model(self, first: int) -> Problem:
         """Get the problem of a high-cost model that reads the columns from `first` on."""
-        return replace(self, plan=replace(self.plan, x=_columns(self.plan.x, slice(first, None))))
+        return self._with_columns(slice(first, None))
 
     def with_high_cost_model(self, found: Problem, first: int) -> Problem:
         """Get this problem with the high-cost model, and answers, found on columns from `first`."""
         assert found.high_cost_model is not None
         f0 = replace(found.high_cost_model, features=found.high_cost_model.features + first)
-        return replace(found, plan=self.plan, high_cost_model=f0)
+        plan, costs, aside = self.plan, self.costs, self.calibration
+        return replace(found, plan=plan, costs=costs, calibration=aside, high_cost_model=f0)
 
     def of_stages(self, upto: int, costs: FeatureCosts) -> Problem:
         """Get the problem of stages that read the columns up to `upto`, of these prices."""
-        plan = replace(self.plan, x=_columns(self.plan.x, slice(upto)))
-        return replace(self, plan=plan, costs=costs, high_cost_rows=self.plan.x)
+        part = self._with_columns(slice(upto))
+        return replace(part, costs=costs, high_cost_rows=self.plan.x)
 
-
-def _columns(x: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
-    return np.ascontiguousarray(x[:, columns])
+    def _with_columns(self, columns: slice) -> Problem:
+        plan, aside = self.plan, self.calibration
+        if aside is not None:
+            aside = replace(aside, x=aside.x[:, columns])
+        x = np.ascontiguousarray(plan.x[:, columns])
+        return replace(self, plan=replace(plan, x=x), calibration=aside)
 
 
 @dataclass(frozen=True, eq=False)

@@ -125,20 +125,19 @@ class TrainedClassifier(BudgetedClassifier):
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
         with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
+            costs = self.feature_costs_
             problem = Problem(
-                plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
+                plan, len(table.classes), costs, seed, self.n_jobs, report, calibration
             )
             cheaper = getattr(self, "high_cost_input", None) == "cheaper"
             if first is None:
-                problem = of_stages = self._with_high_cost_model(problem, table, calibration)
+                problem = of_stages = self._with_high_cost_model(problem, table)
             elif cheaper:  # all read the columns before; those from there on may be carried
-                aside = _with_columns(calibration, slice(first))
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
-                of_stages = self._with_high_cost_model(of_stages, table, aside)
-                problem = replace(of_stages, plan=problem.plan, costs=problem.costs)
+                of_stages = self._with_high_cost_model(of_stages, table)
+                problem = problem.with_high_cost_model(of_stages, 0)
             else:  # stages read the columns before, the high-cost model those from there on
-                aside = _with_columns(calibration, slice(first, None))
-                found = self._with_high_cost_model(problem.of_high_cost_model(first), table, aside)
+                found = self._with_high_cost_model(problem.of_high_cost_model(first), table)
                 problem = problem.with_high_cost_model(found, first)
                 of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
             self.high_cost_model_ = problem.high_cost_model
@@ -146,23 +145,17 @@ class TrainedClassifier(BudgetedClassifier):
             candidates = self._within_bytes(problem, candidates)
             report(1, 1, "thresholds")
             if cheaper and first is not None:
-                self._settle_cheaper(problem, candidates, calibration, first)
+                self._settle_cheaper(problem, candidates, first)
             else:
-                self._settle(problem, candidates, calibration)
+                self._settle(problem, candidates)
         warn_of_recall(self)
         return self
 
-    def _with_high_cost_model(
-        self, problem: Problem, table: Table, calibration: Table | None
-    ) -> Problem:
+    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         return problem
 
     def _settle_cheaper(
-        self,
-        problem: Problem,
-        candidates: Sequence[FittedStages],
-        calibration: Table | None,
-        first: int,
+        self, problem: Problem, candidates: Sequence[FittedStages], first: int
     ) -> None:
         """Settle with requests of features or of the window's columns, those from `first` on.
 
@@ -176,23 +169,22 @@ class TrainedClassifier(BudgetedClassifier):
         features.n_features_in_ = first
         features.cloud_prices_ = replace(self.cloud_prices_, item_size=4)
         features._check_costs()
-        aside = _with_columns(calibration, slice(first))
-        ways = [(features, problem.of_stages(first, features.feature_costs_), aside)]
+        ways = [(features, problem.of_stages(first, features.feature_costs_))]
         size = request_bytes(signal.n_values, item_size=self.cloud_prices_.item_size)
         read = [self.feature_names_[k] for k in f0.features]
         if size <= LARGEST_REQUEST and not signal.functions_of(read):
             window = copy.copy(self)
             f0 = replace(f0, carried=np.arange(first, self.n_features_in_))
             window.high_cost_model_ = f0
-            ways.append((window, replace(problem, high_cost_model=f0), calibration))
+            ways.append((window, replace(problem, high_cost_model=f0)))
         merits = []
-        for system, own, _ in ways:
-            system._settle(own, candidates, None)
+        for system, own in ways:
+            system._settle(replace(own, calibration=None), candidates)
             point = system.operating_point_
             merits.append((0.0 if self.budget is None else -point.accuracy, point.cost))
-        system, own, aside = ways[merits.index(min(merits))]
-        if aside is not None:
-            system._settle(own, candidates, aside)
+        system, own = ways[merits.index(min(merits))]
+        if own.calibration is not None:
+            system._settle(own, candidates)
         self.__dict__.update(system.__dict__)
 
     def _weight(self, plan: ValidationSplit, rows: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -253,11 +245,9 @@ class TrainedClassifier(BudgetedClassifier):
             raise TooLargeError("no stage", most, smallest, "allow more")
         return list({part.stages: part for part in parts}.values())
 
-    def _settle(
-        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
-    ) -> None:
+    def _settle(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
         """Tune the thresholds of every candidate; keep those that reach the frontier."""
-        plan, f0 = problem.plan, problem.high_cost_model
+        plan, f0, calibration = problem.plan, problem.high_cost_model, problem.calibration
         rows = plan.validation_rows
         y, weight, reference = plan.y[rows], self._weight(plan, rows), problem.high_cost_labels
         if reference is None:  # without a high-cost model, the last candidate's last stage
@@ -302,10 +292,6 @@ class TrainedClassifier(BudgetedClassifier):
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()
         self._take(self._pick())
-
-
-def _with_columns(table: Table | None, columns: slice) -> Table | None:
-    return None if table is None else replace(table, x=table.x[:, columns])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

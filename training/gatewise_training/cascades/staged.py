@@ -195,11 +195,9 @@ class StagedCascade(TrainedCascade):
         """Model family of each stage of the active operating point."""
         return tuple(family_of(stage) for stage in self.stages_)
 
-    def _with_high_cost_model(
-        self, problem: Problem, table: Table, calibration: Table | None
-    ) -> Problem:
+    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         self._first_stages_are_new = table.validation is not None
-        return super()._with_high_cost_model(problem, table, calibration)
+        return super()._with_high_cost_model(problem, table)
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         own = self._fit_own_stages(problem)

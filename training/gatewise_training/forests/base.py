@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.fitting import SingleModel
-from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
@@ -33,10 +32,8 @@ class ForestModel(SingleModel):
     `grown_`: source of the trees of each candidate on the frontier (:class:`FittedTrees`).
     """
 
-    def _settle(
-        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
-    ) -> None:
-        super()._settle(problem, candidates, calibration)
+    def _settle(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
+        super()._settle(problem, candidates)
         sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
         self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
 
