@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gatewise_training
 from gatewise.errors import InputError
@@ -11,27 +11,21 @@ if TYPE_CHECKING:
     from gatewise_training.cascades.cascade import TrainedCascade
     from gatewise_training.cascades.fitting import TrainedClassifier
 
-_Method = tuple[str, dict[str, Any]]
-
-_CASCADES: dict[str, _Method] = {
-    "staged": ("StagedCascade", {}),
-    "staged-lazy": ("StagedCascade", {"acquisition": "node"}),
-    "adapt-gbrt": ("AdaptGBRT", {}),
-    "adapt-lin": ("AdaptLin", {}),
-    "adapt-lstsq": ("AdaptLstsq", {}),
-    "l1": ("L1Cascade", {}),
-    "confidence": ("ConfidenceCascade", {}),
+_CASCADES = {
+    "staged": "StagedCascade",
+    "staged-lazy": "StagedCascade",
+    "adapt-gbrt": "AdaptGBRT",
+    "adapt-lin": "AdaptLin",
+    "adapt-lstsq": "AdaptLstsq",
+    "l1": "L1Cascade",
+    "confidence": "ConfidenceCascade",
 }
-
-_SINGLE: dict[str, _Method] = {
-    "cegb": ("CEGBClassifier", {}),
-    "budget-forest": ("BudgetForest", {}),
-    "budget-prune": ("BudgetPrune", {}),
-    "greedy-miser": ("GreedyMiser", {}),
+_METHODS = _CASCADES | {  # models without a cloud
+    "cegb": "CEGBClassifier",
+    "budget-forest": "BudgetForest",
+    "budget-prune": "BudgetPrune",
+    "greedy-miser": "GreedyMiser",
 }
-"""Models without a cloud."""
-
-_METHODS = _CASCADES | _SINGLE
 
 
 def names() -> tuple[str, ...]:
@@ -60,11 +54,11 @@ def make(name: str, **params: Any) -> TrainedClassifier:
     """
     if name not in _METHODS:
         raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
-    public_name, settings = _METHODS[name]
-    kind = getattr(gatewise_training, public_name)  # loaded on first use
+    kind = getattr(gatewise_training, _METHODS[name])  # loaded on first use
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")
+    settings = {"acquisition": "node"} if name == "staged-lazy" else {}
     model: TrainedClassifier = kind(**settings | params)
     return model
 
@@ -77,11 +71,8 @@ def cascade(name: str, **params: Any) -> TrainedCascade:
         ...
     gatewise.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
     """
-    from gatewise_training.cascades.cascade import TrainedCascade
-
-    model = make(name, **params)
-    if not isinstance(model, TrainedCascade):
+    if name in _METHODS and name not in _CASCADES:
         raise InputError(
             f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
         )
-    return model
+    return cast("TrainedCascade", make(name, **params))

@@ -114,11 +114,11 @@ def check_training(
     check_classes(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
-    n_classes = len(np.unique(y[seen]))
     validation, splitter = checked_splitter(len(X), groups, time, validation)
     high_cost = None
     if high_cost_predictions is not None:
-        high_cost = _check_predictions(high_cost_predictions, (len(X), n_classes))[seen]
+        shape = len(X), len(np.unique(y[seen]))
+        high_cost = _check_predictions(high_cost_predictions, shape)[seen]
     if not seen.all():
         X, y, weight = X[seen], y[seen], weight[seen]
         behind = np.ones(splitter.n - len(seen), bool)

@@ -17,12 +17,11 @@ def average_precision_at(
 
     A query's documents are ranked by falling score. If the first irrelevant one stands at
     position j <= k the query earns (j - 1) / k, else 1: the measure of BudgetRF (ICML 2015,
-    section 3), BudgetPrune, CEGB and Adapt, not the average of precisions that goes by the
-    same name. A query without any relevant document earns 0.
+    section 3), BudgetPrune, CEGB and Adapt, not the average of precisions of the same name.
 
-    Documents of equal score stand in random order, and the query earns its expectation. That
-    is exact: of a tie of R relevant and I irrelevant documents, t or more relevant ones come
-    first with probability ``C(R, t) / C(R + I, t)``.
+    Documents of equal score stand in random order, and the query earns its exact expectation: of a
+    tie of R relevant and I irrelevant documents, t or more relevant ones come first with
+    probability ``C(R, t) / C(R + I, t)``.
 
     Shapes: `scores` (n,), `relevant` (n,), `qid` (n,).
 

@@ -53,10 +53,9 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
 def neighbour_remark(
     x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
 ) -> str | None:
-    """Say if neighbouring rows are nearly the same, as windows that overlap are; else None.
+    """Say if neighbouring rows are nearly the same, and how to give groups or times; else None.
 
-    For rows without groups and times; `ways` is how to give them. Shapes: see
-    :func:`neighbour_ratio`.
+    Shapes as of :func:`neighbour_ratio`.
     """
     ratio = neighbour_ratio(x, y)
     if ratio is None or ratio >= SIMILAR:

@@ -103,13 +103,9 @@ class RowSplitter:
 
     def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
         """Get the splitter of some of the rows, in their order."""
-        if self.groups is None and self.time is None:
-            return RowSplitter(int(np.asarray(rows).sum()) if rows.dtype == bool else len(rows))
         groups = None if self.groups is None else self.groups[rows]
         time = None if self.time is None else self.time[rows]
-        some = groups if time is None else time
-        assert some is not None
-        return RowSplitter(len(some), groups, time)
+        return RowSplitter(len(np.arange(self.n)[rows]), groups, time)
 
     # -- splits ----------------------------------------------------------------------------
 
@@ -171,7 +167,8 @@ class RowSplitter:
                 )
             places = places[apart]
         if not len(places):
-            raise InputError(f"{self._what} too few to part {len(rows)} rows: give more")
+            what = "different times" if self.groups is None else "groups"
+            raise InputError(f"{what} are too few to part {len(rows)} rows: give more")
         at = int(places[np.abs(places - at).argmin()])
         return rows[:at], rows[at:]
 
@@ -192,10 +189,6 @@ class RowSplitter:
         starts = np.full(count, BLOCKS, np.intp)
         np.minimum.at(starts, unit, block)
         return starts[unit]
-
-    @property
-    def _what(self) -> str:
-        return "different times are" if self.groups is None else "groups are"
 
     def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order, pairs = self.order(None), []

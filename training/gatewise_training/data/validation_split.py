@@ -1,10 +1,9 @@
 """Which rows fit a model, which are its validation rows, and which certify guarantees.
 
-Validation rows come in three ways: the user's own, a held-out fifth, or on small data five-fold
-cross-fitting, where every row is a validation row of a model that has not seen it and the model
-that is kept is fitted on all rows. Where rows have groups these are few, so that cross-fitting goes
-on until a fifth holds many groups; rows in time are never cross-fitted, their last fifth is held
-out.
+Validation rows are the user's own, a held-out fifth, or on small data those of five-fold
+cross-fitting: every row is a validation row of a model that has not seen it, and the model that is
+kept is fitted on all rows. Groups are few, so that with them cross-fitting goes on until a fifth
+holds many; rows in time are never cross-fitted, their last fifth is held out.
 """
 
 from __future__ import annotations
@@ -67,13 +66,16 @@ class ValidationSplit:
 
         `splitter` is that of the training rows and, behind them, the given validation rows.
         """
-        n = len(x)
         if validation is not None:
-            x_all = np.concatenate([x, validation[0]])
-            y_all = np.concatenate([y, validation[1]])
-            w_all = np.concatenate([weight, np.ones(len(validation[0]))])
-            return cls(x_all, y_all, w_all, after(n, len(validation[0])), splitter)
-        rows = RowSplitter(n) if splitter is None else splitter
+            x_val, y_val = validation
+            return cls(
+                np.concatenate([x, x_val]),
+                np.concatenate([y, y_val]),
+                np.concatenate([weight, np.ones(len(x_val))]),
+                after(len(x), len(x_val)),
+                splitter,
+            )
+        rows = RowSplitter(len(x)) if splitter is None else splitter
         folds = chosen_folds(rows, y, seed)
         if not rows.is_random:
             _check_classes(y, folds)
@@ -150,25 +152,25 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
         raise InputError("a guarantee needs rows of equal weight: its tests count rows")
-    x, y = (table.x, table.y) if table.validation is None else table.validation
-    chances = None if table.validation is not None else table.high_cost
-    own = np.arange(len(table.x))
-    places = own if table.validation is None else len(own) + np.arange(len(x))
-    rows = table.splitter.take(places)
-    kept, aside = rows.hold_out(y, CALIBRATION_SHARE if table.validation is None else 2, seed)
+    n, chances = len(table.x), table.high_cost
     if table.validation is None:
-        known = None if chances is None else chances[kept]
-        rest = replace(table, x=x[kept], y=y[kept], weight=table.weight[kept], high_cost=known)
-        rest = replace(rest, splitter=rows.take(kept))
+        x, y, rows = table.x, table.y, table.splitter.take(np.arange(n))
+        kept, aside = rows.hold_out(y, CALIBRATION_SHARE, seed)
+        rest = replace(
+            table, x=x[kept], y=y[kept], weight=table.weight[kept], splitter=rows.take(kept),
+            high_cost=None if chances is None else chances[kept],
+        )  # fmt: skip
+        known = None if chances is None else chances[aside]
     else:
-        every = table.splitter.take(np.concatenate([own, places[kept]]))
+        (x, y), known = table.validation, None
+        rows = table.splitter.take(n + np.arange(len(x)))
+        kept, aside = rows.hold_out(y, 2, seed)
+        every = table.splitter.take(np.concatenate([np.arange(n), n + kept]))
         rest = replace(table, validation=(x[kept], y[kept]), splitter=every)
     if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
-    ones = np.ones(len(aside))
-    known = None if chances is None else chances[aside]
     return rest, replace(
-        table, x=x[aside], y=y[aside], weight=ones, validation=None, high_cost=known,
+        table, x=x[aside], y=y[aside], weight=np.ones(len(aside)), validation=None, high_cost=known,
         splitter=rows.take(aside),
     )  # fmt: skip
 
