@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import harness, problems
 from gatewise.console import note, table
 from gatewise.costs import request_bytes
-from gatewise.decision import exit_stages, labels, split
+from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise_edge.device.audit import AgreementTest, AuditSampler
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import load
@@ -41,11 +41,10 @@ HEADER = ("test", "false alarms", f"found within {WITHIN}", "median", "90 %", "b
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows of the cascade: where they stop, with which score, and whether f0 agrees."""
+    """Rows of the cascade: whether a stage answers, how sure it is, and whether f0 agrees."""
 
     local: NDArray[np.bool_]
-    stage: NDArray[np.int64]
-    score: NDArray[np.float64]
+    confidence: NDArray[np.float64]
     agrees: NDArray[np.bool_]
     request: int
 
@@ -112,16 +111,18 @@ def _pool() -> Pool:
     )
     x = data.X[unseen[:POOL]]
     parts = [split(stage.margins(x), stage.score) for stage in system.stages_]
-    scores = [score for _, score in parts]
-    exits = exit_stages(scores, system.operating_point_.thresholds)
+    exits = exit_stages([score for _, score in parts], system.operating_point_.thresholds)
     reference = system.high_cost_model_.labels(x)
     answers = np.stack([*(labels(margins) for margins, _ in parts), reference])
     n, rows = len(parts), np.arange(len(x))
     local = exits < n
+    sure = [
+        probabilities(margins, stage.link).max(axis=1)
+        for (margins, _), stage in zip(parts, system.stages_, strict=True)
+    ]
     return Pool(
         local=local,
-        stage=exits,
-        score=np.where(local, np.stack(scores)[np.minimum(exits, n - 1), rows], 0.0),
+        confidence=np.stack(sure)[np.minimum(exits, n - 1), rows],
         agrees=answers[exits, rows] == answers[-1],
         request=request_bytes(len(system.high_cost_model_.features)),
     )
@@ -156,7 +157,7 @@ def _audit(
     for number, row in enumerate(rows.tolist(), 1):
         p = 0.0
         if pool.local[row]:
-            p = sampler.probability(int(pool.stage[row]), float(pool.score[row]))
+            p = sampler.probability(float(pool.confidence[row]))
         if drawn() >= p:
             skipped += 1
             continue

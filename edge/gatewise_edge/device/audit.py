@@ -19,22 +19,24 @@ Pure logic: no clock, no randomness of its own, no link.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from functools import cache
 from typing import Final
 
 from gatewise.errors import InputError
 
-#: Bets as parts of the largest allowed, 1 / bound: small ones suit large weights.
-_BETS: Final = tuple(0.5 / 3.0**k for k in range(8))
+#: Bets as parts of the largest allowed, 1 / bound. Weights 1 / p of 1 to 100 call for these; larger
+#: ones would only win where half of all answers are wrong, and that is found at once anyway.
+_BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
 #: Instances between two beginnings of the bets.
 _EVERY: Final = 250
 
-#: The least certain part of a stage's answers, and how much more often than the mean it is audited.
-_UNCERTAIN: Final = 0.1
-_MORE_OFTEN: Final = 6.0
-_LESS_OFTEN: Final = (1.0 - _UNCERTAIN * _MORE_OFTEN) / (1.0 - _UNCERTAIN)
-_REMEMBERED: Final = 200
+#: What of the share goes to all answers alike, and the part of the latest answers over which the
+#: rest falls by a factor of e, from the least certain ones on.
+_EVEN: Final = 0.2
+_UNCERTAIN: Final = 0.08
+_REMEMBERED: Final = 400
 _WARM: Final = 40
 
 
@@ -126,11 +128,13 @@ class AgreementTest:
 class AuditSampler:
     """The probability to audit an answer: `share` on average, more for the least certain ones.
 
-    A stage's least certain answers are those whose score is in the lowest tenth of its latest:
-    most of what the high-cost model answers otherwise is among them.
+    Most of what the high-cost model answers otherwise is among the answers with the smallest
+    confidence (largest probability) of the latest, whichever stage gave them. Evidence grows
+    fastest with a probability in proportion to the chance of disagreement; a fixed part stays for
+    the errors that confidence does not show.
 
     >>> sampler = AuditSampler(0.02)
-    >>> [round(sampler.probability(0, score), 4) for score in (1.0, 2.0)]
+    >>> [round(sampler.probability(confidence), 4) for confidence in (0.6, 0.9)]
     [0.02, 0.02]
     """
 
@@ -138,19 +142,36 @@ class AuditSampler:
         if not 0 < share <= 1:
             raise InputError(f"audit: the share is {share}; give one above 0, up to 1")
         self.share = share
-        self._latest: dict[int, deque[float]] = {}
-        self._sorted: dict[int, list[float]] = {}
+        self._excess = _excess(share)
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
 
-    def probability(self, stage: int, score: float) -> float:
-        """Probability to audit an answer of a stage with this stop score; remembers the score."""
-        latest = self._latest.setdefault(stage, deque())
-        ordered = self._sorted.setdefault(stage, [])
-        part = bisect_left(ordered, score) / len(ordered) if len(ordered) >= _WARM else None
-        if math.isfinite(score):
-            latest.append(score)
-            insort(ordered, score)
-            if len(latest) > _REMEMBERED:
-                del ordered[bisect_left(ordered, latest.popleft())]
+    def probability(self, confidence: float) -> float:
+        """Probability to audit an answer of this confidence, in [0, 1]; remembers it."""
+        latest, ordered = self._latest, self._sorted
+        part = None
+        if len(ordered) >= _WARM:
+            below, upto = bisect_left(ordered, confidence), bisect_right(ordered, confidence)
+            part = (below + upto + 1) / 2 / (len(ordered) + 1)
+        latest.append(confidence)
+        insort(ordered, confidence)
+        if len(latest) > _REMEMBERED:
+            del ordered[bisect_left(ordered, latest.popleft())]
         if part is None:
             return self.share
-        return min(1.0, self.share * (_MORE_OFTEN if part < _UNCERTAIN else _LESS_OFTEN))
+        return min(1.0, _EVEN * self.share + self._excess * math.exp(-part / _UNCERTAIN))
+
+
+@cache
+def _excess(share: float) -> float:
+    """What the least certain answer is audited more often, so that the mean is `share`."""
+    parts = [(i + 0.5) / 1000 for i in range(1000)]
+    low, high = 0.0, math.exp(1.0 / _UNCERTAIN)
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        probabilities = (_EVEN * share + middle * math.exp(-u / _UNCERTAIN) for u in parts)
+        if sum(min(1.0, p) for p in probabilities) < 1000 * share:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -97,17 +97,17 @@ class Auditor:
         self._skipped = 0  # instances observed since the last audit that was sent
         self._lock = threading.Lock()
 
-    def choose(self, route: Route, stage: int, class_index: int, score: float) -> AuditMark | None:
-        """Take in an answer that could be audited; the mark of its audit if it is to be.
+    def choose(self, route: Route, class_index: int, confidence: float) -> AuditMark | None:
+        """Decide whether to audit an answer: the mark of its audit, or None.
 
-        `score` is the stop score of the stage that answered. Instances are no evidence while no
-        audit could be sent, nor are fallbacks: the device had no choice.
+        `confidence` is the answer's largest probability. Instances are no evidence while no audit
+        could be sent, nor are fallbacks: the device had no choice.
         """
         if route == "fallback":
             return None
         with self._lock:
             if route == "edge":
-                p = self._sampler.probability(stage, score)
+                p = self._sampler.probability(confidence)
                 if self._rng.random() < p:
                     mark = AuditMark(class_index, p, min(self._skipped, MAX_SKIPPED))
                     self._skipped = 0
@@ -117,7 +117,7 @@ class Auditor:
         return None
 
     def compare(self, mark: AuditMark, response: Response) -> None:
-        """Take in the high-cost model's response to an audit."""
+        """Compare an audited answer with the high-cost model's."""
         if response.exits is not None and int(response.exits[0]) != self._n_stages:
             return
         with self._lock:

@@ -6,7 +6,6 @@ sent, :meth:`OffloadFlow.proceed` retries the request or ends it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from functools import partial
 
@@ -78,11 +77,11 @@ class OffloadFlow:
 
     def audit(self, pending: Pending, answer: Answer) -> None:
         """Send an answered instance to the high-cost model if its bundle's auditor chooses it."""
-        auditor, finished = pending.installed.auditor, pending.finished
+        auditor = pending.installed.auditor
         if auditor is None or not self._uplink.ready:
             return
-        score = math.nan if finished is None else finished.score
-        mark = auditor.choose(answer.route, answer.stage, answer.class_index, score)
+        confidence = float(answer.probabilities.max().astype(np.float32))
+        mark = auditor.choose(answer.route, answer.class_index, confidence)
         if mark is None:
             return
         plan, reading = pending.installed.plan, pending.reading

@@ -111,8 +111,6 @@ class Routes:
     """The largest probability in the device's own answer; NaN where it has none."""
     gate_limits: tuple[float | None, float | None] | None = None
     """The least and the most that a pacer may set the threshold to."""
-    stop_score: NDArray[np.float32] | None = None
-    """Stop score of the last stage that ran on the device; NaN where none could."""
     disagreement_bound: float | None = None
     """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
@@ -193,7 +191,6 @@ class Routes:
             request_cost=prices[which[1]],
             alone_cost=float(costs.price(carried)),
             score=np.where(device.exits == plan.n_here - 1, scores, np.float32(np.nan)),
-            stop_score=scores,
             disagreement_bound=disagreement_bound(manifest),
             sets=sets,
             local_set=which[0],

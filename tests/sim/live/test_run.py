@@ -106,8 +106,8 @@ def test_audits_are_those_of_virtual_time(small, routes):
     # Rows of which a device gets many wrong, so that there are alarms.
     wrong = np.flatnonzero(~routes.offload & (routes.local_label != routes.cloud_label))
     rng = np.random.default_rng(0)
-    times, device = np.sort(rng.uniform(0, 10, 200)), rng.integers(0, 20, 200)
-    row = np.where(rng.random(200) < 0.3, rng.choice(wrong, 200), rng.integers(0, 300, 200))
+    times, device = np.sort(rng.uniform(0, 10, 400)), rng.integers(0, 20, 400)
+    row = np.where(rng.random(400) < 0.3, rng.choice(wrong, 400), rng.integers(0, 300, 400))
     chosen = settings(audit=0.5, arrivals=lambda *_: [(times, device, row)])
     live = run(small, chosen, truth=small.truth.astype(np.int64))
     virtual = simulate_fleet(routes, chosen)

@@ -36,17 +36,17 @@ def audit_seed(seed: int, device: int) -> int:
 class AuditRules:
     """What the auditors of a fleet's devices are made of; the lists are by row.
 
-    `labels` are the device's own answers, `cloud_labels` the high-cost model's (negative: a value
-    keeps the row from being sent). `costs` are those of the features that an audit acquires.
+    `labels` and `confidences` are those of the device's own answers, `cloud_labels` the high-cost
+    model's (negative: a value keeps the row from being sent). `costs` are those of the features
+    that an audit acquires.
     """
 
     audit: Audit
     plan: StagePlan
     promised: float | None
     seed: int
-    stages: list[int]
-    scores: list[float]
     labels: list[int]
+    confidences: list[float]
     cloud_labels: list[int]
     costs: list[float]
 
@@ -58,16 +58,13 @@ class AuditRules:
         """
         if routes.chance:
             raise InputError("audits test the gate's decisions; these are drawn by chance")
-        if routes.stop_score is None:
-            raise InputError("audits need the stop score of each row: make the routes of a bundle")
         rules = cls(
             audit=Audit(share),
             plan=routes.plan,
             promised=routes.disagreement_bound,
             seed=seed,
-            stages=routes.exit.tolist(),
-            scores=routes.stop_score.tolist(),
             labels=routes.local_label.tolist(),
+            confidences=routes.confidence.tolist(),
             cloud_labels=routes.cloud_label.tolist(),
             costs=(routes.request_cost - routes.local_cost).tolist(),
         )
@@ -80,10 +77,10 @@ class AuditRules:
         return Auditor(self.audit, self.plan, self.promised, lambda _: None, rng)
 
     def choose(self, auditor: Auditor, route: int, row: int) -> AuditMark | None:
-        """Have an auditor take in an answer, as a device does; its mark if it is to be sent."""
+        """Decide whether to audit an answer, as a device does: the mark of its audit, or None."""
         if route == _ERROR:
             return None
-        mark = auditor.choose(_ROUTES[route], self.stages[row], self.labels[row], self.scores[row])
+        mark = auditor.choose(_ROUTES[route], self.labels[row], self.confidences[row])
         if mark is None or self.cloud_labels[row] < 0:
             return None
         auditor.charge(self.costs[row])

@@ -73,7 +73,6 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
         local_set=which[0],
         request_set=which[1],
         confidence=probabilities.max(axis=2).ravel().astype(np.float32),
-        stop_score=flat,
         chance=0.0,
         gateway=None if routes.gateway is None else routes.gateway.repeated(stages),
         by_stage=StageScores(
