@@ -6,10 +6,11 @@ import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_edge.link import wire
-from tests.support import tiny_bundle
+from tests.support import processes, tiny_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import Caller
-from tests.support.processes import Command
+
+command = processes.command
 
 
 @pytest.fixture(scope="session")
@@ -72,18 +73,4 @@ def caller():
 
     yield make
     for one in callers:
-        one.close()
-
-
-@pytest.fixture
-def command():
-    """Start a ``gatewise`` command in a process of its own."""
-    started = []
-
-    def start(*arguments):
-        started.append(Command(*arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
         one.close()

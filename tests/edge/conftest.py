@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from gatewise_edge.link import wire
-from tests.support import small_bundle
+from tests.support import processes, small_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import Peer
 from tests.support.waiting import wait_until
 
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
+command = processes.command
 
 
 @pytest.fixture

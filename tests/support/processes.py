@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from gatewise import cli
 from tests.support.waiting import holds_within
@@ -40,10 +43,32 @@ def run_gatewise(*arguments: object, seconds: float = 240.0) -> subprocess.Compl
     )
 
 
-def run_here(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a ``gatewise`` command in this process, in a folder: no interpreter has to start."""
+@contextlib.contextmanager
+def standard_input(text: str) -> Iterator[None]:
+    """Put a text in the place of this process's standard input."""
+    out, into = os.pipe()
+    os.write(into, text.encode())
+    os.close(into)
+    before = os.dup(0)
+    os.dup2(out, 0)
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(out)
+        os.close(before)
+
+
+def run_here(
+    *arguments: object, folder: Path | None = None, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a ``gatewise`` command in this process, in a folder: no interpreter has to start.
+
+    `given` is its standard input.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
+        standard_input(given),
         contextlib.chdir(folder or Path.cwd()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
@@ -55,14 +80,28 @@ def run_here(*arguments: object, folder: Path | None = None) -> subprocess.Compl
 class Command:
     """A ``gatewise`` command in a process of its own; its lines as they come."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        folder: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gatewise", *map(str, arguments)],
+            cwd=folder,
+            env=os.environ | (environment or {}),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
         )
+
+    def write(self, text: str) -> None:
+        """Write to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text)
+        self.process.stdin.flush()
 
     def line(self) -> str:
         """Read the next line of standard output."""
@@ -76,9 +115,22 @@ class Command:
 
     def close(self) -> None:
         """Kill it if it runs."""
-        if self.process.poll() is None:
+        with self.process:
             self.process.kill()
-        self.process.communicate()
+
+
+@pytest.fixture
+def command() -> Iterator[Callable[..., Command]]:
+    """Start a ``gatewise`` command in a process of its own; for conftests to import."""
+    started: list[Command] = []
+
+    def start(*arguments: object, **options: Any) -> Command:
+        started.append(Command(*arguments, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
 
 
 def _stat(pid: int) -> Sequence[str]:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class StillReading(Exception):  # noqa: N818
     """The work is not done; it goes on, and its result will not be used."""
-
-
-class _ReadJob:
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.work = work
-        self.done = threading.Event()
-        self.error: BaseException | None = None
 
 
 class BlockingReader:
@@ -30,23 +29,24 @@ class BlockingReader:
     def __init__(self) -> None:
         self.what = ""
         self._free = threading.Semaphore(1)
-        self._jobs: SimpleQueue[_ReadJob | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def run(self, work: Callable[[], None], timeout: float) -> None:
-        """Run `work`, raise what it raises; StillReading after `timeout` seconds."""
+    def run(self, work: Callable[[], T], timeout: float) -> T:
+        """Return what `work` does, or raise what it does; StillReading after `timeout` seconds."""
         until = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise StillReading
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
             self._thread.start()
-        job = _ReadJob(work)
-        self._jobs.put(job)
-        if not job.done.wait(max(0.0, until - time.monotonic())):
+        future: Future[T] = Future()
+        self._jobs.put((work, future))
+        with suppress(TimeoutError):  # of the wait, or raised by the work
+            return future.result(max(0.0, until - time.monotonic()))
+        if not future.done():
             raise StillReading
-        if job.error is not None:
-            raise job.error
+        return future.result()
 
     def close(self) -> None:
         """End the thread, waiting for at most a second."""
@@ -57,10 +57,10 @@ class BlockingReader:
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
+            work, future = job
             try:
-                job.work()
+                end = partial(future.set_result, work())
             except BaseException as error:
-                job.error = error
-            finally:
-                self._free.release()
-                job.done.set()
+                end = partial(future.set_exception, error)
+            self._free.release()
+            end()

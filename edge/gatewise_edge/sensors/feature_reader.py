@@ -9,9 +9,9 @@ nothing until they are acquired.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,11 +66,9 @@ class Meter:
 class Reading:
     """One instance with its features acquired step by step.
 
-    The `meter` has the features' names and costs. The `source` is all their values, or where they
-    are read from, in as many seconds as `remaining` gives then.
-
-    `values` are NaN where nothing was read, `have` marks what was read, and `failures` holds the
-    error of each failed sensor's features: it is not read again for the same instance.
+    `source` is all their values, or where they are read from, in as many seconds as `remaining`
+    gives then. `values` are NaN where nothing was read, `have` marks what was read, and `failures`
+    holds the error of each failed sensor's features: it is not read again for the same instance.
     `acquired`, a mask of shape (n_features,), is what is paid for. A value that was read and
     refused is paid for, too; one that could not be read is not, however often it was tried.
     """
@@ -108,6 +106,18 @@ class Reading:
     def failure(self) -> SensorError | None:
         """The first failure of a sensor for this instance."""
         return next(iter(self.failures.values()), None)
+
+    def enter(self, features: slice | int, values: Any) -> None:
+        """Enter what was read; a value beyond float32 becomes infinite, which is refused later."""
+        with np.errstate(over="ignore"):
+            self.values[features] = values
+        self.have[features] = True
+
+    def fail(self, features: Iterable[int], failure: SensorError, *, spare: bool) -> None:
+        """Enter that `features` cannot be read; raise the failure unless it is to be spared."""
+        self.failures |= dict.fromkeys(features, failure)
+        if not spare:
+            raise failure
 
     def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
         """Acquire `features` as the JPEG file that the instance is; None if it is none.
@@ -177,22 +187,16 @@ class Reading:
 
     def _refuse(self, features: NDArray[np.intp], values: Values, allow_missing: bool) -> None:
         """Raise for the first value that must not be used, if there is one."""
-        infinite = features[np.isinf(values)]
-        if len(infinite):
-            self._troubled = True
-            name = self._meter.names[infinite[0]]
-            raise SensorError(
-                name, f"feature {name!r} is infinite, or beyond float32", why="infinite"
-            )
-        missing = features[np.isnan(values)]
-        if len(missing) and not allow_missing:
-            self._troubled = True
-            name = self._meter.names[missing[0]]
-            raise SensorError(
-                name,
-                f"feature {name!r} is missing (NaN), which the model was not trained for",
-                why="missing",
-            )
+        checks: list[tuple[Mask, Literal["infinite", "missing"], str]]
+        checks = [(np.isinf(values), "infinite", "is infinite, or beyond float32")]
+        if not allow_missing:
+            text = "is missing (NaN), which the model was not trained for"
+            checks.append((np.isnan(values), "missing", text))
+        for refused, why, text in checks:
+            if refused.any():
+                self._troubled = True
+                name = self._meter.names[features[refused][0]]
+                raise SensorError(name, f"feature {name!r} {text}", why=why)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
@@ -266,15 +270,9 @@ class RawRowSource:
             try:
                 values = encoder.cell(column, self._cells[column])
             except InputError as error:
-                failure = SensorError(encoder.names[column], str(error))
-                known.failures |= dict.fromkeys(members, failure)
-                if not spare:
-                    raise failure from error
-                continue
-            place = slice(members.start, members.stop)
-            with np.errstate(over="ignore"):  # beyond float32 is refused as infinite
-                known.values[place] = values
-            known.have[place] = True
+                known.fail(members, SensorError(encoder.names[column], str(error)), spare=spare)
+            else:
+                known.enter(slice(members.start, members.stop), values)
 
 
 def _all_finite(values: Values) -> bool:

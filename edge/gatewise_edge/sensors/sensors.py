@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -126,58 +127,52 @@ class Sensors:
         Raises InputError if one has none, or a sensor's name is no feature or group of the bundle.
         """
         names = costs.names or ()
+        sensors: dict[int, _Sensor] = {}
         # a sensor gives a feature, or a cell that becomes the features of its column
         columns, what = (names, "feature") if encoder is None else (encoder.names, "column")
         column_of = range(len(names)) if encoder is None else encoder.column_of
-        sensors: dict[int, _Sensor] = {}
 
-        def add(name: str, read: list[int], take: Callable[[], Mapping[int, Any]]) -> None:
-            def values() -> Mapping[int, float]:
-                found = take()
-                if encoder is None:
-                    return {k: float(value) for k, value in found.items()}
-                cells = {c: encoder.cell(c, cell) for c, cell in found.items()}
+        def members(column: int) -> Sequence[int]:
+            return (column,) if encoder is None else encoder.members(column)
+
+        def values(column: int, cell: Any) -> Sequence[float]:
+            return (float(cell),) if encoder is None else encoder.cell(column, cell)
+
+        def add(name: str, its_columns: list[int], cells: Callable[[], Mapping[int, Any]]) -> None:
+            def read() -> dict[int, float]:
                 return {
                     k: value
-                    for c, features in cells.items()
-                    for k, value in zip(encoder.members(c), features, strict=True)
+                    for c, cell in cells().items()
+                    for k, value in zip(members(c), values(c, cell), strict=True)
                 }
 
-            members = tuple(
-                k for c in read for k in ([c] if encoder is None else encoder.members(c))
+            sensor = _Sensor(
+                name,
+                tuple(k for c in its_columns for k in members(c)),
+                read,
+                self._counts[name],
+                retries=self._retries.get(name, self._retries[""]),
+                timeout=self._timeouts.get(name, self._timeouts[""]),
+                wait=self._wait,
             )
-            sensors.update(dict.fromkeys(members, self._sensor(name, members, values)))
+            sensors.update(dict.fromkeys(sensor.members, sensor))
 
         for name, group in self._groups.items():
-            found = costs.group_names.index(name) if name in costs.group_names else None
-            inside = [] if found is None else np.flatnonzero(costs.group == found).tolist()
-            among = list(dict.fromkeys(column_of[k] for k in inside))
-            if not among:
+            if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
+            inside = np.flatnonzero(costs.group == costs.group_names.index(name)).tolist()
+            among = list(dict.fromkeys(column_of[k] for k in inside))
             others = [c for c in among if columns[c] not in self._features]
-            add(name, others, _of_group(name, group, among, columns))
+            add(name, others, partial(_group_cells, name, group, among, columns))
         for name, own in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {what}")
             column = columns.index(name)
-            add(name, [column], _of_column(column, own))
+            add(name, [column], partial(_own_cell, column, own))
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"{what} {columns[column_of[k]]!r} has no sensor")
         return _BoundSensors(names, sensors, self._reader)
-
-    def _sensor(
-        self, name: str, members: tuple[int, ...], take: Callable[[], Mapping[int, float]]
-    ) -> _Sensor:
-        return _Sensor(
-            name,
-            members,
-            take,
-            self._counts[name],
-            retries=self._retries.get(name, self._retries[""]),
-            timeout=self._timeouts.get(name, self._timeouts[""]),
-            wait=self._wait,
-        )
 
     def close(self) -> None:
         """End the thread that reads, unless a sensor blocks it."""
@@ -204,13 +199,13 @@ class _Sensor:
 
     label: str
     members: tuple[int, ...]
-    take: Callable[[], Mapping[int, float]]
+    take: Callable[[], dict[int, float]]
     counts: SensorCounts
     retries: float
     timeout: float
     wait: float
 
-    def read(self, until: float) -> Mapping[int, float]:
+    def read(self, until: float) -> dict[int, float]:
         """Call the function, and again after a failure while there is time."""
         tries = 0
         while True:
@@ -255,9 +250,8 @@ class _BoundSensors:
         for k in wanted:
             if k not in self._sensors:
                 name = self._names[k]
-                known.failures[k] = SensorError(name, f"feature {name!r} has no sensor")
-                if not spare:
-                    raise known.failures[k]
+                failure = SensorError(name, f"feature {name!r} has no sensor")
+                known.fail([k], failure, spare=spare)
         if not self._timed:
             self._run(wanted, known, until, spare)
             return
@@ -287,14 +281,10 @@ class _BoundSensors:
                 try:
                     found = sensor.read(until)
                 except SensorError as error:
-                    known.failures |= dict.fromkeys(sensor.members, error)
-                    if spare:
-                        continue
-                    raise
+                    known.fail(sensor.members, error, spare=spare)
+                    continue
                 for index in sensor.members:
-                    with np.errstate(over="ignore"):
-                        known.values[index] = found[index]
-                    known.have[index] = True
+                    known.enter(index, found[index])
 
         try:
             reader.run(work, until - time.monotonic())
@@ -311,18 +301,15 @@ class _BoundSensors:
         return error
 
 
-def _of_column(column: int, sensor: FeatureSensor) -> Callable[[], Mapping[int, Any]]:
-    return lambda: {column: sensor()}
+def _own_cell(column: int, sensor: FeatureSensor) -> dict[int, Any]:
+    return {column: sensor()}
 
 
-def _of_group(
+def _group_cells(
     name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
-) -> Callable[[], Mapping[int, Any]]:
-    return lambda: _by_member(name, sensor(), members, names)
-
-
-def _by_member(name: str, given: Any, members: list[int], names: Sequence[str]) -> dict[int, Any]:
+) -> dict[int, Any]:
     """Values of a group's members, from a mapping by name or a sequence in their order."""
+    given = sensor()
     if isinstance(given, Mapping):
         missing = [names[k] for k in members if names[k] not in given]
         if missing:

@@ -6,11 +6,9 @@ Samples that follow each other come as batches: arrays, lost samples, or what co
 from __future__ import annotations
 
 import os
-import select
 import socket
 import wave
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,15 +19,18 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES
-from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.instance_source import (
+    InstanceSource,
+    Item,
+    read_pieces,
+    split_lines,
+)
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
 from gatewise_signals.steps import Channels
 from gatewise_signals.windows import Windower
 
 FORMATS: Final = (*DTYPES, "csv")
-#: Read in small pieces: what was read before a stop request is still answered.
-_PIECE: Final = 4096
 #: Bytes of one line of samples at most.
 _LONGEST_LINE: Final = 2**16
 #: Samples of a recording taken at a time.
@@ -46,61 +47,37 @@ class _Samples:
     time: float | None = None
 
 
-_Lost = None
-"""In a batch: samples were lost here."""
+#: Samples as they come, and what is not one: errors, and None where samples were lost.
 _Batch = Sequence[_Samples | InputError | None]
 
 
-class SignalStream:
-    """Windows cut from samples as they come, none across a gap: see :class:`.InstanceSource`."""
-
-    sensors: Sensors | None = None
-
-    def __init__(self, batches: Iterator[_Batch], windower: Windower, names: Sequence[str]) -> None:
-        self._batches = batches
-        self._windower = windower
-        self._ready: deque[tuple[NDArray[Any] | InputError, Mapping[str, Any]]] = deque()
-        self._gap = False  # since the last window
-        self._timed = True  # whether seconds count from the first sample at the rate
-        self.names = names
-        self.kept: Mapping[str, Any] = {}
-        self.place: Mapping[str, Any] = {}
-
-    @property
-    def held(self) -> int:
-        """Whole windows that were cut and not given yet."""
-        return len(self._ready)
-
-    def __iter__(self) -> Iterator[NDArray[Any] | InputError]:
-        return self
-
-    def __next__(self) -> NDArray[Any] | InputError:
-        while not self._ready:
-            for item in next(self._batches):
-                self._take(item)
-        window, self.place = self._ready.popleft()
-        return window
-
-    def _take(self, item: _Samples | InputError | None) -> None:
-        windower = self._windower
-        if not isinstance(item, _Samples):
-            windower.reset()
-            self._gap, self._timed = True, False
-            if isinstance(item, InputError):
-                self._ready.append((item, {}))
-            return
-        if item.time is not None and windower.rate_hz is None:
-            raise InputError("the samples have times: give --rate-hz, to find gaps")
-        gaps = windower.gaps
-        windows = windower.push(item.values, item.time)
-        self._gap |= windower.gaps > gaps
-        for window in windows:
-            seconds = window.time
-            if seconds is None and self._timed and windower.rate_hz is not None:
-                seconds = window.start / windower.rate_hz
-            place = {"start": window.start, "time": None if seconds is None else round(seconds, 6)}
-            self._ready.append((window.values, place | ({"gap": True} if self._gap else {})))
-            self._gap = False
+def _windows(batches: Iterator[_Batch], windower: Windower) -> Iterator[list[Item]]:
+    """Windows cut from samples as they come, none across a gap."""
+    gap = False  # since the last window
+    timed = windower.rate_hz is not None  # seconds count from the first sample at the rate
+    for batch in batches:
+        ready: list[Item] = []
+        for samples in batch:
+            if not isinstance(samples, _Samples):
+                windower.reset()
+                gap, timed = True, False
+                if samples is not None:
+                    ready.append((samples, {}))
+                continue
+            if samples.time is not None and windower.rate_hz is None:
+                raise InputError("the samples have times: give --rate-hz, to find gaps")
+            gaps = windower.gaps
+            windows = windower.push(samples.values, samples.time)
+            gap |= windower.gaps > gaps
+            for window in windows:
+                seconds = window.time
+                if seconds is None and timed and windower.rate_hz is not None:
+                    seconds = window.start / windower.rate_hz
+                time = None if seconds is None else round(seconds, 6)
+                place = {"start": window.start, "time": time}
+                ready.append((window.values, place | ({"gap": True} if gap else {})))
+                gap = False
+        yield ready
 
 
 def open_signal(
@@ -111,7 +88,7 @@ def open_signal(
     rate_hz: float | None = None,
     hop: int | None = None,
     form: str | None = None,
-) -> SignalStream:
+) -> InstanceSource:
     """Open what ``--signal`` names, to be cut into windows of the bundle's shape.
 
     ``-``: standard input. ``tcp://host:port``: a socket. ``name.wav``, ``name.npy``, ``name.csv``:
@@ -123,31 +100,21 @@ def open_signal(
     """
     rate = _rate(signal, rate_hz)
     suffix = Path(given).suffix.lower()
-    recorded = {".wav": _of_wave, ".npy": _of_array}.get(suffix)
     if len(signal.shape) > 2:
         raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
     if form is not None and form not in FORMATS:
         raise InputError(f"--signal-format {form}: choose one of {', '.join(FORMATS)}")
-    if form is not None and (recorded or suffix == ".csv"):
+    if form is not None and suffix in (".wav", ".npy", ".csv"):
         raise InputError(f"--signal-format is for streams; {given} says itself what it holds")
-    if recorded is not None:
-        batches = recorded(given, signal, rate)
+    if suffix == ".wav":
+        batches = _of_wave(given, signal, rate)
+    elif suffix == ".npy":
+        batches = _of_array(given, signal)
+    elif "csv" in (form, suffix[1:]):
+        batches = _of_lines(_pieces(given, stop), signal, given)
     else:
-        pieces = _pieces(given, stop)
-        if "csv" in (form, suffix[1:]):
-            batches = _of_lines(pieces, signal, given)
-        else:
-            batches = _of_bytes(pieces, signal, form or signal.dtype)
-    return SignalStream(
-        batches, Windower(signal.shape[0], hop, rate_hz=rate), signal.graph.feature_names
-    )
-
-
-def read_piece(descriptor: int, stop: Stop) -> bytes:
-    """Read what is there, waiting for it unless a stop is requested; empty at the end."""
-    with stop.interrupts():
-        select.select([descriptor], [], [])
-    return os.read(descriptor, _PIECE)
+        batches = _of_bytes(_pieces(given, stop), signal, form or signal.dtype)
+    return InstanceSource(_windows(batches, Windower(signal.shape[0], hop, rate_hz=rate)))
 
 
 def _rate(signal: SignalInput, given: float | None) -> float | None:
@@ -171,7 +138,7 @@ def _rate(signal: SignalInput, given: float | None) -> float | None:
 def _pieces(given: str, stop: Stop) -> Iterator[bytes]:
     """Bytes as they come."""
     if given == "-":
-        return _read_all(0, "standard input", stop)
+        return read_pieces(0, "standard input", stop)
     if given.startswith("tcp://"):
         return _of_socket(_connected(given), given, stop)
     if not Path(given).is_file() and not Path(given).is_fifo() and not given.startswith("/dev/"):
@@ -183,10 +150,10 @@ def _connected(url: str) -> socket.socket:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        if not host or port is None or parts.path.strip("/"):
-            raise ValueError
     except ValueError:
-        raise InputError(f"--signal {url}: give tcp://host:port") from None
+        host, port = None, None
+    if not host or port is None or parts.path.strip("/"):
+        raise InputError(f"--signal {url}: give tcp://host:port")
     try:
         return socket.create_connection((host, port), _CONNECT_SECONDS)
     except OSError as error:
@@ -196,7 +163,7 @@ def _connected(url: str) -> socket.socket:
 def _of_socket(connection: socket.socket, url: str, stop: Stop) -> Iterator[bytes]:
     with connection:
         connection.setblocking(True)
-        yield from _read_all(connection.fileno(), url, stop)
+        yield from read_pieces(connection.fileno(), url, stop)
 
 
 def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
@@ -206,18 +173,7 @@ def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
     except OSError as error:
         raise InputError(f"--signal {name}: {error.strerror}") from None
     with os.fdopen(descriptor, "rb", 0):
-        yield from _read_all(descriptor, name, stop)
-
-
-def _read_all(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
-    while True:
-        try:
-            piece = read_piece(descriptor, stop)
-        except OSError as error:
-            raise InputError(f"{name} cannot be read: {error.strerror}") from None
-        if not piece:
-            return
-        yield piece
+        yield from read_pieces(descriptor, name, stop)
 
 
 def _of_bytes(pieces: Iterator[bytes], signal: SignalInput, dtype: str) -> Iterator[_Batch]:
@@ -233,30 +189,22 @@ def _of_bytes(pieces: Iterator[bytes], signal: SignalInput, dtype: str) -> Itera
 
 
 def _of_lines(pieces: Iterator[bytes], signal: SignalInput, name: str) -> Iterator[_Batch]:
-    number, rest = 0, b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _LONGEST_LINE:
-            raise InputError(f"{name}: a line of more than {_LONGEST_LINE} bytes is no sample")
-        yield _sampled(lines, number, signal, name)
-        number += len(lines)
-    yield _sampled([rest], number, signal, name)
-
-
-def _sampled(lines: list[bytes], before: int, signal: SignalInput, name: str) -> _Batch:
-    """Samples of lines; `before` lines came before them."""
-    found: list[_Samples | InputError | None] = []
-    for number, line in enumerate(lines, before + 1):
-        text = line.decode("utf-8", "replace").strip()
-        if text == "gap":
-            found.append(_Lost)
-        elif text:
-            try:
-                found.append(_sample(text, signal.shape[1:]))
-            except ValueError as error:
-                if number > 1:  # else a header
-                    found.append(InputError(f"{name}, line {number}: {error}"))
-    return found
+    number = 0
+    for lines in split_lines(pieces, _LONGEST_LINE):
+        found: list[_Samples | InputError | None] = []
+        for text in lines:
+            number += 1
+            if text is None:
+                raise InputError(f"{name}: a line of more than {_LONGEST_LINE} bytes is no sample")
+            if text.strip() == "gap":
+                found.append(None)
+            elif text.strip():
+                try:
+                    found.append(_sample(text.strip(), signal.shape[1:]))
+                except ValueError as error:
+                    if number > 1:  # else a header
+                        found.append(InputError(f"{name}, line {number}: {error}"))
+        yield found
 
 
 def _sample(text: str, channels: tuple[int, ...]) -> _Samples:
@@ -285,6 +233,7 @@ def _of_wave(name: str, signal: SignalInput, rate: float | None) -> Iterator[_Ba
         size, channels = recording.getsampwidth(), recording.getnchannels()
     except (OSError, EOFError, wave.Error) as error:
         raise InputError(f"--signal {name}: {error}") from None
+    wanted = int(np.prod(signal.shape[1:]))
     problems = []
     if size not in _WAVE_TYPES:
         problems.append(f"samples of {8 * size} bits; 8, 16 or 32 can be")
@@ -293,8 +242,8 @@ def _of_wave(name: str, signal: SignalInput, rate: float | None) -> Iterator[_Ba
             f"whole numbers, and the bundle takes {signal.dtype}: give an .npy file of values as "
             "in training"
         )
-    if channels != int(np.prod(signal.shape[1:])):
-        problems.append(f"{channels} channels, not {int(np.prod(signal.shape[1:]))}")
+    if channels != wanted:
+        problems.append(f"{channels} channels, not {wanted}")
     if rate is not None and recording.getframerate() != rate:
         problems.append(f"{recording.getframerate()} samples a second, not {rate:g}")
     if problems:
@@ -310,7 +259,7 @@ def _of_wave(name: str, signal: SignalInput, rate: float | None) -> Iterator[_Ba
     return batches()
 
 
-def _of_array(name: str, signal: SignalInput, rate: float | None) -> Iterator[_Batch]:
+def _of_array(name: str, signal: SignalInput) -> Iterator[_Batch]:
     try:
         values = np.load(name, mmap_mode="r", allow_pickle=False)
     except (OSError, EOFError, ValueError) as error:

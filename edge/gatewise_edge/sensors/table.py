@@ -7,8 +7,7 @@ are its features, and rows are arrays of numbers.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,52 +78,38 @@ def read_table(
     if not cells:
         raise InputError(f"{path} has a header and no rows")
     ignored = tuple(name for name in header if name not in names and name not in keep)
-    rows: Values | list[list[str]] = cells
-    if encoder is None:
-        rows = _values(path, lines, cells, names)
-    else:
+    if encoder is not None:
         _check_cells(path, lines, cells, encoder)
-    return TableRows(rows, lines, kept, ignored, absent)
-
-
-def _values(
-    path: str | Path, lines: Sequence[int], cells: Sequence[list[str]], names: Sequence[str]
-) -> Values:
+        return TableRows(cells, lines, kept, ignored, absent)
     values = [
-        [_number(f"{path}, line {line}", text, name) for text, name in zip(row, names, strict=True)]
+        [_csv_number(path, line, text, name) for text, name in zip(row, names, strict=True)]
         for line, row in zip(lines, cells, strict=True)
     ]
-    return np.array(values, np.float64)
+    return TableRows(np.array(values, np.float64), lines, kept, ignored, absent)
 
 
 def _check_cells(
     path: str | Path, lines: Sequence[int], cells: Sequence[list[str]], encoder: RowEncoder
 ) -> None:
-    known: list[set[str]] = [set() for _ in encoder.names]
+    known: set[tuple[int, str]] = set()
     for line, row in zip(lines, cells, strict=True):
-        for c, cell in enumerate(row):
-            if cell not in known[c]:
+        for place in enumerate(row):
+            if place not in known:
                 try:
-                    encoder.cell(c, cell)
+                    encoder.cell(*place)
                 except InputError as error:
                     raise InputError(f"{path}, line {line}: {error}") from None
-                known[c].add(cell)
+                known.add(place)
 
 
-def _number(where: str, text: str, name: str) -> float:
+def _csv_number(path: str | Path, line: int, text: str, name: str) -> float:
     try:
         # float() would also take Python's 1_000.
         return np.nan if text.lower() in MISSING_WORDS else float(text.replace("_", "?"))
     except ValueError:
-        raise InputError(f"{where}: {text[:40]!r} in column {name!r} is not a number") from None
-
-
-def parse_json_line(line: str) -> Any:
-    """Parse one JSON line; raises InputError if it is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not a JSON line: {error}") from None
+        raise InputError(
+            f"{path}, line {line}: {text[:40]!r} in column {name!r} is not a number"
+        ) from None
 
 
 def read_arrays(
@@ -158,51 +143,35 @@ def read_arrays(
     return flat
 
 
-def read_row(
-    given: object,
-    names: Sequence[str],
-    encoder: RowEncoder | None = None,
-    *,
-    partial: bool = False,
-) -> Values | list[Any]:
+def read_row(given: object, names: Sequence[str]) -> Values:
     """Read one instance: a dict by feature name, or a list in the bundle's order.
 
-    With an encoder it has raw columns, and its cells are returned as they are. None and NaN are
-    missing values; names that are no features are ignored; nested lists are an array's, in
-    row-major order. With `partial` a dict may lack features, which are missing values, but not all
-    of them. Raises InputError if it is neither, a feature is left out, or a value is no number.
+    A dict may lack features, which are missing values as None and NaN are, but not all of them;
+    names that are no features are ignored. Nested lists are an array's, in row-major order. Raises
+    InputError if it is neither, or a value is no number.
 
-    >>> read_row({"b": 2, "a": None}, ["a", "b"]).tolist()
+    >>> read_row({"b": 2, "x": 1}, ["a", "b"]).tolist()
     [nan, 2.0]
     """
-    if isinstance(given, dict) and partial:
+    if isinstance(given, dict):
         if not any(name in given for name in names):
             raise InputError(f"the instance has none of the features, as {names[0]!r}")
-        given = {name: given.get(name) for name in names}
-    if encoder is not None:
-        return encoder.cells(given)  # type: ignore[arg-type]  # it checks
-    if isinstance(given, dict):
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise InputError(f"the instance has no feature {missing[0]!r}")
-        given = [given[name] for name in names]
+        given = [given.get(name) for name in names]
     while isinstance(given, list) and len(given) and all(isinstance(v, list) for v in given):
         given = [value for part in given for value in part]  # an array, row by row
     if not isinstance(given, list) or len(given) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"
         )
-    return np.array(list(_numbers_of(given, names)), np.float64)
+    return np.array([*map(_json_number, given, names)], np.float64)
 
 
-def _numbers_of(values: list[Any], names: Sequence[str]) -> Iterator[float]:
-    for name, value in zip(names, values, strict=True):
-        if value is None:
-            yield np.nan
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            try:
-                yield float(value)
-            except OverflowError:
-                yield np.inf
-        else:
-            raise InputError(f"feature {name!r} is {str(value)[:40]!r}, not a number")
+def _json_number(value: object, name: str) -> float:
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InputError(f"feature {name!r} is {str(value)[:40]!r}, not a number")
+    try:
+        return float(value)
+    except OverflowError:
+        return np.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,35 +44,24 @@ class WindowSource:
         graph, until = self._graph, time.monotonic() + timeout
         computed = len(graph.block_of)
         if len(features) and features.max() >= computed:
-            known.values[computed:] = self._signal.values(self._window)[0]
-            known.have[computed:] = True
+            known.enter(slice(computed, None), self._signal.values(self._window)[0])
             features = features[features < computed]
         for number in dict.fromkeys(graph.block_of[features].tolist()):
-            columns = graph.columns(number)
+            columns, label = graph.columns(number), graph.blocks[number].label
+            members = range(columns.start, columns.stop)
             try:
                 found = self._computed(number, until)[0]
             except StillReading:
-                label = graph.blocks[number].label
                 text = f"block {label} was not computed in time"
-                failure = SensorError(label, text, why="sensor-late")
-                known.failures |= dict.fromkeys(range(columns.start, columns.stop), failure)
-                raise failure from None
+                known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
             except Exception as error:  # a user's function may raise anything
-                label = graph.blocks[number].label
                 failure = SensorError(label, f"block {label} cannot be computed: {error}")
-                known.failures |= dict.fromkeys(range(columns.start, columns.stop), failure)
-                if not spare:
-                    raise failure from error
-                continue
-            known.values[columns] = found
-            known.have[columns] = True
+                known.fail(members, failure, spare=spare)
+            else:
+                known.enter(columns, found)
 
     def _computed(self, number: int, until: float) -> Values:
         """Features of a block; StillReading if it is a function that is not done in time."""
         if self._reader is None or not isinstance(self._graph.blocks[number], FunctionBlock):
             return self._values.of_block(number)
-        found: list[Values] = []
-        self._reader.run(
-            lambda: found.append(self._values.of_block(number)), until - time.monotonic()
-        )
-        return found[0]
+        return self._reader.run(partial(self._values.of_block, number), until - time.monotonic())

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
 from gatewise.console import note
-from gatewise.errors import not_installed
-from gatewise_edge.device.answer import Answer
+from gatewise.errors import InputError
 from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.topics import answers_topic
-from gatewise_edge.service.home_assistant import HomeAssistant, discovery
+from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
 from gatewise_edge.service.serve import AnswerTotals, run_loop
 from gatewise_edge.service.smoothing import Smoothing
@@ -24,22 +23,18 @@ from gatewise_edge.service.startup import (
     Troubles,
     first_that_runs,
     make_link,
-    make_smoothing,
     make_updater,
     open_bundles,
     open_instances,
     open_log,
-    open_store,
     serve_metrics,
 )
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
+from gatewise_edge.update import Store
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import BlockFunctions
 from gatewise_signals.blocks.block import load_block_functions
-
-if TYPE_CHECKING:
-    from gatewise_edge.service.edge_metrics import EdgeMetrics
 
 #: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
 _GRACE = 5.0
@@ -236,10 +231,9 @@ def edge(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        kept = None if store is None else open_store(store)
+        kept = None if store is None else Store(store)
         bundles = open_bundles(bundle, kept, public_key)
         first = bundles[-1].manifest
-        # Rows stay in the order of the bundle that the device was set up with.
         instances = open_instances(
             bundles[-1], stop, data, keep,
             signal=signal, form=signal_format, rate_hz=rate_hz, hop=hop,
@@ -249,8 +243,6 @@ def edge(
             broker, publish, home_assistant,
             device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file,
         )  # fmt: skip
-        if home_assistant is not None and link is not None:
-            discovery(link.device, home_assistant)  # refuses bad names before work starts
         # Before the link is opened: it subscribes to the announcements.
         updater = make_updater(
             update_host, kept, trust,
@@ -263,6 +255,9 @@ def edge(
             stack.callback(kept.save, starts=0)
 
         functions = load_block_functions(block or ())
+        audited = None
+        if audit is not None:
+            audited = Audit(audit, audit_bound, action=cast(AuditAction, audit_action))
 
         def make(opened: Bundle) -> Device:
             return Device(
@@ -270,7 +265,8 @@ def edge(
                 link=link,
                 sensors=instances.sensors,
                 blocks=functions,
-                row_names=instances.names,
+                # Rows stay in the order of the bundle that the device was set up with.
+                row_names=first.column_names,
                 deadline_ms=deadline_ms,
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
                 runner=runner,  # type: ignore[arg-type]
@@ -278,9 +274,7 @@ def edge(
                 float16=float16,
                 pacer=None if pace is None else Pacer.parse(pace),
                 pacer_state=pace_state,
-                audit=None
-                if audit is None
-                else Audit(audit, audit_bound, action=cast(AuditAction, audit_action)),
+                audit=audited,
             )
 
         runtime = stack.enter_context(first_that_runs(make, bundles))
@@ -290,9 +284,10 @@ def edge(
         troubles = Troubles(link, kept, updater)
         smoothing = None
         if smooth is not None:
-            smoothing = make_smoothing(
-                smooth, first.classes, lambda: runtime.bundle.manifest.classes, parallel
-            )
+            if parallel > 1:
+                raise InputError("--smooth needs answers in order: leave --parallel at 1")
+            smoothing = Smoothing(smooth, first.classes, lambda: runtime.bundle.manifest.classes)
+            note(f"--smooth {smooth}: a change that lasts shows {smoothing.delay} windows later")
         totals, notifier = AnswerTotals(), Notifier()
         beat = Heartbeat(
             notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: f"{totals}{troubles}"
@@ -301,21 +296,17 @@ def edge(
         if updater is not None:
             observers.append(updater.observe)
         if metrics_port is not None:
-            metrics = _metrics(
-                runtime, link=link, sensors=instances.sensors, updater=updater,
-                troubles=troubles.found,
+            metrics, pages = serve_metrics(
+                runtime, beat, metrics_host, metrics_port,
+                link=link, sensors=instances.sensors, updater=updater, troubles=troubles.found,
             )  # fmt: skip
-            stack.enter_context(serve_metrics(metrics.text, beat, metrics_host, metrics_port))
+            stack.enter_context(pages)
             observers.append(metrics.observe)
         troubles.connect(connect_timeout)
         if updater is not None:
             stack.enter_context(updater).start(runtime)
         stack.enter_context(beat)
-        notifier.ready(f"model {model}{troubles}")
-
-        def observe(end: Answer | Exception) -> None:
-            for observer in observers:
-                observer(end)
+        notifier.send("READY=1", f"model {model}{troubles}")
 
         writers = [print_json if out is None else stack.enter_context(AnswerFile(out)).write]
         if publish is not None and link is not None:
@@ -331,7 +322,7 @@ def edge(
                 instances,
                 stop=stop,
                 beat=beat,
-                observe=observe,
+                observers=observers,
                 limit=limit,
                 interval=interval,
                 parallel=parallel,
@@ -340,7 +331,7 @@ def edge(
                 writers=writers,
             )
         finally:
-            notifier.stopping(str(totals))
+            notifier.send("STOPPING=1", str(totals))
             if as_json:
                 print_json({"summary": _summary(totals, runtime, smoothing)})
             else:
@@ -352,14 +343,6 @@ def edge(
 
 
 commands: dict[str, Callable[..., None]] = {"edge": edge}
-
-
-def _metrics(runtime: Device, **parts: Any) -> EdgeMetrics:
-    try:
-        from gatewise_edge.service.edge_metrics import EdgeMetrics
-    except ModuleNotFoundError as error:
-        raise not_installed(error, "edge") from None
-    return EdgeMetrics(runtime, **parts)
 
 
 def _summary(

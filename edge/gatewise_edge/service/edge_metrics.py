@@ -1,36 +1,15 @@
 """Prometheus metrics of a running device. Needs prometheus-client.
 
-======================================== ========= =================================================
-name                                     kind      meaning
-======================================== ========= =================================================
-gatewise_answers_total{route}            counter   answers: edge, cloud, fallback
-gatewise_errors_total                    counter   instances that ended in an error
-gatewise_fallbacks_total{reason}         counter   fallbacks by their reason
-gatewise_answer_latency_seconds          histogram from the call to the answer
-gatewise_late_answers_total              counter   answers after their deadline
-gatewise_offload_ratio                   gauge     answers by the cloud, of all answers so far
-gatewise_feature_cost_total              counter   cost of the acquired features
-gatewise_cost_total                      counter   the same with the price of offloads
-gatewise_device_total{event}             counter   ``Device.counters``: requests and responses
-                                                   (sent, retries, timeouts, late, ...)
-gatewise_bytes_total{direction}          counter   payload bytes, up and down
-gatewise_device_state{what}              gauge     ``Device.gauges``: outstanding, breaker_open, ...
-gatewise_sensor_total{sensor,event}      counter   ``Sensors.counts``: reads, retries, ...
-gatewise_update_total{event}             counter   ``Updater.counters``: announced, taken, ...
-gatewise_trouble{what}                   gauge     1: the link, store or update does not work now
-gatewise_link_ready                      gauge     1 while requests can be sent
-gatewise_takeovers_total                 counter   connections taken over by another device with
-                                                   this id
-gatewise_model_info{model,version}       gauge     1: the active bundle
-gatewise_certificate_expires             gauge     when its own certificate does, in Unix seconds
-======================================== ========= =================================================
+Beside what is counted here they hold :attr:`.Device.counters` (``gatewise_device_total{event}``,
+``gatewise_bytes_total{direction}``) and :attr:`.Device.gauges` (``gatewise_device_state{what}``),
+``Sensors.counts`` and ``Updater.counters``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -39,9 +18,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.service.release_status import MeasuredDevice
 
 if TYPE_CHECKING:
+    from gatewise_edge.device.device import Device
     from gatewise_edge.link.link import Link
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
@@ -52,6 +31,26 @@ _BUCKETS: Final = (
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
 
+#: Values of a metric's labels, and the metric's.
+Sample = tuple[Sequence[str], Any]
+
+
+def counter(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+    """Make a counter of values that are kept elsewhere."""
+    return _filled(CounterMetricFamily(name, text, labels=labels), samples)
+
+
+def gauge(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+    """Make a gauge of values that are kept elsewhere."""
+    return _filled(GaugeMetricFamily(name, text, labels=labels), samples)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[Sample]) -> Metric:
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(labels, float(value))
+    return family
+
 
 class EdgeMetrics(Collector):
     """Metrics of one device.
@@ -61,21 +60,21 @@ class EdgeMetrics(Collector):
 
     def __init__(
         self,
-        device: MeasuredDevice,
+        device: Device,
         *,
         link: Link | None = None,
         sensors: Sensors | None = None,
         updater: Updater | None = None,
         troubles: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
-        self._registry = CollectorRegistry()
+        registry = self._registry = CollectorRegistry()
         self._device, self._link, self._sensors = device, link, sensors
         self._updater, self._troubles = updater, troubles
 
-        def count(name: str, help_: str, *labels: str) -> Counter:
-            return Counter(f"gatewise_{name}", help_, labels, registry=self._registry)
+        def count(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"gatewise_{name}", text, labels, registry=registry)
 
-        self._answers = count("answers", "Answers.", "route")
+        self._answers = count("answers", "Answers: edge, cloud, fallback.", "route")
         self._errors = count("errors", "Instances that ended in an error.")
         self._fallbacks = count("fallbacks", "Fallbacks by their reason.", "reason")
         self._late = count("late_answers", "Answers after their deadline.")
@@ -85,12 +84,12 @@ class EdgeMetrics(Collector):
             "gatewise_answer_latency_seconds",
             "From the call to the answer.",
             buckets=_BUCKETS,
-            registry=self._registry,
+            registry=registry,
         )
         self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
         for route in _ROUTES:
             self._answers.labels(route)
-        self._registry.register(self)
+        registry.register(self)
 
     def observe(self, end: Answer | Exception) -> None:
         """Add an answer, or the error in its place."""
@@ -113,53 +112,36 @@ class EdgeMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read from the device what is not counted here."""
-        n = sum(self._counts.values())
+        n, link, manifest = sum(self._counts.values()), self._link, self._device.bundle.manifest
         ratio = self._counts["cloud"] / n if n else 0.0
-        yield GaugeMetricFamily("gatewise_offload_ratio", "Answers by the cloud.", ratio)
-        ready = float(self._link is not None and self._link.ready)
-        yield GaugeMetricFamily("gatewise_link_ready", "Whether requests can be sent.", ready)
-        taken = getattr(self._link, "takeovers", 0)
+        yield gauge("gatewise_offload_ratio", "Answers by the cloud, of all.", [((), ratio)])
+        ready = link is not None and link.ready
+        yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
+        taken = getattr(link, "takeovers", 0)
         text = "Connections taken over by another device with this id."
-        yield CounterMetricFamily("gatewise_takeovers", text, taken)
-        expires = getattr(self._link, "certificate_expires", None)
+        yield counter("gatewise_takeovers", text, [((), taken)])
+        expires = getattr(link, "certificate_expires", None)
         text = "When its certificate expires, in Unix seconds."
-        yield GaugeMetricFamily("gatewise_certificate_expires", text, expires)
-        manifest = self._device.bundle.manifest
-        info = GaugeMetricFamily(
-            "gatewise_model_info", "The active bundle.", labels=["model", "version"]
-        )
-        info.add_metric([manifest.name, manifest.version], 1.0)
-        yield info
-        counters = self._device.counters
-        moved = CounterMetricFamily("gatewise_bytes", "Payload bytes.", labels=["direction"])
-        events = CounterMetricFamily("gatewise_device", "Requests and responses.", labels=["event"])
-        for name, value in counters.items():
-            if name.startswith("bytes_"):
-                moved.add_metric([name.removeprefix("bytes_")], value)
-            elif name not in (*_ROUTES, "errors"):
-                events.add_metric([name], value)
-        yield moved
-        yield events
-        gauges = GaugeMetricFamily("gatewise_device_state", "Current state.", labels=["what"])
-        for name, now in self._device.gauges.items():
-            gauges.add_metric([name], now)
-        yield gauges
+        yield gauge("gatewise_certificate_expires", text, [((), expires)])
+        model = (manifest.name, manifest.version)
+        yield gauge("gatewise_model_info", "The active bundle.", [(model, 1)], "model", "version")
+        counts = self._device.counters.items()
+        moved = [([k[6:]], n) for k, n in counts if k.startswith("bytes_")]
+        yield counter("gatewise_bytes", "Payload bytes, up and down.", moved, "direction")
+        others = (*_ROUTES, "errors")
+        events = [([k], n) for k, n in counts if k not in others and not k.startswith("bytes_")]
+        yield counter("gatewise_device", "Requests and responses.", events, "event")
+        state = [([k], value) for k, value in self._device.gauges.items()]
+        yield gauge("gatewise_device_state", "Current state.", state, "what")
         if self._sensors is not None:
-            sensed = CounterMetricFamily(
-                "gatewise_sensor", "Reads of the sensors.", labels=["sensor", "event"]
-            )
-            for sensor, counts in self._sensors.counts.items():
-                for event, value in asdict(counts).items():
-                    sensed.add_metric([sensor, event], value)
-            yield sensed
+            reads = [
+                ((sensor, event), n)
+                for sensor, counts in self._sensors.counts.items()
+                for event, n in asdict(counts).items()
+            ]
+            yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
         if self._updater is not None:
-            updates = CounterMetricFamily(
-                "gatewise_update", "Checks and releases.", labels=["event"]
-            )
-            for event, value in self._updater.counters.items():
-                updates.add_metric([event], value)
-            yield updates
-        troubles = GaugeMetricFamily("gatewise_trouble", "What does not work.", labels=["what"])
-        for what, why in self._troubles().items():
-            troubles.add_metric([what], float(why is not None))
-        yield troubles
+            updates = [([event], n) for event, n in self._updater.counters.items()]
+            yield counter("gatewise_update", "Checks and releases.", updates, "event")
+        troubles = [([what], why is not None) for what, why in self._troubles().items()]
+        yield gauge("gatewise_trouble", "What does not work.", troubles, "what")

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any, Final, Self
 
 from gatewise.errors import InputError
@@ -17,11 +16,12 @@ from gatewise.errors import InputError
 _MOST: Final = 8
 _LONGEST: Final = 5.0
 
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 
-class Endpoints:
-    """A small HTTP server of two pages; a context manager.
+class Endpoints(ThreadingHTTPServer):
+    """A small HTTP server of two pages, while its context lasts.
 
     ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
     `trouble` returns. `port` is the one in use (0 takes a free one). At most 8 connections are
@@ -29,6 +29,10 @@ class Endpoints:
     listen on an address that only those who may read it can reach. Raises InputError if the port
     cannot be used.
     """
+
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
 
     def __init__(
         self,
@@ -38,45 +42,29 @@ class Endpoints:
         trouble: Callable[[], str | None],
         host: str = "127.0.0.1",
     ) -> None:
-        class Handler(_Handler):
-            pages = metrics, trouble
-
+        self.metrics, self.trouble = metrics, trouble
+        self._since: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
         try:
-            self._server = _Server((host, port), Handler)
+            super().__init__((host, port), _Handler)
         except OSError as error:
             raise InputError(
                 f"metrics-port {port} on {host} cannot be used ({error.strerror or error}): "
                 "choose another, or 0 for a free one"
             ) from None
-        self.port: int = self._server.server_address[1]
+        self.port: int = self.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.1,), name="gatewise-http", daemon=True
+            target=self.serve_forever, args=(0.1,), name="gatewise-http", daemon=True
         )
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
         self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-
-    def __init__(self, *args: Any) -> None:
-        self._since: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
-        super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection on a thread of its own, if there may be one more."""
@@ -98,6 +86,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
+        """Close a connection and make room for another."""
         with self._lock:
             self._since.pop(request, None)
         super().shutdown_request(request)
@@ -107,25 +96,24 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    pages: tuple[Callable[[], bytes], Callable[[], str | None]]
+    server: Endpoints
     timeout = 5.0
     server_version = "gatewise"
     sys_version = ""
 
     def do_GET(self) -> None:
-        metrics, trouble = self.pages
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
-            self._respond(200, metrics(), _CONTENT_TYPE)
+            self._respond(200, self.server.metrics(), _METRICS_TYPE)
         elif path == "/healthz":
-            why = trouble()
+            why = self.server.trouble()
             self._respond(200 if why is None else 503, f"{why or 'ok'}\n".encode())
         else:
             self._respond(404, b"there are /metrics and /healthz\n")
 
     do_HEAD = do_GET  # noqa: N815  the library's own name
 
-    def _respond(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+    def _respond(self, status: int, body: bytes, kind: str = _TEXT_TYPE) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

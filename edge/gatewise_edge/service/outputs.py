@@ -1,7 +1,8 @@
-"""Where the lines of ``gatewise edge`` go: standard output, a file, and a topic of the broker."""
+"""Where the lines of ``gatewise edge`` go: standard output, files, and a topic of the broker."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -23,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 _MOST_WAITING: Final = 1000
 #: Seconds at the end for what still waits.
 _LAST_SECONDS: Final = 2.0
+#: How the first line of an answer log begins.
+_HEAD: Final = b'{"data": '
 
 
 def json_line(document: dict[str, Any]) -> str:
@@ -38,11 +41,12 @@ def print_json(document: dict[str, Any]) -> None:
 class AnswerFile:
     """A file that gets a line for each answer, appended in one piece; a context manager."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, option: str = "--out") -> None:
+        self.path = path
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
-            raise InputError(f"--out {path}: {error.strerror}") from None
+            raise InputError(f"{option} {path}: {error.strerror}") from None
 
     def write(self, document: dict[str, Any]) -> None:
         """Append a line."""
@@ -52,6 +56,54 @@ class AnswerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+class AnswerLog(AnswerFile):
+    """The answers of ``--resume``, one line for each row of a file. Thread-safe.
+
+    `path` is made if it is not there; its first line names the content of the file `data`.
+    `answered` are the rows with a line: they are never answered again. A killed process leaves
+    whole lines and perhaps the beginning of one, which is cut off. Raises InputError if it belongs
+    to other data, or cannot be read or written.
+    """
+
+    def __init__(self, path: Path, data: Path) -> None:
+        self.answered: set[int] = set()
+        try:
+            digest = hashlib.sha256(data.read_bytes()).hexdigest()
+        except OSError as error:
+            raise InputError(f"--resume {path}: {error.strerror}: {error.filename}") from None
+        super().__init__(path, option="--resume")
+        try:
+            self._read({"data": data.name, "sha256": digest})
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _read(self, head: dict[str, str]) -> None:
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            if not content.startswith(_HEAD[: len(content)]):
+                raise ValueError("another file")
+            first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            same = first is None or first["sha256"] == head["sha256"]
+            self.answered = {int(line["row"]) for line in lines}
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"--resume {self.path}: not a log of answers") from None
+        if not same:
+            raise InputError(
+                f"--resume {self.path}: it belongs to other data than {head['data']}; "
+                "name a new file, or give the data that it began with"
+            )
+        if len(whole) < len(content):
+            os.ftruncate(self._file, len(whole))
+        if first is None:
+            self.write(head)
+
+    def __exit__(self, *_: object) -> None:
+        os.fsync(self._file)
         os.close(self._file)
 
 

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.update.store import Store
-    from gatewise_export.bundle.bundle import Bundle
 
 #: Seconds between two reports, at most.
 _LONGEST: Final = 3600.0
 #: Counts of a device that sum to its instances.
 _ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
-
-
-class MeasuredDevice(Protocol):
-    """What reports and metrics need of a :class:`gatewise_edge.Device`."""
-
-    deadline_ms: float
-
-    @property
-    def bundle(self) -> Bundle: ...
-    @property
-    def counters(self) -> dict[str, int]: ...
-    @property
-    def gauges(self) -> dict[str, float]: ...
 
 
 class ReleaseStatus:
@@ -43,10 +30,10 @@ class ReleaseStatus:
     ) -> None:
         self._link, self._store, self._first, self._clock = link, store, first, clock
         self._pause = self.due = math.inf
-        self._device: MeasuredDevice | None = None
+        self._device: Device | None = None
         self._before: dict[str, int] = {}  # the device's counts when the release was adopted
 
-    def begin(self, device: MeasuredDevice) -> None:
+    def begin(self, device: Device) -> None:
         """Report on what the device runs now."""
         if self._link is None:
             return

@@ -16,9 +16,8 @@ from typing import Any
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.sources import Instance, InstanceSource
-from gatewise_edge.service.answer_log import AnswerLog
-from gatewise_edge.service.outputs import print_json
+from gatewise_edge.sensors.instance_source import Instance, InstanceSource
+from gatewise_edge.service.outputs import AnswerLog, print_json
 from gatewise_edge.service.smoothing import Smoothing
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
@@ -35,7 +34,7 @@ def run_loop(
     *,
     stop: Stop,
     beat: Heartbeat,
-    observe: Observe,
+    observers: Sequence[Observe],
     limit: int | None = None,
     interval: float = 0.0,
     parallel: int = 1,
@@ -43,14 +42,14 @@ def run_loop(
     log: AnswerLog | None = None,
     writers: Sequence[Write] = (print_json,),
 ) -> None:
-    """Answer instances and write a JSON line for each.
+    """Answer instances and write a JSON line for each, to all `writers`.
 
     After a stop request, every instance that was taken from its source is still answered.
-    `classify` is the device's ``answer``; `observe` gets each answer, or the error in its place. It
-    ends after `limit` instances; one begins `interval` seconds after the one before, at least. With
-    `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row`` numbers
-    instances. `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line
-    is kept there first, and rows with a line are passed over.
+    `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
+    It ends after `limit` instances; one begins `interval` seconds after the one before, at least.
+    With `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row``
+    numbers instances. `smoothing`, for instances one at a time, adds ``smoothed``. With a `log`
+    each line is kept there first, and rows with a line are passed over.
     """
     ended = threading.Event()
     writing = threading.Lock()
@@ -58,10 +57,12 @@ def run_loop(
     def answer_one(number: int, instance: Instance, known: Mapping[str, Any]) -> None:
         beat.begin(number)
         try:
-            document = {"row": number, **known}
             if smoothing is not None and "gap" in known:
                 smoothing.restart()
-            document |= _classify(classify, instance, observe, smoothing)
+            found = _classify(classify, instance)
+            for observe in observers:
+                observe(found)
+            document = {"row": number, **known, **_described(found, smoothing)}
             if log is not None:
                 log.write(document)
             with writing:
@@ -91,35 +92,35 @@ def run_loop(
                 return
 
 
-def _classify(
-    classify: Callable[[Any], Answer],
-    instance: Instance,
-    observe: Observe,
-    smoothing: Smoothing | None,
-) -> dict[str, Any]:
+def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer | Exception:
+    if isinstance(instance, InputError):
+        return instance
     try:
-        if isinstance(instance, InputError):
-            raise instance
-        answer = classify(instance)
+        return classify(instance)
     except (SensorError, InputError) as error:
-        observe(error)
-        return {"error": str(error)}
+        return error
     except Exception as error:
         # A device goes on with the next instance; an update on trial learns of it.
         _LOG.exception("an instance failed unexpectedly")
-        observe(error)
-        return {"error": f"{type(error).__name__}: {error}"}
-    observe(answer)
+        return error
+
+
+def _described(found: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
+    """Fields of a line."""
+    if isinstance(found, SensorError | InputError):
+        return {"error": str(found)}
+    if isinstance(found, Exception):
+        return {"error": f"{type(found).__name__}: {found}"}
     return {
-        "label": answer.label,
-        **({} if smoothing is None else {"smoothed": smoothing.add(answer)}),
-        "route": answer.route,
-        "reason": answer.reason,
-        "stage": answer.stage,
-        "cost": round(answer.cost, 9),
-        "latency_ms": round(answer.latency_ms, 3),
-        "acquired": len(answer.acquired),
-        "probabilities": [round(p, 6) for p in answer.probabilities.tolist()],
+        "label": found.label,
+        **({} if smoothing is None else {"smoothed": smoothing.add(found)}),
+        "route": found.route,
+        "reason": found.reason,
+        "stage": found.stage,
+        "cost": round(found.cost, 9),
+        "latency_ms": round(found.latency_ms, 3),
+        "acquired": len(found.acquired),
+        "probabilities": [round(p, 6) for p in found.probabilities.tolist()],
     }
 
 
@@ -130,10 +131,7 @@ def _due(
     interval: float,
     answered: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Yield instances, numbered and with what is kept, when due; on a stop request, those held.
-
-    Those with an answer are passed over.
-    """
+    """Instances that have no answer, numbered, when they are due; on a stop request, those held."""
     number, count, due = -1, 0, time.monotonic()
     while count != limit and not (stop.requested and not instances.held):
         number += 1
@@ -144,13 +142,12 @@ def _due(
         if stop.requested and not instances.held:
             return
         try:
-            instance = next(instances)
+            instance, known = next(instances)
         except (StopIteration, Stopped):
             return
         if number not in answered:
             count += 1
-            kept = instances.kept
-            yield number, instance, {**instances.place, **({"kept": dict(kept)} if kept else {})}
+            yield number, instance, known
 
 
 class AnswerTotals:

@@ -8,20 +8,25 @@ from typing import Any
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
-from gatewise_signals.over_time.filters import LabelFilter
+from gatewise_signals.over_time.filters import parse_filter
 
 
 class Smoothing:
-    """A filter of a device's answers; `classes` gives those of the running bundle.
+    """The filter of ``--smooth``, written as `text`.
 
-    An instance without an answer has no say. `delay`: in windows; `changed`: answers whose smoothed
-    label is another.
+    `first` are the classes of the bundle that the device was set up with, `classes` gives those of
+    the one that runs. An instance without an answer has no say. `delay`: in windows; `changed`:
+    answers whose smoothed label is another. Raises InputError if it is no filter of such classes.
     """
 
-    def __init__(self, labels: LabelFilter, classes: Callable[[], Sequence[Any]]) -> None:
-        self._labels = labels
+    def __init__(
+        self, text: str, first: Sequence[Any], classes: Callable[[], Sequence[Any]]
+    ) -> None:
+        if not first:
+            raise InputError("--smooth is for bundles with classes; this one answers values")
+        self._labels = parse_filter(text, tuple(first))
         self._classes = classes
-        self.delay = labels.delay
+        self.delay = self._labels.delay
         self.changed = 0
 
     def restart(self) -> None:

@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatewise.console import note
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import GatewiseError, InputError, not_installed
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
-from gatewise_edge.sensors.sources import InstanceSource, open_source
+from gatewise_edge.sensors.instance_source import InstanceSource
+from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.sensors.streams import open_signal
-from gatewise_edge.service.answer_log import AnswerLog
-from gatewise_edge.service.smoothing import Smoothing
+from gatewise_edge.service.home_assistant import discovery
+from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.manifest import ClassLabel
-from gatewise_signals.over_time.filters import parse_filter
 
 if TYPE_CHECKING:
+    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.service.edge_metrics import EdgeMetrics
     from gatewise_edge.service.endpoints import Endpoints
     from gatewise_edge.update import Store, Updater
 
@@ -56,13 +57,6 @@ def first_that_runs(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T
         except GatewiseError as error:
             _LOG.error("%s does not run here: %s", opened, error)
     return make(bundles[-1])
-
-
-def open_store(folder: Path) -> Store:
-    """Open the versions taken over the air."""
-    from gatewise_edge.update import Store
-
-    return Store(folder)
 
 
 def make_updater(
@@ -104,21 +98,30 @@ def make_link(
     link = MqttLink(broker, **options)
     if publish is not None:
         link.check_answers_topic(publish)
-    if home_assistant is not None and publish == answers_topic(link.device):
-        raise InputError(f"--home-assistant has {publish} for its values: leave out --publish")
+    if home_assistant is not None:
+        discovery(link.device, home_assistant)  # refuses bad names before work starts
+        if publish == answers_topic(link.device):
+            raise InputError(f"--home-assistant has {publish} for its values: leave out --publish")
     return link
 
 
-def serve_metrics(text: Callable[[], bytes], beat: Heartbeat, host: str, port: int) -> Endpoints:
-    """Serve metrics, and the health of the loop that gives the beat."""
+def serve_metrics(
+    device: Device, beat: Heartbeat, host: str, port: int, **parts: Any
+) -> tuple[EdgeMetrics, Endpoints]:
+    """Serve a device's metrics, and the health of the loop that gives the beat."""
+    try:
+        from gatewise_edge.service.edge_metrics import EdgeMetrics
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "edge") from None
     from gatewise_edge.service.endpoints import Endpoints
 
     def trouble() -> str | None:
         return None if beat.alive else "an instance is long past its deadline"
 
-    pages = Endpoints(port, metrics=text, trouble=trouble, host=host)
+    metrics = EdgeMetrics(device, **parts)
+    pages = Endpoints(port, metrics=metrics.text, trouble=trouble, host=host)
     note(f"metrics at http://{host}:{pages.port}/metrics")
-    return pages
+    return metrics, pages
 
 
 def open_log(path: Path, data: str) -> AnswerLog:
@@ -143,7 +146,10 @@ def open_instances(
     hop: int | None,
 ) -> InstanceSource:
     """Open what ``--data`` or ``--signal`` names; InputError if options do not go together."""
-    kept, manifest = [] if keep is None else _column_names(keep), bundle.manifest
+    kept = [] if keep is None else [name.strip() for name in keep.split(",")]
+    if not all(kept) or len(set(kept)) < len(kept):
+        raise InputError(f"--keep {keep}: give names of columns, as id,timestamp")
+    manifest = bundle.manifest
     if signal is not None:
         if manifest.signal is None:
             raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
@@ -155,30 +161,6 @@ def open_instances(
     window = None if manifest.signal is None else manifest.signal.shape
     names = manifest.column_names
     return open_source(data, names, stop, manifest.encoder, keep=kept, window=window)
-
-
-def _column_names(listed: str) -> list[str]:
-    names = [name.strip() for name in listed.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise InputError(f"--keep {listed}: give names of columns, as id,timestamp")
-    return names
-
-
-def make_smoothing(
-    text: str, first: Sequence[ClassLabel], classes: Callable[[], Sequence[Any]], parallel: int
-) -> Smoothing:
-    """Make the filter of ``--smooth``; raise InputError where there is none to apply.
-
-    `first` are the classes of the bundle that the device was set up with, `classes` gives those of
-    the one that runs.
-    """
-    if parallel > 1:
-        raise InputError("--smooth needs answers in order: leave --parallel at 1")
-    if not first:
-        raise InputError("--smooth is for bundles with classes; this one answers values")
-    smoothing = Smoothing(parse_filter(text, tuple(first)), classes)
-    note(f"--smooth {text}: a change that lasts shows {smoothing.delay} windows later")
-    return smoothing
 
 
 class Troubles:

@@ -1,4 +1,4 @@
-"""Notify systemd: READY=1, STATUS=..., WATCHDOG=1, STOPPING=1.
+"""Notify systemd that the service is ready, alive or stopping.
 
 The protocol of ``sd_notify(3)``: datagrams of ``NAME=value`` lines to the unix socket that
 ``NOTIFY_SOCKET`` names. Without one, nothing is sent.
@@ -17,7 +17,7 @@ _SHORTEST: Final = 0.05
 
 
 class Notifier:
-    """Messages to the service manager; each method returns whether one was sent.
+    """Messages to the service manager.
 
     `watchdog` is the seconds within which the manager expects a sign of life from this process, by
     ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; None: never.
@@ -38,35 +38,20 @@ class Notifier:
         if self.enabled and ours and microseconds.isdecimal() and int(microseconds) > 0:
             self.watchdog = int(microseconds) / 1e6
 
-    def ready(self, status: str = "") -> bool:
-        """Instances are taken from now on."""
-        return self._send("READY=1", status)
+    def send(self, state: str, status: str = "") -> bool:
+        """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``, and a status; whether it was sent.
 
-    def status(self, status: str) -> bool:
-        """Show a status."""
-        return self._send("", status)
-
-    def alive(self, status: str = "") -> bool:
-        """Give a sign of life."""
-        return self._send("WATCHDOG=1", status)
-
-    def stopping(self, status: str = "") -> bool:
-        """The end has begun."""
-        return self._send("STOPPING=1", status)
-
-    def _send(self, state: str, status: str) -> bool:
-        """Send a datagram; a manager that is gone must not stop a device."""
+        A manager that is gone must not stop a device.
+        """
         if not self.enabled:
             return False
-        lines = [state] if state else []
-        if status:
-            lines.append("STATUS=" + " ".join(status.split()))
+        text = f"{state}\nSTATUS={' '.join(status.split())}" if status else state
         # An address that begins with @ is in the abstract namespace.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
                 line.settimeout(1.0)
-                line.sendto("\n".join(lines).encode(), address)
+                line.sendto(text.encode(), address)
         except OSError:
             return False
         return True
@@ -85,13 +70,11 @@ class Heartbeat:
         notifier: Notifier,
         *,
         patience: float,
-        status: Callable[[], str] | None = None,
+        status: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._notifier = notifier
-        self._patience = patience
-        self._status = status
-        self._clock = clock
+        self._notifier, self._patience = notifier, patience
+        self._status, self._clock = status, clock
         self._since: dict[int, float] = {}
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -128,6 +111,6 @@ class Heartbeat:
     def _beat(self, period: float) -> None:
         while True:
             if self.alive:
-                self._notifier.alive("" if self._status is None else self._status())
+                self._notifier.send("WATCHDOG=1", self._status())
             if self._ended.wait(period):
                 return

@@ -50,7 +50,7 @@ def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
             str(tmp_path / "rows.csv"), manifest.column_names, stop, manifest.encoder
         )
         by_name = [device.answer(row) for row in rows.to_dict("records")]
-        from_file = [device.answer(row) for row in source]
+        from_file = [device.answer(row) for row, _ in source]
         in_order = device.answer_many([list(row) for row in rows[list(PRICES)].to_numpy(object)])
         as_features = device.answer_many(x.to_numpy())
     stays = ~system.offload(x)

@@ -1,4 +1,4 @@
-"""Instances from Python, CSV and JSON lines, and nothing lost when the end is asked for."""
+"""Instances from Python and JSON lines, and nothing lost when the end is asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.sensors.instance_source import InstanceSource, read_pieces
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.sources import JsonLines, open_source
+from gatewise_edge.sensors.sources import InstanceReader, json_lines, open_source
 from gatewise_edge.stop_request import Stop, Stopped
 
 NAMES = ("a", "b")
@@ -23,16 +24,16 @@ def load(tmp_path, monkeypatch):
     """Write a module into the current folder and open its `take`."""
     monkeypatch.chdir(tmp_path)
 
-    def load(code: str, name: str = "take"):
+    def load(code: str, name: str = "take", **options):
         module = f"rows_{os.getpid()}_{next(NUMBER)}"
         (tmp_path / f"{module}.py").write_text(code)
-        return open_source(f"{module}:{name}", NAMES, Stop())
+        return open_source(f"{module}:{name}", options.pop("names", NAMES), Stop(), **options)
 
     return load
 
 
-def told(instances) -> list:
-    return [i if isinstance(i, InputError) else i.tolist() for i in instances]
+def instances(source) -> list:
+    return [i if isinstance(i, InputError) else i.tolist() for i, _ in source]
 
 
 @pytest.mark.parametrize(
@@ -50,31 +51,38 @@ def told(instances) -> list:
     ],
 )
 def test_python_gives_rows_in_every_form(load, code):
-    instances = load(code)
-    assert instances.sensors is None
-    np.testing.assert_array_equal(told(instances), [[1, 2], [np.nan, 4]])
+    source = load(code)
+    assert source.sensors is None
+    np.testing.assert_array_equal(instances(source), [[1, 2], [np.nan, 4]])
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from gatewise_edge import Sensors\ntake = Sensors({'a': lambda: 1.0})\n",
-        "from gatewise_edge import Sensors\ndef take(): return Sensors({'a': lambda: 1.0})\n",
-    ],
-)
-def test_python_gives_sensors(load, code):
-    instances = load(code)
-    assert isinstance(instances.sensors, Sensors)
-    assert [next(instances) for _ in range(3)] == [None] * 3
+@pytest.mark.parametrize("take", ["take = sensors()\n", "take = sensors\n"])
+def test_python_gives_sensors(load, take):
+    code = "from gatewise_edge import Sensors\ndef sensors(): return Sensors({'a': lambda: 1.0})\n"
+    source = load(code + take)
+    assert isinstance(source.sensors, Sensors)
+    assert [next(source) for _ in range(3)] == [(None, {})] * 3
+
+
+def test_python_gives_windows(load):
+    code = (
+        "import numpy as np\n"
+        "take = iter([np.ones((8, 2), np.int16), [[1.0, None]] * 8, np.ones((8, 3)), 'ab'])\n"
+    )
+    (first, _), (second, _), *others = load(code, names=("m",), window=(8, 2))
+    assert (first.dtype, first.shape, second.shape) == (np.int16, (8, 2), (8, 2))
+    assert np.isnan(second[:, 1]).all()
+    assert [str(error) for error, _ in others] == [
+        "an instance is an array of numbers, shape (8, 2)"
+    ] * 2
 
 
 def test_an_instance_that_cannot_be_used_is_its_own_error(load):
-    code = "take = iter([[1], 'ab', {'z': 1}, [1, 'x'], 7, [1, 2]])\n"
-    *errors, last = told(load(code))
-    assert last == [1.0, 2.0]
-    assert all(isinstance(e, InputError) for e in errors)
-    assert "array of 2 numbers" in str(errors[0])
-    assert "has none of the features, as 'a'" in str(errors[2])
+    code = "take = iter([[1], 'ab', {'z': 1}, [1, 'x'], 7, {'a': 1, 'id': 3}])\n"
+    *errors, (row, known) = load(code, keep=["id"])
+    np.testing.assert_array_equal(row, [1.0, np.nan])
+    assert known == {"kept": {"id": 3}}
+    assert all(isinstance(e, InputError) for e, _ in errors)
 
 
 def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
@@ -85,14 +93,14 @@ def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
         "    if len(calls) in (2, 3): raise OSError('bus busy')\n"
         "    return [1, 2] if len(calls) < 5 else None\n"
     )
-    first, second, third, fourth = told(load(code))
+    first, second, third, fourth = instances(load(code))
     assert first == fourth == [1.0, 2.0]
     assert str(second).endswith("failed: OSError: bus busy")
     assert isinstance(third, InputError)
-    instances = load("def take():\n    yield [1, 2]\n    raise OSError('bus gone')\n")
-    assert next(instances).tolist() == [1.0, 2.0]
+    source = load("def take():\n    yield [1, 2]\n    raise OSError('bus gone')\n")
+    next(source)
     with pytest.raises(InputError, match=r":take failed: OSError: bus gone"):
-        next(instances)
+        next(source)
 
 
 @pytest.mark.parametrize(
@@ -111,81 +119,84 @@ def test_python_that_cannot_be_used(load, code, name, says):
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    ("data", "options", "says"),
     [
-        ("rows.xlsx", r"give a .csv, .npy or .npz file, module:function, or -"),
-        ("no_such_module_here:take", "there is no module 'no_such_module_here' here"),
-        ("../evil:take", "give a .csv, .npy or .npz file"),
-        (":take", "give a .csv, .npy or .npz file"),
+        ("rows.xlsx", {}, r"give a .csv, .npy or .npz file, module:function, or -"),
+        ("no_such_module_here:take", {}, "there is no module 'no_such_module_here' here"),
+        ("../evil:take", {}, "give a .csv, .npy or .npz file"),
+        (":take", {}, "give a .csv, .npy or .npz file"),
+        ("w.npy", {"window": (8, 3)}, r"an instance has shape \(8, 3\)"),
+        ("w.npy", {"keep": ["id"]}, "no further columns"),
+        ("w.csv", {"window": (8, 2)}, "--signal"),
+        ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
     ],
 )
-def test_other_data(data, says, tmp_path, monkeypatch):
+def test_other_data(data, options, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    np.save("w.npy", np.ones((3, 8, 2)))
     with pytest.raises(InputError, match=says):
-        open_source(data, NAMES, Stop())
+        open_source(data, NAMES, Stop(), **options)
 
 
-class Pipe:
-    def __init__(self) -> None:
-        self.out, self.into = os.pipe()
-
-    def write(self, text: bytes) -> None:
-        os.write(self.into, text)
-
-    def end(self) -> None:
-        os.close(self.into)
+# -- JSON lines, by a pipe -----------------------------------------------------------------
 
 
 @pytest.fixture
 def pipe():
-    pipe = Pipe()
-    yield pipe
-    os.close(pipe.out)
+    """Both ends of a pipe."""
+    out, into = os.pipe()
+    yield out, into
+    os.close(out)
+
+
+def lines_of(pipe, stop=None) -> InstanceSource:
+    return InstanceSource(
+        json_lines(read_pieces(pipe[0], "a pipe", stop or Stop()), InstanceReader(NAMES))
+    )
 
 
 def test_lines_in_any_pieces(pipe):
-    lines = JsonLines(pipe.out, NAMES, Stop())
-    pipe.write(b"[1, 2]\n\n  \n[3,")
-    assert next(lines).tolist() == [1.0, 2.0]
-    pipe.write(b' 4]\nnonsense\n{"b":6,"a":5}')
-    assert next(lines).tolist() == [3.0, 4.0]
-    assert isinstance(next(lines), InputError)
-    pipe.end()
-    assert next(lines).tolist() == [5.0, 6.0]
-    with pytest.raises(StopIteration):
-        next(lines)
+    source, (_, into) = lines_of(pipe), pipe
+    os.write(into, b"[1, 2]\n\n  \n[3,")
+    assert next(source)[0].tolist() == [1.0, 2.0]
+    os.write(into, b' 4]\nnonsense\n{"b":6,"a":5}')
+    assert next(source)[0].tolist() == [3.0, 4.0]
+    assert "not a JSON line" in str(next(source)[0])
+    os.close(into)
+    assert next(source)[0].tolist() == [5.0, 6.0]
+    assert list(source) == []
 
 
 def test_a_line_without_an_end_takes_no_memory(pipe):
-    lines = JsonLines(pipe.out, NAMES, Stop())
+    source, (_, into) = lines_of(pipe), pipe
 
     def write() -> None:
         for _ in range(3 * 2**20 // 4096):
-            pipe.write(b"9" * 4096)
-        pipe.write(b"\n[1, 2]\n")
-        pipe.end()
+            os.write(into, b"9" * 4096)
+        os.write(into, b"\n" + b"[" * 100_000 + b"\n[1, 2]\n")
+        os.close(into)
 
     writer = threading.Thread(target=write)
     writer.start()
-    error = next(lines)
-    assert isinstance(error, InputError)
-    assert "more than 1048576 bytes" in str(error)
-    assert next(lines).tolist() == [1.0, 2.0]
+    assert "more than 1048576 bytes" in str(next(source)[0])
+    assert "not a JSON line" in str(next(source)[0])
+    assert next(source)[0].tolist() == [1.0, 2.0]
     writer.join(30)
-    assert list(lines) == []
+    assert list(source) == []
 
 
 def test_what_was_read_is_held_when_the_end_is_asked_for(pipe):
     with Stop() as stop:
-        lines = JsonLines(pipe.out, NAMES, stop)
-        pipe.write(b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
-        assert next(lines).tolist() == [1.0, 2.0]
+        source = lines_of(pipe, stop)
+        os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
+        assert next(source)[0].tolist() == [1.0, 2.0]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop.requested, lines.held) == ("SIGTERM", 2)
-        assert [next(lines).tolist() for _ in range(lines.held)] == [[3.0, 4.0], [5.0, 6.0]]
-        assert lines.held == 0
+        assert (stop.requested, source.held) == ("SIGTERM", 2)
+        held = [next(source)[0].tolist() for _ in range(source.held)]
+        assert (held, source.held) == ([[3.0, 4.0], [5.0, 6.0]], 0)
         with pytest.raises(Stopped):
-            next(lines)
+            next(source)
+    os.close(pipe[1])
 
 
 def test_a_signal_ends_a_wait_and_a_second_one_the_program():

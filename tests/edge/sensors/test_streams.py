@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.sensors.streams import open_signal
 from gatewise_edge.stop_request import Stop, Stopped
 
@@ -30,7 +29,7 @@ RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 
 def drain(stream):
-    return [(w if isinstance(w, InputError) else w.tolist(), stream.place) for w in stream]
+    return [(w if isinstance(w, InputError) else w.tolist(), place) for w, place in stream]
 
 
 def cut(hop, values=RECORDING):
@@ -114,24 +113,21 @@ def test_gaps_start_a_new_window(tmp_path):
 def test_a_stop_request_ends_it_with_what_is_complete(pipe):
     content = RECORDING.astype("<i2").tobytes()
     with Stop() as stop:
+        unwritten = open_signal(str(pipe), INPUT, stop)
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(Stopped):  # it waited for a writer
+            next(unwritten)
+    with Stop() as stop:
         keep = os.open(pipe, os.O_RDWR)  # a writer that neither writes more nor goes
         stream = open_signal(str(pipe), INPUT, stop)
         os.write(keep, content[: 20 * 4 + 3])
-        assert next(stream).tolist() == RECORDING[:8].tolist()
+        assert next(stream)[0].tolist() == RECORDING[:8].tolist()
         os.kill(os.getpid(), signal.SIGTERM)
         assert (stop.requested, stream.held) == ("SIGTERM", 1)
-        assert next(stream).tolist() == RECORDING[8:16].tolist()
+        assert next(stream)[0].tolist() == RECORDING[8:16].tolist()
         with pytest.raises(Stopped):
             next(stream)
         os.close(keep)
-
-
-def test_a_pipe_without_a_writer_is_waited_for_until_a_stop_request(pipe):
-    with Stop() as stop:
-        stream = open_signal(str(pipe), INPUT, stop)
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(Stopped):
-            next(stream)
 
 
 def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
@@ -158,34 +154,6 @@ def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
         open_signal("-", RATED, Stop(), rate_hz=44100.0)
     with pytest.raises(InputError, match="pictures"):
         open_signal("-", pictures, Stop())
-
-
-def test_windows_of_every_other_source(tmp_path, monkeypatch):
-    """Arrays in a file, JSON lines, and Python; what has another shape is an instance's error."""
-    windows = sig.cut_windows(RECORDING, 8)[0]
-    np.save(tmp_path / "w.npy", windows)
-    found = open_source(str(tmp_path / "w.npy"), ("m",), Stop(), window=(8, 2))
-    assert [w.tolist() for w in found] == windows.tolist()
-    (tmp_path / "given_windows.py").write_text(
-        "import numpy as np\n"
-        "def take():\n"
-        "    yield np.ones((8, 2), np.int16)\n"
-        "    yield [[1.0, None]] * 8\n"
-        "    yield np.ones((8, 3))\n"
-        "    yield 'ab'\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    first, second, *errors = open_source("given_windows:take", ("m",), Stop(), window=(8, 2))
-    assert (first.dtype, first.shape, second.shape) == (np.int16, (8, 2), (8, 2))
-    assert np.isnan(second[:, 1]).all()
-    assert all(isinstance(e, InputError) and "shape (8, 2)" in str(e) for e in errors)
-    for data, options, message in [
-        (str(tmp_path / "w.npy"), {"window": (8, 3)}, r"an instance has shape \(8, 3\)"),
-        ("w.csv", {"window": (8, 2)}, "--signal"),
-        ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            open_source(data, ("m",), Stop(), **options)
 
 
 def test_the_example_of_an_iio_sensor_gives_samples(tmp_path):

@@ -1,25 +1,14 @@
-"""Tables are matched by name and checked as a whole, with one line saying what is wrong."""
+"""Tables and rows are matched by name and checked, with one line saying what is wrong."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import (
-    parse_json_line,
-    read_arrays,
-    read_row,
-    read_table,
-)
+from gatewise_edge.sensors.table import read_arrays, read_row, read_table
 
 NAMES = ("a", "b")
-
-
-def read_line(line, names):
-    return read_row(parse_json_line(line), names)
 
 
 @pytest.fixture
@@ -32,15 +21,10 @@ def table(tmp_path):
     return write
 
 
-def test_columns_are_matched_by_name(table):
-    found = read_table(table("target, b ,a\nyes,2,1\nno,,-1e3\n\n"), NAMES)
-    np.testing.assert_array_equal(found.rows, [[1, 2], [-1000, np.nan]])
-    assert found.ignored == ("target",)
-
-
-def test_missing_values_and_a_byte_order_mark(table):
-    found = read_table(table("\ufeffa,b\n?,NA\nnan,inf\n"), NAMES)
-    np.testing.assert_array_equal(found.rows, [[np.nan, np.nan], [np.nan, np.inf]])
+def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
+    found = read_table(table("\ufefftarget, b ,a\nyes,2,1\nno,,-1e3\n\n?,NA,inf\n"), NAMES)
+    np.testing.assert_array_equal(found.rows, [[1, 2], [-1000, np.nan], [np.inf, np.nan]])
+    assert (found.ignored, found.lines) == (("target",), [2, 3, 5])
 
 
 @pytest.mark.parametrize(
@@ -71,48 +55,6 @@ def test_no_table(tmp_path):
         read_table(tmp_path, NAMES)
 
 
-def test_json_lines():
-    assert read_line('{"b": 2, "x": "ignored", "a": 1.5}', NAMES).tolist() == [1.5, 2.0]
-    assert read_line("[1, 2]", NAMES).tolist() == [1.0, 2.0]
-    assert np.isnan(read_line("[null, NaN]", NAMES)).all()
-    assert read_line(f"[1, {10**400}]", NAMES)[1] == np.inf
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("{", "not a JSON line"),
-        ("[" * 100_000, "not a JSON line"),
-        ('{"a": 1}', "has no feature 'b'"),
-        ("[1]", "an array of 2 numbers"),
-        ("3", "an array of 2 numbers"),
-        ('[1, "2"]', "feature 'b' is '2', not a number"),
-        ("[1, true]", "feature 'b' is 'True', not a number"),
-        ("[1, [2]]", "not a number"),
-    ],
-)
-def test_bad_json_lines(line, says):
-    with pytest.raises(InputError, match=says):
-        read_line(line, NAMES)
-
-
-def test_arrays_are_read_flat(tmp_path):
-    names = [f"instance[{i}]" for i in range(6)]
-    X = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    np.save(tmp_path / "a.npy", X)
-    np.savez(tmp_path / "a.npz", X=X)
-    np.savez(tmp_path / "b.npz", Y=X)
-    for name in ("a.npy", "a.npz"):
-        assert read_arrays(tmp_path / name, names).tolist() == X.reshape(2, 6).tolist()
-    nested = json.dumps(X[1].tolist())
-    assert read_line(nested, names).tolist() == X[1].ravel().tolist()
-    for name, message in (("b.npz", "no array 'X'"), ("c.npy", "does not exist")):
-        with pytest.raises(InputError, match=message):
-            read_arrays(tmp_path / name, names)
-    with pytest.raises(InputError, match="an instance has 5 values"):
-        read_arrays(tmp_path / "a.npy", names[:5])
-
-
 def test_a_table_may_lack_columns_and_keep_others(table):
     path = table("id,b,when\n7,2,now\n8,,then\n")
     found = read_table(path, NAMES, keep=["when", "id"], partial=True)
@@ -126,10 +68,50 @@ def test_a_table_may_lack_columns_and_keep_others(table):
         read_table(path, ["c", "d"], partial=True)
 
 
-def test_an_object_may_lack_features_but_not_all():
-    got = read_row({"b": 2, "x": 1}, NAMES, partial=True)
-    np.testing.assert_array_equal(got, [np.nan, 2])
-    with pytest.raises(InputError, match="none of the features, as 'a'"):
-        read_row({"x": 1}, NAMES, partial=True)
-    with pytest.raises(InputError, match="an array of 2 numbers"):
-        read_row([1], NAMES, partial=True)
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ({"b": 2, "x": "ignored", "a": 1.5}, [1.5, 2.0]),
+        ({"b": 2}, [np.nan, 2.0]),
+        ([1, 2], [1.0, 2.0]),
+        ([None, np.nan], [np.nan, np.nan]),
+        ([[1], [10**400]], [1.0, np.inf]),
+    ],
+)
+def test_rows(row, values):
+    np.testing.assert_array_equal(read_row(row, NAMES), values)
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"x": 1}, "none of the features, as 'a'"),
+        ([1], "an array of 2 numbers"),
+        (3, "an array of 2 numbers"),
+        ("ab", "an array of 2 numbers"),
+        ([1, "2"], "feature 'b' is '2', not a number"),
+        ([1, True], "feature 'b' is 'True', not a number"),
+        ([1, [2]], "not a number"),
+    ],
+)
+def test_bad_rows(row, says):
+    with pytest.raises(InputError, match=says):
+        read_row(row, NAMES)
+
+
+def test_arrays_are_read_flat(tmp_path):
+    names = [f"instance[{i}]" for i in range(6)]
+    X = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.save(tmp_path / "a.npy", X)
+    np.savez(tmp_path / "a.npz", X=X)
+    np.savez(tmp_path / "b.npz", Y=X)
+    for name in ("a.npy", "a.npz"):
+        assert read_arrays(tmp_path / name, names).tolist() == X.reshape(2, 6).tolist()
+    assert read_row(X[1].tolist(), names).tolist() == X[1].ravel().tolist()
+    for name, count, message in (
+        ("b.npz", 6, "no array 'X'"),
+        ("c.npy", 6, "does not exist"),
+        ("a.npy", 5, "an instance has 5 values"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_arrays(tmp_path / name, names[:count])

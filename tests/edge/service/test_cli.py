@@ -1,10 +1,9 @@
-"""``gatewise edge`` as a process: rows in, lines out, and a good end whatever comes."""
+"""``gatewise edge``: rows in, lines out, and a good end whatever comes."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,216 +20,7 @@ pytestmark = pytest.mark.slow  # processes and brokers start
 
 HEADER = "target,f,e,d,c,b,a"
 ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
-COMMAND = [
-    sys.executable,
-    "-c",
-    "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))",
-    "edge",
-]
-
-
-@pytest.fixture
-def rows(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("\n".join([HEADER, *ROWS]) + "\n")
-    return path
-
-
-def run(*args: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command: in this process unless it reads standard input."""
-    if given is None:
-        return run_here("edge", *args)
-    return subprocess.run(
-        [*COMMAND, *map(str, args)], input=given, capture_output=True, text=True, timeout=60
-    )
-
-
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict]:
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_a_csv_file_without_a_broker(bundle, rows):
-    done = run(bundle.path, "--data", rows)
-    assert done.returncode == 0, done.stderr
-    told = lines(done)
-    assert [t["row"] for t in told] == [0, 1, 2]
-    assert [t["label"] for t in told] == ["yes", "no", "yes"]
-    assert [t["reason"] for t in told] == ["stopped", "stopped", "no-link"]
-    assert [t["cost"] for t in told] == [1.5, 13.5, 13.5]
-    assert "columns that are no features are left out: target" in done.stderr
-    assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in done.stderr
-
-
-def test_json_lines_a_broker_and_a_summary(bundle, broker, make_peer):
-    peer = make_peer()
-    given = '[1, 0, 0, 0, 0, 0]\n\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n[0,0,0,0,1,0]\n'
-    done = run(bundle.path, "--broker", broker.url, "--device", "pi-9", "--json", given=given)
-    assert done.returncode == 0, done.stderr
-    *told, last = lines(done)
-    assert [t["route"] for t in told] == ["edge", "cloud", "cloud"]
-    assert [t["label"] for t in told] == ["yes", "no", "yes"]
-    summary = last["summary"]
-    assert summary["answers"] == {"edge": 1, "cloud": 2, "fallback": 0}
-    assert summary["counters"]["answered"] == 2
-    assert summary["latency_ms"]["p50"] > 0
-    assert {s for s in peer.statuses if s[0] == "pi-9"} >= {("pi-9", "offline")}
-
-
-def test_partial_rows_are_answered_where_the_stages_have_what_they_need(bundle, tmp_path):
-    """The first stage reads a and b, the second one c."""
-    path = tmp_path / "few.csv"
-    path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
-    done = run(bundle.path, "--data", path, "--keep", "id,when")
-    first, second = lines(done)
-    assert (first["kept"], first["label"]) == ({"id": "7", "when": "noon"}, "yes")
-    assert (second["kept"]["id"], second["route"]) == ("8", "fallback")
-    assert second["reason"] == "missing:c"
-    assert "has no column c, d, e, f: missing in every row" in done.stderr
-    given = '{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n'
-    done = run(bundle.path, "--keep", "id", given=given)
-    assert [t.get("kept") for t in lines(done)] == [{"id": [3]}, {"id": 4}, {"id": 5}]
-    assert lines(done)[0]["label"] == "yes"
-    assert "none of the features" in lines(done)[1]["error"]
-    assert "'a' is missing" in lines(done)[2]["error"]
-
-
-def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
-    out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
-    reader = MqttClient(broker.url, topic)
-    options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
-    for turn in (1, 2):
-        done = run(bundle.path, *options, "--out", out, "--publish", topic)
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
-        written = [json.loads(line) for line in out.read_text().splitlines()]
-        assert len(written) == 3 * turn
-    published = [json.loads(reader.get()[1]) for _ in written]
-    assert published == written
-    assert {t["kept"]["target"] for t in written} == {"x"}
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--publish", "x"], "--publish needs --broker"),
-        (["--publish", "a/#", "--broker", "mqtt://h"], "is none to publish on"),
-        (["--publish", "gw/v1/pi/rsp", "--broker", "mqtt://h"], "below gw/v1/ answers go on"),
-        (["--out", "/no/such/folder/x"], "--out /no/such/folder/x: No such file"),
-        (["--keep", "a,,b"], "give names of columns"),
-        (["--keep", "nope"], "has no such column"),
-    ],
-)
-def test_options_that_cannot_be(bundle, rows, options, says, capsys):
-    assert main(["edge", str(bundle.path), "--data", str(rows), *options]) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_limit_and_policy(bundle, rows):
-    done = run(bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
-    assert [t["route"] for t in lines(done)] == ["edge", "edge"]
-
-
-def test_every_line_gets_an_answer_or_an_error(bundle):
-    given = "nonsense\n[1,0,0,0,0,0]\n[null,0,0,0,0,0]\n\udcff[1]\n"
-    done = subprocess.run(
-        [*COMMAND, str(bundle.path)],
-        input=given.encode("utf-8", "surrogateescape"),
-        capture_output=True,
-        timeout=240,
-    )
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 1
-    assert [t["row"] for t in told] == [0, 1, 2, 3]
-    assert ["error" in t for t in told] == [True, False, True, True]
-    assert "feature 'a' is missing" in told[2]["error"]
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        (["--data", "none.csv"], "none.csv does not exist"),
-        (["--data", "rows.xlsx"], "give a .csv, .npy or .npz file"),
-        (["--data", "other.csv"], "has no column 'a' (and 5 more), which the bundle needs"),
-        (["--deadline-ms", "0"], "deadline_ms is 0.0"),
-        (["--policy", "cloud"], "policy 'cloud'; choose one of"),
-        (["--limit", "0"], "limit"),
-        (["--broker", "localhost"], "must begin with mqtt://"),
-        (["--broker", "mqtt://localhost", "--device", "a/b"], "device id"),
-        (["--broker", "mqtt://h", "--ca-file", "none.pem"], "ca_file"),
-        (["--pace", "offload_rate=0.1"], "a pacer needs a link"),
-        (["--pace", "often"], "offload_rate=0.1"),
-        (["--audit", "0.02"], "an audit needs a link"),
-        (["--audit", "2"], "the share is 2.0"),
-        (["--resume", "log"], "--resume is for a --data file"),
-        (["--public-key", "none.pub"], "none.pub"),
-        (["--update-host", "models.example.org"], "--update-host needs --store"),
-        (["--update-host", "h", "--store", "kept"], "--update-host needs --trust"),
-        (["--update-host", "h", "--store", "kept", "--trust", "none"], "--trust none"),
-        (["--update-spread", "5"], "are for --update-host"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(bundle, args, says, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    Path("other.csv").write_text("x,y\n1,2\n")
-    assert main(["edge", str(bundle.path), *args]) == 2
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert says in err
-
-
-def test_a_missing_bundle(tmp_path, capsys):
-    assert main(["edge", str(tmp_path / "none")]) == 2
-    assert "none does not exist" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signals_end_it_in_good_order(bundle, broker, make_peer, tools, stop, status):
-    peer = make_peer()
-    with subprocess.Popen(
-        [*COMMAND, str(bundle.path), "--broker", broker.url, "--device", "pi-3"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("[0,0,0,0,1,0]\n")
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["route"] == "cloud"
-        process.send_signal(stop)
-        out, err = process.communicate(timeout=240)
-    assert process.returncode == status
-    assert out == ""
-    assert "1 instances: 0 edge, 1 cloud" in err
-    assert "Traceback" not in err
-    # By its own hand: the last will comes only where nobody said goodbye.
-    tools.wait_for(lambda: ("pi-3", "offline") in peer.statuses, "the farewell")
-
-
-def test_a_reader_that_leaves(bundle):
-    with subprocess.Popen(
-        [*COMMAND, str(bundle.path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write("[1,0,0,0,0,0]\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        process.stdout.close()
-        process.stdin.write("[1,0,0,0,0,0]\n" * 3)
-        process.stdin.close()
-        assert process.stderr is not None
-        err = process.stderr.read()
-        process.wait(240)
-    assert process.returncode == 0
-    assert "Traceback" not in err
-    assert "BrokenPipe" not in err
-
+EASY, HARD = "[1,0,0,0,0,0]\n", "[0,0,0,0,1,0]\n"
 
 PYTHON_ROWS = """
 import time
@@ -253,89 +43,227 @@ def slow():
 """
 
 
-def run_python(bundle, tmp_path, *args: object) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join([HEADER, *ROWS]) + "\n")
+    return path
+
+
+@pytest.fixture
+def edge(bundle, command, tmp_path):
+    """Start the command with the small bundle in a process of its own."""
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
-    return subprocess.run(
-        [*COMMAND, str(bundle.path), *map(str, args)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return lambda *options: command("edge", bundle.path, *options, folder=tmp_path)
 
 
-def test_python_rows_and_sensors(bundle, tmp_path):
-    done = run_python(bundle, tmp_path, "--data", "my_rows:rows")
+def answers(done) -> list[dict]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_csv_file_without_a_broker(bundle, rows):
+    done = run_here("edge", bundle.path, "--data", rows)
     assert done.returncode == 0, done.stderr
-    assert [t["label"] for t in lines(done)] == ["yes", "no"]
-    done = run_python(
-        bundle, tmp_path, "--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01
-    )
+    found = answers(done)
+    assert [t["row"] for t in found] == [0, 1, 2]
+    assert [t["label"] for t in found] == ["yes", "no", "yes"]
+    assert [t["reason"] for t in found] == ["stopped", "stopped", "no-link"]
+    assert [t["cost"] for t in found] == [1.5, 13.5, 13.5]
+    assert "columns that are no features are left out: target" in done.stderr
+    assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in done.stderr
+    done = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
+    assert [t["route"] for t in answers(done)] == ["edge", "edge"]
+
+
+def test_json_lines_a_broker_and_a_summary(bundle, broker, make_peer):
+    peer = make_peer()
+    given = EASY + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + HARD
+    options = ("--broker", broker.url, "--device", "pi-9", "--json")
+    done = run_here("edge", bundle.path, *options, given=given)
     assert done.returncode == 0, done.stderr
-    assert [(t["label"], t["acquired"]) for t in lines(done)] == [("yes", 2)] * 3
-    done = run_python(bundle, tmp_path, "--data", "my_rows:nothing")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    *found, last = answers(done)
+    assert [t["route"] for t in found] == ["edge", "cloud", "cloud"]
+    assert [t["label"] for t in found] == ["yes", "no", "yes"]
+    summary = last["summary"]
+    assert summary["answers"] == {"edge": 1, "cloud": 2, "fallback": 0}
+    assert summary["counters"]["answered"] == 2
+    assert summary["latency_ms"]["p50"] > 0
+    assert ("pi-9", "offline") in peer.statuses
 
 
-def test_a_generator_is_woken_and_ends_in_good_order(bundle, tmp_path, tools):
+def test_partial_rows_are_answered_where_the_stages_have_what_they_need(bundle, tmp_path):
+    """The first stage reads a and b, the second one c."""
+    path = tmp_path / "few.csv"
+    path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
+    done = run_here("edge", bundle.path, "--data", path, "--keep", "id,when")
+    first, second = answers(done)
+    assert (first["kept"], first["label"]) == ({"id": "7", "when": "noon"}, "yes")
+    assert (second["kept"]["id"], second["route"]) == ("8", "fallback")
+    assert second["reason"] == "missing:c"
+    assert "has no column c, d, e, f: missing in every row" in done.stderr
+
+
+def test_every_line_gets_an_answer_or_an_error(bundle):
+    given = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
+    given = given.encode("utf-8", "surrogateescape").decode("latin-1")
+    done = run_here("edge", bundle.path, "--keep", "id", given=given)
+    found = answers(done)
+    assert done.returncode == 1
+    assert [t["row"] for t in found] == [0, 1, 2, 3, 4]
+    assert ["error" in t for t in found] == [True, False, True, True, True]
+    assert [t.get("kept") for t in found] == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
+    assert "none of the features" in found[2]["error"]
+    assert "feature 'a' is missing" in found[3]["error"]
+
+
+def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
+    out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
+    reader = MqttClient(broker.url, topic)
+    options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
+    for turn in (1, 2):
+        done = run_here("edge", bundle.path, *options, "--out", out, "--publish", topic)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        written = [json.loads(line) for line in out.read_text().splitlines()]
+        assert len(written) == 3 * turn
+    published = [json.loads(reader.get()[1]) for _ in written]
+    assert published == written
+    assert {t["kept"]["target"] for t in written} == {"x"}
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--data none.csv", "none.csv does not exist"),
+        ("--data rows.xlsx", "give a .csv, .npy or .npz file"),
+        ("--data other.csv", "has no column 'a' (and 5 more), which the bundle needs"),
+        ("--data my_rows:nothing", "has no 'nothing'"),
+        ("--deadline-ms 0", "deadline_ms is 0.0"),
+        ("--policy cloud", "policy 'cloud'; choose one of"),
+        ("--limit 0", "limit"),
+        ("--broker localhost", "must begin with mqtt://"),
+        ("--broker mqtt://localhost --device a/b", "device id"),
+        ("--broker mqtt://h --ca-file none.pem", "ca_file"),
+        ("--pace offload_rate=0.1", "a pacer needs a link"),
+        ("--pace often", "offload_rate=0.1"),
+        ("--audit 0.02", "an audit needs a link"),
+        ("--audit 2", "the share is 2.0"),
+        ("--resume log", "--resume is for a --data file"),
+        ("--public-key none.pub", "none.pub"),
+        ("--publish x", "--publish needs --broker"),
+        ("--publish a/# --broker mqtt://h", "is none to publish on"),
+        ("--publish gw/v1/pi/rsp --broker mqtt://h", "below gw/v1/ answers go on"),
+        ("--out /no/such/folder/x", "--out /no/such/folder/x: No such file"),
+        ("--keep a,,b", "give names of columns"),
+        ("--data rows.csv --keep nope", "has no such column"),
+        ("--home-assistant ha", "needs --broker"),
+        ("--home-assistant ha --broker mqtt://h", "needs --device"),
+        ("--home-assistant ha --broker mqtt://h --device a.b", "letters, digits"),
+        (
+            "--home-assistant ha --broker mqtt://h --device pi --publish gw/v1/pi/answers",
+            "leave out --publish",
+        ),
+        ("--update-host models.example.org", "--update-host needs --store"),
+        ("--update-host h --store kept", "--update-host needs --trust"),
+        ("--update-host h --store kept --trust none", "--trust none"),
+        ("--update-spread 5", "are for --update-host"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    bundle, rows, options, says, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("my_rows.py").write_text(PYTHON_ROWS)
+    Path("other.csv").write_text("x,y\n1,2\n")
+    assert main(["edge", str(bundle.path), *options.split()]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
+    assert main(["edge", str(tmp_path / "none")]) == 2
+    assert "none does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals_end_it_in_good_order(edge, broker, make_peer, stop, status):
+    peer = make_peer()
+    process = edge("--broker", broker.url, "--device", "pi-3")
+    process.write(HARD)
+    assert json.loads(process.line())["route"] == "cloud"
+    process.process.send_signal(stop)
+    ended, out, err = process.finish()
+    assert (ended, out) == (status, "")
+    assert "1 instances: 0 edge, 1 cloud" in err
+    assert "Traceback" not in err
+    # By its own hand: the last will comes only where nobody said goodbye.
+    wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the farewell")
+
+
+def test_a_reader_that_leaves(edge):
+    process = edge()
+    process.write(EASY)
+    process.line()
+    process.process.stdout.close()
+    process.write(EASY * 3)
+    process.process.stdin.close()
+    err = process.process.stderr.read()
+    assert process.process.wait(60) == 0
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
+
+
+def test_python_rows_and_sensors(bundle, tmp_path, monkeypatch):
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
-    with subprocess.Popen(
-        [*COMMAND, str(bundle.path), "--data", "my_rows:slow"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["route"] == "edge"
-        tools.wait_for((tmp_path / "waiting").exists, "the generator to wait", 60)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=240)
-    assert process.returncode == 0
+    monkeypatch.syspath_prepend(tmp_path)
+    done = run_here("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
+    assert [t["label"] for t in answers(done)] == ["yes", "no"], done.stderr
+    options = ("--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01)
+    done = run_here("edge", bundle.path, *options, folder=tmp_path)
+    assert [(t["label"], t["acquired"]) for t in answers(done)] == [("yes", 2)] * 3, done.stderr
+
+
+def test_a_generator_is_woken_and_ends_in_good_order(edge, tmp_path):
+    process = edge("--data", "my_rows:slow")
+    assert json.loads(process.line())["route"] == "edge"
+    wait_until((tmp_path / "waiting").exists, "the generator to wait")
+    process.process.send_signal(signal.SIGTERM)
+    status, _, err = process.finish()
+    assert status == 0
     assert "1 instances: 1 edge" in err
     assert (tmp_path / "finally").exists()
 
 
-def test_what_was_taken_in_is_answered_before_the_end(bundle, broker, make_peer):
+def test_what_was_taken_in_is_answered_before_the_end(edge, broker, make_peer):
     """SIGTERM comes while the first of three instances waits for the cloud."""
-    told = []
+    requests = []
 
     def behave(request):
-        if not told:  # the device asks again; a second signal would end it at once
-            process.send_signal(signal.SIGTERM)
-        told.append(request)
+        if not requests:  # the device asks again; a second signal would end it at once
+            process.process.send_signal(signal.SIGTERM)
+        requests.append(request)
         return []
 
     make_peer(behave)
-    with subprocess.Popen(
-        [*COMMAND, str(bundle.path), "--broker", broker.url, "--deadline-ms", "1500", "--json"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        process.stdin.write("[0,0,0,0,1,0]\n[1,0,0,0,0,0]\n[1,0,0,0,0,0]\n")
-        process.stdin.flush()
-        out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    *answers, last = [json.loads(line) for line in out.splitlines()]
-    assert told
-    assert [a["row"] for a in answers] == [0, 1, 2]
-    assert [a["reason"] for a in answers] == ["timeout", "stopped", "stopped"]
+    process = edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
+    process.write(HARD + 2 * EASY)
+    status, out, err = process.finish()
+    assert status == 0, err
+    *found, last = [json.loads(line) for line in out.splitlines()]
+    assert requests
+    assert [a["row"] for a in found] == [0, 1, 2]
+    assert [a["reason"] for a in found] == ["timeout", "stopped", "stopped"]
     assert last["summary"]["instances"] == 3
 
 
 def test_several_at_a_time_share_messages(bundle, broker, make_peer):
     peer = make_peer()
     given = "".join(f"[0,0,0,0,{1 if i % 2 else -1},0]\n" for i in range(40))
-    args = ("--parallel", 8, "--coalesce-ms", 20, "--float16", "--deadline-ms", 10_000)
-    done = run(bundle.path, "--broker", broker.url, *args, given=given)
+    options = ("--parallel", 8, "--coalesce-ms", 20, "--float16", "--deadline-ms", 10_000)
+    done = run_here("edge", bundle.path, "--broker", broker.url, *options, given=given)
     assert done.returncode == 0, done.stderr
-    told = lines(done)
-    assert sorted(t["row"] for t in told) == list(range(40))
-    assert {t["route"] for t in told} == {"cloud"}
-    assert all((t["label"] == "yes") == bool(t["row"] % 2) for t in told)
+    found = answers(done)
+    assert sorted(t["row"] for t in found) == list(range(40))
+    assert {t["route"] for t in found} == {"cloud"}
+    assert all((t["label"] == "yes") == bool(t["row"] % 2) for t in found)
     assert sum(r.rows for r in peer.requests) >= 40
     assert len({r.id for r in peer.requests}) < 40
     assert all(r.X.dtype.itemsize == 2 for r in peer.requests)
@@ -345,40 +273,34 @@ def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
     """As the systemd unit has it: MemoryDenyWriteExecute."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:
         pytest.skip("this kernel has no PR_SET_MDWE (Linux 6.3)")
-    deny = "import ctypes, os, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0; "
-    code = deny + COMMAND[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code, "edge", str(bundle.path)],
-        input="[1,0,0,0,0,0]\n",
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
+    code = (
+        "import ctypes, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0\n"
+        "from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
     )
+    arguments = [sys.executable, "-c", code, "edge", str(bundle.path)]
+    done = subprocess.run(arguments, input=EASY, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["route"] == "edge"
 
 
-def test_a_killed_run_is_resumed_behind_its_last_answer(bundle, tmp_path):
+def test_a_killed_run_is_resumed_behind_its_last_answer(edge, tmp_path):
     """Killed again and again, it has one line for each row in the end, and no row twice."""
     n = 3000
     data, log = tmp_path / "many.csv", tmp_path / "answers.jsonl"
     data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n))]) + "\n")
-    arguments = [*COMMAND, bundle.path, "--data", data, "--resume", log, "--parallel", "2"]
+    options = ("--data", data, "--resume", log, "--out", "/dev/null", "--parallel", 2)
 
     def written() -> int:
         return log.stat().st_size if log.exists() else 0
 
     for _ in range(3):
         enough = written() + 20_000
-        with subprocess.Popen(
-            [*map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            wait_until(lambda n=enough, p=process: written() > n or p.poll() is not None)
-            process.kill()
-    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "are passed over" in done.stderr
+        killed = edge(*options)
+        wait_until(lambda n=enough, p=killed.process: written() > n or p.poll() is not None)
+        killed.close()
+    status, _, err = edge(*options).finish()
+    assert status == 0, err
+    assert "are passed over" in err
     found = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert sorted(answer["row"] for answer in found) == list(range(n))
     labels = {answer["row"]: answer["label"] for answer in found}

@@ -18,7 +18,6 @@ from gatewise.columns.document import read_encoder
 from gatewise.columns.encoders import CategoryColumn, NumberColumn, RowEncoder, TimeColumn
 from gatewise.errors import InputError
 from gatewise_edge.sensors import table
-from gatewise_edge.sensors.table import read_row
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.table_columns import ColumnOptions
@@ -79,9 +78,7 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
     assert trained.columns.tolist() == list(device.feature_names)
     found = table.read_table(path, device.names, device)
     assert (bits(device.rows(found.rows)), found.ignored) == (bits(trained), ("label",))
-    by_name = [
-        read_row(dict(zip(device.names, row, strict=True)), (), device) for row in found.rows
-    ]
+    by_name = [dict(zip(device.names, row, strict=True)) for row in found.rows]
     assert bits(device.rows(by_name)) == bits(trained)
     # the same cells with their types, as a program has them
     assert bits(encode_frame(device, frame.astype(object))) == bits(trained)

@@ -1,3 +1,5 @@
+"""Answers that are kept: whole lines, each row once, whatever a killed process has left."""
+
 from __future__ import annotations
 
 import json
@@ -6,7 +8,7 @@ import threading
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.service.answer_log import AnswerLog
+from gatewise_edge.service.outputs import AnswerLog
 
 
 @pytest.fixture
@@ -20,31 +22,21 @@ def rows_of(path):
     return [json.loads(line)["row"] for line in path.read_text().splitlines()[1:]]
 
 
-def test_rows_with_a_line_are_answered(tmp_path, data):
+@pytest.mark.parametrize("kept", [0, *range(1, 20, 3)])
+def test_rows_with_a_line_are_answered_and_a_torn_line_is_cut_off(tmp_path, data, kept):
     path = tmp_path / "log"
     with AnswerLog(path, data) as log:
         assert log.answered == set()
         for row in (0, 2):
             log.write({"row": row, "label": "yes"})
-    with AnswerLog(path, data) as log:
-        assert log.answered == {0, 2}
-        log.write({"row": 1, "label": "no"})
-    assert rows_of(path) == [0, 2, 1]
-
-
-@pytest.mark.parametrize("kept", range(1, 20, 3))
-def test_a_torn_line_is_cut_off(tmp_path, data, kept):
-    path = tmp_path / "log"
-    with AnswerLog(path, data) as log:
-        log.write({"row": 0})
         before = path.stat().st_size
         log.write({"row": 1, "label": "yes"})
     with path.open("r+b") as file:
         file.truncate(before + kept)
     with AnswerLog(path, data) as log:
-        assert log.answered == {0}
-        log.write({"row": 1})
-    assert rows_of(path) == [0, 1]
+        assert log.answered == {0, 2}
+        log.write({"row": 1, "label": "no"})
+    assert rows_of(path) == [0, 2, 1]
 
 
 def test_threads_write_whole_lines(tmp_path, data):
@@ -61,14 +53,6 @@ def test_threads_write_whole_lines(tmp_path, data):
     assert sorted(rows_of(path)) == list(range(200))
 
 
-def test_the_log_of_other_data_is_refused(tmp_path, data):
-    with AnswerLog(tmp_path / "log", data):
-        pass
-    data.write_text("a,b\n9,9\n")
-    with pytest.raises(InputError, match="other data"):
-        AnswerLog(tmp_path / "log", data)
-
-
 @pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
 def test_another_file_is_refused_and_left_as_it_is(tmp_path, data, content):
     path = tmp_path / "log"
@@ -78,6 +62,12 @@ def test_another_file_is_refused_and_left_as_it_is(tmp_path, data, content):
     assert path.read_bytes() == content
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path, data):
+def test_other_data_and_other_places_are_refused(tmp_path, data):
+    with AnswerLog(tmp_path / "log", data):
+        data.write_text("a,b\n9,9\n")
+    with pytest.raises(InputError, match="other data"):
+        AnswerLog(tmp_path / "log", data)
     with pytest.raises(InputError, match="nowhere"):
         AnswerLog(tmp_path / "nowhere" / "log", data)
+    with pytest.raises(InputError, match=r"none\.csv"):
+        AnswerLog(tmp_path / "log", tmp_path / "none.csv")
