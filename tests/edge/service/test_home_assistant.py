@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from datetime import date
 
 import pytest
 
-from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.service.home_assistant import HomeAssistant, discovery
 from gatewise_edge.service.outputs import AnswerPublisher
-from tests.edge.service.test_cli import COMMAND
 from tests.support.mqtt_clients import MqttClient
-from tests.support.processes import default_signals
 from tests.support.waiting import wait_until
 
 #: Keys of https://www.home-assistant.io/integrations/mqtt/ ("Device discovery payload", "Using
@@ -70,23 +66,6 @@ def test_the_description_has_the_documented_form():
             discovery(device, prefix)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([], "needs --broker"),
-        (["--broker", "mqtt://h"], "needs --device"),
-        (["--broker", "mqtt://h", "--device", "a.b"], "letters, digits"),
-        (
-            ["--broker", "mqtt://h", "--device", "pi", "--publish", "gw/v1/pi/answers"],
-            "leave out --publish",
-        ),
-    ],
-)
-def test_options_that_cannot_be(bundle, options, says, capsys):
-    assert main(["edge", str(bundle.path), "--home-assistant", "homeassistant", *options]) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_sums_of_a_day_and_a_message_at_a_time(broker):
     """Days and seconds are those of the arguments; what waited goes at the end."""
     reader = MqttClient(broker.url, "gw/v1/pi-3/answers")
@@ -117,59 +96,45 @@ def test_sums_of_a_day_and_a_message_at_a_time(broker):
 
 
 @pytest.mark.slow
-def test_a_device_that_is_killed_becomes_unavailable(bundle, broker, make_peer):
+def test_a_device_that_is_killed_becomes_unavailable(bundle, broker, make_peer, command):
     make_peer()
-    config, _ = discovery("pi-4")
+    config, description = discovery("pi-4")
     status, answers = "gw/v1/pi-4/status", "gw/v1/pi-4/answers"
     reader = MqttClient(broker.url, status, answers)
     options = ["--broker", broker.url, "--device", "pi-4", "--home-assistant", "homeassistant"]
-    process = subprocess.Popen(
-        [*COMMAND, str(bundle.path), *options],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
-    )
+    process = command("edge", bundle.path, *options)
 
     def messages(topic):
         return [payload.decode() for where, payload, _ in list(reader.got) if where == topic]
 
-    try:
-        process.stdin.write("[1, 0, 0, 0, 0, 0]\n")
-        process.stdin.flush()
-        wait_until(lambda: messages(answers), "the first answer")
-        # Who comes later still gets the description: it is retained.
-        late = MqttClient(broker.url, config)
-        document = json.loads(late.get()[1])
-        assert late.got[0][2]
-        late.close()
-        assert document == discovery("pi-4")[1]
-        sensors = document["components"]
+    process.write("[1, 0, 0, 0, 0, 0]\n")
+    wait_until(lambda: messages(answers), "the first answer")
+    # Who comes later still gets the description: it is retained.
+    late = MqttClient(broker.url, config)
+    document = json.loads(late.get()[1])
+    assert (late.got[0][2], document) == (True, description)
+    late.close()
 
-        def shown():
-            payload = messages(answers)[-1]
-            return {k: rendered(s["value_template"], payload) for k, s in sensors.items()}
+    def shown():
+        payload, sensors = messages(answers)[-1], document["components"]
+        return {k: rendered(s["value_template"], payload) for k, s in sensors.items()}
 
-        first = shown()
-        assert (first["label"], first["route"], first["share_offloaded"]) == ("yes", "edge", "0.0")
-        available = document["availability_template"]
-        assert rendered(available, messages(status)[-1]) == "online"
+    first = shown()
+    assert (first["label"], first["route"], first["share_offloaded"]) == ("yes", "edge", "0.0")
+    available = document["availability_template"]
+    assert rendered(available, messages(status)[-1]) == "online"
 
-        def offloaded():
-            process.stdin.write("[0.1, 0, 0.1, 0, -1, 0]\n")
-            process.stdin.flush()
-            return shown()["route"] == "cloud"
+    def offloaded():
+        process.write("[0.1, 0, 0.1, 0, -1, 0]\n")
+        return shown()["route"] == "cloud"
 
-        wait_until(offloaded, "an offloaded answer")
-        later = shown()
-        assert later["label"] == "no"
-        assert 0 < float(later["share_offloaded"]) < 100
-        assert 0 < float(later["confidence"]) <= 100
-        assert float(later["cost_today"]) > float(first["cost_today"])
-        process.kill()
-        wait_until(lambda: messages(status)[-1] == "offline", "the last will")
-        assert rendered(available, "offline") == "offline"
-    finally:
-        process.kill()
-        process.communicate()
-        reader.close()
+    wait_until(offloaded, "an offloaded answer")
+    later = shown()
+    assert later["label"] == "no"
+    assert 0 < float(later["share_offloaded"]) < 100
+    assert 0 < float(later["confidence"]) <= 100
+    assert float(later["cost_today"]) > float(first["cost_today"])
+    process.close()
+    wait_until(lambda: messages(status)[-1] == "offline", "the last will")
+    assert rendered(available, "offline") == "offline"
+    reader.close()

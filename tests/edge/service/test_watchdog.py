@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.cli import main
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from tests.support.needs import find_program
 
 UNIT = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
-COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Manager:
@@ -50,24 +50,16 @@ def manager(request, tmp_path):
     manager.line.close()
 
 
-def test_what_is_said(manager):
+def test_messages_and_no_manager(manager, tmp_path):
     notifier = Notifier(manager.environment)
     assert (notifier.enabled, notifier.watchdog) == (True, None)
-    assert notifier.ready("model\nsmall")
+    assert notifier.send("READY=1", "model\nsmall")
     assert manager.hears() == ["READY=1", "STATUS=model small"]
-    notifier.status("3 edge")
-    assert manager.hears() == ["STATUS=3 edge"]
-    notifier.alive()
-    assert manager.hears() == ["WATCHDOG=1"]
-    notifier.stopping()
+    assert notifier.send("STOPPING=1")
     assert manager.hears() == ["STOPPING=1"]
-
-
-def test_without_a_manager_nothing_happens(tmp_path):
-    assert not Notifier({}).ready()
+    assert not Notifier({}).send("READY=1")
     gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
-    assert gone.enabled
-    assert not gone.ready()
+    assert (gone.enabled, gone.send("READY=1")) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -109,31 +101,18 @@ def test_signs_of_life_end_with_the_life(manager):
     assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
 
 
-def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager):
-    environment = os.environ | manager.environment | {"WATCHDOG_USEC": "200000"}
-    with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "edge", str(bundle.path)],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        heard = manager.hears_until("READY=1")
-        assert not any("STOPPING=1" in h for h in heard)
-        process.stdin.write(b"[1,0,0,0,0,0]\n")
-        process.stdin.flush()
-        assert b'"edge"' in process.stdout.readline()
-        while (
-            "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
-            not in manager.hears_until("WATCHDOG=1")[-1]
-        ):
-            pass
-        process.send_signal(signal.SIGTERM)
-        manager.hears_until("STOPPING=1")
-        process.communicate(timeout=240)
-    assert process.returncode == 0
+def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager, command):
+    environment = manager.environment | {"WATCHDOG_USEC": "200000"}
+    process = command("edge", bundle.path, environment=environment)
+    assert not any("STOPPING=1" in heard for heard in manager.hears_until("READY=1"))
+    process.write("[1,0,0,0,0,0]\n")
+    assert '"edge"' in process.line()
+    answered = "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
+    while answered not in manager.hears_until("WATCHDOG=1")[-1]:
+        pass
+    process.process.send_signal(signal.SIGTERM)
+    manager.hears_until("STOPPING=1")
+    assert process.finish()[0] == 0
 
 
 # -- the unit ------------------------------------------------------------------------------
@@ -146,7 +125,7 @@ def unit() -> configparser.ConfigParser:
     return parser
 
 
-def test_the_unit_is_hardened_and_watched():
+def test_the_unit_is_hardened_watched_and_has_only_options_that_exist(capsys):
     service = unit()["Service"]
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"
@@ -158,14 +137,9 @@ def test_the_unit_is_hardened_and_watched():
     assert service["CapabilityBoundingSet"] == ""
     assert "MemoryMax" in service
     assert " edge " in service["ExecStart"]
-
-
-def test_the_units_command_has_only_options_that_exist(capsys):
-    from gatewise.cli import main
-
     assert main(["edge", "--help"]) == 0
     help_ = capsys.readouterr().out
-    words = unit()["Service"]["ExecStart"].replace("\\\n", " ").split()
+    words = service["ExecStart"].replace("\\\n", " ").split()
     options = [word.split("=")[0] for word in words if word.startswith("--")]
     assert options
     assert all(option in help_ for option in options)
