@@ -30,8 +30,7 @@ from gatewise_edge.update.state import read_state, write_state
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.storage import sync_folder
-from gatewise_export.repository.errors import UpdateError
-from gatewise_export.repository.release import RELEASE, Release, has_file
+from gatewise_export.repository.release import RELEASE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
 _MOST_REFUSED: Final = 16

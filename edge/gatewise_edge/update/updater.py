@@ -24,9 +24,8 @@ from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.repository.client import RepositoryClient
-from gatewise_export.repository.errors import UpdateError
 from gatewise_export.repository.fetcher import BoundedFetcher
-from gatewise_export.repository.release import OfferedRelease
+from gatewise_export.repository.release import OfferedRelease, UpdateError
 
 if TYPE_CHECKING:
     from gatewise_edge.device.device import Device
@@ -164,7 +163,7 @@ class Updater:
         """Counts so far.
 
         ``announced`` (messages), ``checks`` that ended well, ``taken``, ``repaired``, ``passed``,
-        ``rolled_back``; by their reason (:class:`gatewise_export.repository.errors.UpdateError`)
+        ``rolled_back``; by their reason (:class:`gatewise_export.repository.release.UpdateError`)
         checks and releases that failed; ``bytes`` fetched.
         """
         with self._condition:
@@ -274,8 +273,7 @@ class Updater:
         if whole:
             release = self.store.release(offer.digest)
         else:
-            folder = self.store.partial / offer.digest
-            release, _ = self._client.release(offer, folder)
+            release = self._client.release(offer, self.store.partial / offer.digest)
         unfit = release.misfit(
             model=self.model,
             features=self._features,

@@ -8,7 +8,6 @@ version counts until these keys are replaced, which is how an operator ends a fa
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +19,15 @@ from tuf.ngclient import Updater as TufUpdater
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.repository.errors import UpdateError
 from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import (
     MOST_RELEASE_BYTES,
     OfferedRelease,
     Release,
+    UpdateError,
     read_offers,
 )
 
-_LOG = logging.getLogger(__name__)
 #: Seconds that all metadata of a check may take.
 _METADATA_SECONDS: Final = 60.0
 
@@ -102,29 +100,27 @@ class RepositoryClient:
         self._client, self._targets = client, targets.targets
         return read_offers(targets), found
 
-    def release(self, offer: OfferedRelease, folder: Path) -> tuple[Release, bytes]:
-        """Fetch the ``release.json`` of an offer; also its bytes."""
+    def release(self, offer: OfferedRelease, folder: Path) -> Release:
+        """Fetch the ``release.json`` of an offer into a folder."""
         path = folder / "release.json"
         target = self._targets[offer.path]
         if target.length > MOST_RELEASE_BYTES:
             raise UpdateError("bundle", f"{offer}: {target.length} bytes for release.json")
         self._fetcher.allow(self._longest)
         self._download(target, path)
-        content = path.read_bytes()
         try:
-            release = Release.from_json(content)
+            release = Release.from_json(path.read_bytes())
         except ManifestError as error:
             raise UpdateError("bundle", f"{offer}: {error}") from None
         if str(release) != str(offer):
             raise UpdateError("bundle", f"{offer} turns out to be {release}")
-        return release, content
+        return release
 
     def fetch(self, release: Release, name: str, path: Path) -> None:
         """Fetch one file of a release."""
-        target = self._targets.get(f"{release}/{name}")
-        spec = release.files[name]
-        signed = None if target is None else (target.length, target.hashes.get("sha256"))
-        if target is None or signed != (spec.size, spec.sha256):
+        target, spec = self._targets.get(f"{release}/{name}"), release.files[name]
+        listed = (spec.size, spec.sha256)
+        if target is None or (target.length, target.hashes.get("sha256")) != listed:
             raise UpdateError("bundle", f"{release}: {name} is not signed as it is listed")
         self._download(target, path)
 

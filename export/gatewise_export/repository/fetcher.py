@@ -14,20 +14,18 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-import urllib3
 from tuf.api.exceptions import DownloadError, DownloadHTTPError, SlowRetrievalError
 from tuf.ngclient import FetcherInterface
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from gatewise.errors import InputError
 
 _CHUNK: Final = 64 << 10
-_HEADERS: Final = {"User-Agent": "gatewise", "Accept-Encoding": "identity"}
 
 
 class BoundedFetcher(FetcherInterface):
@@ -35,8 +33,8 @@ class BoundedFetcher(FetcherInterface):
 
     Beside the system's authorities those of `ca_file` are trusted. The server may be silent for
     `timeout` seconds. Nothing is waited for while `cancelled` says so, which is asked before and
-    after connecting: call :meth:`interrupt` when that changes. Raises InputError if `ca_file`
-    cannot be used.
+    after connecting: call :meth:`interrupt` when that changes. `received` counts bytes of files.
+    Raises InputError if `ca_file` cannot be used.
     """
 
     def __init__(
@@ -46,22 +44,20 @@ class BoundedFetcher(FetcherInterface):
         timeout: float = 20.0,
         cancelled: Callable[[], bool] = bool,
     ) -> None:
-        context = ssl.create_default_context()
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._context = ssl.create_default_context()
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         if ca_file is not None:
             try:
-                context.load_verify_locations(ca_file)
+                self._context.load_verify_locations(ca_file)
             except (ssl.SSLError, OSError) as error:
                 raise InputError(f"update certificates {ca_file}: {error}") from None
-        self._context = context
-        self._timeout = urllib3.Timeout(connect=timeout, read=timeout)
+        self._timeout = timeout
         self._cancelled = cancelled
         self._end = 0.0
         self._closed = threading.Event()
-        self._sockets: list[socket.socket] = []
+        self._handles: list[socket.socket] = []
         self._lock = threading.Lock()
         self.received = 0
-        """Bytes of files received so far."""
 
     def allow(self, seconds: float) -> None:
         """Give what is fetched from now on so much time in all."""
@@ -71,6 +67,13 @@ class BoundedFetcher(FetcherInterface):
         """End what is under way, and all that is asked for later."""
         self._closed.set()
         self.interrupt()
+
+    def interrupt(self) -> None:
+        """End what is under way: the thread that waits finds the connection at its end."""
+        with self._lock:
+            for handle in self._handles:
+                with contextlib.suppress(OSError):
+                    handle.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         if urlsplit(url).scheme == "file":
@@ -91,35 +94,51 @@ class BoundedFetcher(FetcherInterface):
         timer.daemon = True
         timer.start()
         try:
-            with self._pool() as pool:
-                response = pool.request(
-                    "GET",
-                    url,
-                    headers=_HEADERS,
-                    preload_content=False,
-                    decode_content=False,
-                    redirect=False,
-                    retries=False,
-                    timeout=self._timeout,
-                )
+            with self._connection(url) as connection:
+                parts = urlsplit(url)
+                path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+                connection.request("GET", path, headers={"User-Agent": "gatewise"})
+                response = connection.getresponse()
                 if response.status != 200:
                     raise DownloadHTTPError(
                         f"{url}: the server returned {response.status}", response.status
                     )
-                for chunk in response.stream(_CHUNK, decode_content=False):
+                while chunk := response.read(_CHUNK):
                     yield self._counted(chunk)
                 if self._is_over():  # what was cut off may look like an end
                     raise SlowRetrievalError(f"{url}: it took too long")
-        except urllib3.exceptions.HTTPError as error:
+                if response.length:
+                    raise DownloadError(f"{url}: the connection ended early")
+        except (HTTPException, OSError) as error:
             if self._is_over():
                 raise SlowRetrievalError(f"{url}: it took too long") from error
-            raise DownloadError(f"{url}: {_describe(error)}") from error
+            verify = getattr(error, "verify_message", None)
+            why = f"its certificate does not hold: {verify}" if verify else repr(error)
+            raise DownloadError(f"{url}: {why}") from error
         finally:
             timer.cancel()
+
+    @contextlib.contextmanager
+    def _connection(self, url: str) -> Iterator[HTTPConnection]:
+        """Connect; TLS takes over the socket, so that it is a second handle which is kept."""
+        parts = urlsplit(url)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        port = parts.port or (443 if secure else 80)
+        connection = (HTTPSConnection if secure else HTTPConnection)(host, port)
+        own = socket.create_connection((host, port), self._timeout)
+        with own, own.dup() as handle, contextlib.closing(connection):
             with self._lock:
-                for kept in self._sockets:
-                    kept.close()
-                self._sockets.clear()
+                self._handles.append(handle)
+            try:
+                if self._is_over():
+                    self.interrupt()
+                connection.sock = own
+                if secure:
+                    connection.sock = self._context.wrap_socket(own, server_hostname=host)
+                yield connection
+            finally:
+                with self._lock:
+                    self._handles.remove(handle)
 
     def _is_over(self) -> bool:
         return self._closed.is_set() or self._cancelled() or time.monotonic() >= self._end
@@ -127,47 +146,3 @@ class BoundedFetcher(FetcherInterface):
     def _counted(self, chunk: bytes) -> bytes:
         self.received += len(chunk)
         return chunk
-
-    def interrupt(self) -> None:
-        """End what is under way: the thread that waits finds the connection at its end."""
-        with self._lock:
-            for kept in self._sockets:
-                with contextlib.suppress(OSError):
-                    kept.shutdown(socket.SHUT_RDWR)
-
-    def _keep(self, sock: socket.socket) -> socket.socket:
-        """Keep a second handle of a connection: TLS takes over the first."""
-        with self._lock:
-            self._sockets.append(sock.dup())
-        if self._is_over():
-            self.interrupt()
-        return sock
-
-    @contextlib.contextmanager
-    def _pool(self) -> Iterator[urllib3.PoolManager]:
-        keep = self._keep
-
-        class Plain(HTTPConnection):
-            def _new_conn(self) -> socket.socket:
-                return keep(super()._new_conn())
-
-        class Secure(HTTPSConnection):
-            def _new_conn(self) -> socket.socket:
-                return keep(super()._new_conn())
-
-        class PlainPool(urllib3.HTTPConnectionPool):
-            ConnectionCls = Plain
-
-        class SecurePool(urllib3.HTTPSConnectionPool):
-            ConnectionCls = Secure
-
-        with urllib3.PoolManager(ssl_context=self._context) as pool:
-            pools: dict[str, Any] = {"http": PlainPool, "https": SecurePool}
-            pool.pool_classes_by_scheme = pools
-            yield pool
-
-
-def _describe(error: Exception) -> str:
-    cause = getattr(error, "reason", None) or error
-    verify = getattr(cause.args[0] if cause.args else None, "verify_message", None)
-    return f"its certificate does not hold: {verify}" if verify else str(cause)

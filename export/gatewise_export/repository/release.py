@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gatewise.errors import InputError
+from gatewise.errors import GatewiseError, InputError
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import FileSpec
 from gatewise_export.bundle.manifest_parts.files import read_files
@@ -38,6 +38,19 @@ WHOLE: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 _KEYS: Final = ("release", "model", "version", "features", "runtime", "hardware", "files")
+
+
+class UpdateError(GatewiseError):
+    """A repository, release or file that is not taken.
+
+    `reason`: a short code, fit for a counter: ``fetch`` (it cannot be fetched), ``metadata`` (it is
+    not signed as it must be, has expired, or is older than what was seen), ``bundle`` or
+    ``self-test`` (what is in it), ``store`` (the disk).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -85,18 +98,15 @@ class Release:
 
     def damaged_file(self, folder: Path) -> str | None:
         """Name a file that a folder lacks or holds otherwise than listed; None: all are whole."""
-        for name, spec in self.files.items():
-            if not has_file(folder / name, spec.sha256):
-                return name
-        return None
+        files = self.files.items()
+        return next((n for n, spec in files if not has_file(folder / n, spec.sha256)), None)
 
     def misfit(
         self, *, model: str, features: Sequence[str], runtime: str, hardware: str
     ) -> str | None:
         """Say why a device cannot run it, or return None if it can.
 
-        `features` are those that the device can acquire, `runtime` is its version of Gatewise and
-        `hardware` its machine.
+        `features` are those that it can acquire, `runtime` is its Gatewise, `hardware` its machine.
         """
         if self.model != model:
             return f"it is of the model {self.model!r}, not {model!r}"
@@ -142,15 +152,12 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
     """Read the releases in verified targets metadata, the wanted ones first."""
     offers = []
     for path, target in targets.targets.items():
-        model, _, rest = path.partition("/")
-        version, _, name = rest.partition("/")
+        model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
         if name == RELEASE and isinstance(custom, dict):
-            serial, rollout = custom.get("serial"), custom.get("rollout")
-            if isinstance(serial, int) and isinstance(rollout, int):
-                offers.append(
-                    OfferedRelease(model, version, serial, rollout, target.hashes["sha256"])
-                )
+            numbers = custom.get("serial"), custom.get("rollout")
+            if all(isinstance(n, int) for n in numbers):
+                offers.append(OfferedRelease(model, version, *numbers, target.hashes["sha256"]))
     return sorted(offers, key=lambda offer: -offer.serial)
 
 

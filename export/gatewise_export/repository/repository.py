@@ -48,7 +48,7 @@ class Repository(SignedMetadata):
 
     def offers(self) -> list[OfferedRelease]:
         """The releases, the wanted ones first."""
-        return read_offers(self._targets.signed)
+        return read_offers(self._signed["targets"].signed)
 
     def latest(self, model: str | None = None) -> OfferedRelease:
         """Get the release that is offered before all others.
@@ -105,7 +105,7 @@ class Repository(SignedMetadata):
                 raise BundleError(f"bundle {bundle}: {RELEASE} is no name for a model")
             files[RELEASE] = release.to_json()
             target = TargetFile.from_data(f"{where}/{RELEASE}", files[RELEASE], ["sha256"])
-            known = self._targets.signed.targets.get(target.path)
+            known = self._signed["targets"].signed.targets.get(target.path)
             if known is not None:
                 if known.hashes == target.hashes:
                     return release
@@ -115,7 +115,7 @@ class Repository(SignedMetadata):
                 path = self._target_path(each.path, each.hashes["sha256"])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, files[name])
-                self._targets.signed.targets[each.path] = each
+                self._signed["targets"].signed.targets[each.path] = each
             self._write("targets", "snapshot", "timestamp")
         return release
 
@@ -147,7 +147,7 @@ class Repository(SignedMetadata):
 
     def _target_path(self, path: str, digest: str) -> Path:
         folder, _, name = path.rpartition("/")
-        return self._targets_folder / folder / f"{digest}.{name}"
+        return self.folder / "targets" / folder / f"{digest}.{name}"
 
     def _find(self, name: str) -> OfferedRelease:
         found = [o for o in self.offers() if name in (str(o), o.version)]
@@ -158,7 +158,7 @@ class Repository(SignedMetadata):
         return found[0]
 
     def _offer(self, offer: OfferedRelease, serial: int, rollout: int) -> OfferedRelease:
-        target = self._targets.signed.targets[offer.path]
+        target = self._signed["targets"].signed.targets[offer.path]
         target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout}
         self._write("targets", "snapshot", "timestamp")
         return self._find(str(offer))

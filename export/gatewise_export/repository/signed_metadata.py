@@ -11,14 +11,7 @@ from typing import Any, Final, Self
 
 from securesystemslib.signer import CryptoSigner
 from tuf.api.exceptions import RepositoryError
-from tuf.api.metadata import (
-    Metadata,
-    MetaFile,
-    Root,
-    Snapshot,
-    Targets,
-    Timestamp,
-)
+from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, Targets, Timestamp
 from tuf.api.serialization import DeserializationError
 
 from gatewise.errors import InputError
@@ -33,36 +26,40 @@ LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestam
 class SignedMetadata:
     """The metadata of a repository, and the keys that sign them."""
 
-    def __init__(self, folder: str | Path, keys: str | Path | None = None) -> None:
+    def __init__(
+        self, folder: str | Path, keys: str | Path | None = None, *, load: bool = True
+    ) -> None:
         self.folder = Path(folder)
-        self.keys = _keys_folder(self.folder, keys)
-        self._load()
+        beside = self.folder.with_name(f"{self.folder.name}.keys")
+        self.keys = beside if keys is None else Path(keys)
+        self._files = self.folder / "metadata"
+        self._signed: dict[str, Metadata[Any]] = {}  # by role
+        if load:
+            self._load()
 
     @property
     def root_file(self) -> Path:
         """The newest root metadata: what a new device is given to trust."""
-        return self._metadata / f"{self._root.signed.version}.root.json"
+        return self._files / f"{self._signed['root'].signed.version}.root.json"
 
     @property
     def version(self) -> int:
         """Version of the targets metadata: rises with each change."""
-        return self._targets.signed.version
+        return int(self._signed["targets"].signed.version)
 
     def roles(self) -> list[dict[str, Any]]:
         """Version, expiry, threshold and key ids of each role."""
-        table = []
-        for role, metadata in zip(ROLES, self._all(), strict=True):
-            needed = self._root.signed.roles[role]
-            table.append(
-                {
-                    "role": role,
-                    "version": metadata.signed.version,
-                    "expires": metadata.signed.expires.isoformat(),
-                    "threshold": needed.threshold,
-                    "keys": list(needed.keyids),
-                }
-            )
-        return table
+        needed = self._signed["root"].signed.roles
+        return [
+            {
+                "role": role,
+                "version": metadata.signed.version,
+                "expires": metadata.signed.expires.isoformat(),
+                "threshold": needed[role].threshold,
+                "keys": list(needed[role].keyids),
+            }
+            for role, metadata in self._signed.items()
+        ]
 
     @classmethod
     def init(
@@ -78,14 +75,12 @@ class SignedMetadata:
         `threshold` of the `root_keys` must sign the root metadata. Raises InputError if there is a
         repository or a key already.
         """
-        folder = Path(folder)
+        made = cls(folder, keys, load=False)
         if not 1 <= threshold <= root_keys:
             raise InputError(f"a threshold of {threshold} with {root_keys} keys; give 1 to all")
-        if (folder / "metadata").exists():
+        if made._files.exists():
             raise InputError(f"{folder} holds a repository already")
-        made = cls.__new__(cls)
-        made.folder, made.keys = folder, _keys_folder(folder, keys)
-        for path in (made._metadata, made._targets_folder):
+        for path in (made._files, made.folder / "targets"):
             path.mkdir(parents=True, exist_ok=True)
         made.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = Root(consistent_snapshot=True)
@@ -93,15 +88,11 @@ class SignedMetadata:
             for _ in range(root_keys if role == "root" else 1):
                 root.add_key(made._new_key(role).public_key, role)
         root.roles["root"].threshold = threshold
-        made._root = Metadata(root)
-        made._targets = Metadata(Targets())
-        made._snapshot = Metadata(Snapshot())
-        made._timestamp = Metadata(Timestamp())
-        for metadata in made._all():
-            metadata.signed.version = 0  # the first writing makes it 1
-        with made._changing(fresh=True):
-            made._write_root([])
-            made._write("targets", "snapshot", "timestamp")
+        for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
+            signed.version = 0  # the first writing makes it 1
+            made._signed[role] = Metadata(signed)
+        with made._changing(load=False):
+            made._write("root", "targets", "snapshot", "timestamp")
         return made
 
     def refresh(self) -> None:
@@ -117,7 +108,7 @@ class SignedMetadata:
         if role not in ROLES:
             raise InputError(f"role {role!r}; choose one of {', '.join(ROLES)}")
         with self._changing():
-            root = self._root.signed
+            root = self._signed["root"].signed
             old = revoke or root.roles[role].keyids[0]
             if old not in root.roles[role].keyids:
                 raise InputError(f"{old} is no key of {role}")
@@ -130,7 +121,7 @@ class SignedMetadata:
                 self._write("targets", also=of_role)
             if role != "root":
                 self._write("snapshot", "timestamp", also=of_role)
-            self._write_root(before)
+            self._write("root", also=before)
             for path in self.keys.glob("*.key"):
                 if read_signer(path).public_key.keyid == old:
                     path.rename(path.with_suffix(".revoked"))
@@ -138,44 +129,31 @@ class SignedMetadata:
 
     # -- parts -----------------------------------------------------------------------------
 
-    @property
-    def _metadata(self) -> Path:
-        return self.folder / "metadata"
-
-    @property
-    def _targets_folder(self) -> Path:
-        return self.folder / "targets"
-
-    def _all(self) -> tuple[Metadata[Any], ...]:
-        """The metadata in the order of :data:`ROLES`."""
-        return self._root, self._targets, self._snapshot, self._timestamp
-
     @contextlib.contextmanager
-    def _changing(self, *, fresh: bool = False) -> Iterator[None]:
+    def _changing(self, *, load: bool = True) -> Iterator[None]:
         """Hold the repository for one writer, with what the one before it has written."""
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not fresh:
+            if load:
                 self._load()
             yield
 
     def _load(self) -> None:
         """Read the current metadata and check them against the root's keys."""
+
+        def read(name: str) -> Metadata[Any]:
+            return Metadata.from_file(str(self._files / name))
+
         try:
-            numbers = [int(p.name.split(".")[0]) for p in self._metadata.glob("*.root.json")]
+            numbers = [int(p.name.split(".")[0]) for p in self._files.glob("*.root.json")]
             if not numbers:
                 raise InputError(f"{self.folder} holds no repository: gatewise repo init")
-            self._root = Metadata[Root].from_file(str(self._metadata / f"{max(numbers)}.root.json"))
-            root = self._root.signed
-            self._timestamp = Metadata[Timestamp].from_file(str(self._metadata / "timestamp.json"))
-            version = self._timestamp.signed.snapshot_meta.version
-            path = self._metadata / f"{version}.snapshot.json"
-            self._snapshot = Metadata[Snapshot].from_file(str(path))
-            version = self._snapshot.signed.meta["targets.json"].version
-            path = self._metadata / f"{version}.targets.json"
-            self._targets = Metadata[Targets].from_file(str(path))
-            for role, metadata in zip(ROLES, self._all(), strict=True):
-                root.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
+            root, timestamp = read(f"{max(numbers)}.root.json"), read("timestamp.json")
+            snapshot = read(f"{timestamp.signed.snapshot_meta.version}.snapshot.json")
+            targets = read(f"{snapshot.signed.meta['targets.json'].version}.targets.json")
+            self._signed = dict(zip(ROLES, (root, targets, snapshot, timestamp), strict=True))
+            for role, metadata in self._signed.items():
+                root.signed.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
         except (RepositoryError, DeserializationError, OSError, ValueError, KeyError) as error:
             raise InputError(f"repository {self.folder} cannot be used: {error}") from None
 
@@ -188,7 +166,7 @@ class SignedMetadata:
 
     def _signers(self, role: str) -> list[CryptoSigner]:
         """The role's keys that are here; InputError if they are too few."""
-        needed = self._root.signed.roles[role]
+        needed = self._signed["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
         signers = [s for s in signers if s.public_key.keyid in needed.keyids]
         if len(signers) < needed.threshold:
@@ -197,43 +175,25 @@ class SignedMetadata:
             )
         return signers
 
-    def _write_root(self, before: list[CryptoSigner]) -> None:
-        """Sign the next root by its keys and by those of the root `before` it."""
-        signed = self._root.signed
-        signed.version += 1
-        signed.expires = _expiry("root")
-        self._root.signatures.clear()
-        for signer in [*before, *self._signers("root")]:
-            self._root.sign(signer, append=True)
-        replace_file(self._metadata / f"{signed.version}.root.json", self._root.to_bytes())
-
     def _write(self, *roles: str, also: Sequence[CryptoSigner] = ()) -> None:
-        """Sign the next version of roles, `also` by more keys, and write them in this order."""
+        """Sign the next version of roles, first by the keys `also`, and write them in this order."""
+        now = datetime.now(UTC).replace(microsecond=0)
         for role in roles:
-            metadata: Metadata[Any] = getattr(self, f"_{role}")
+            metadata = self._signed[role]
             metadata.signed.version += 1
-            metadata.signed.expires = _expiry(role)
+            metadata.signed.expires = now + timedelta(days=LIFETIMES[role])
             version = metadata.signed.version
             metadata.signatures.clear()
-            for signer in [*self._signers(role), *also]:
+            for signer in [*also, *self._signers(role)]:
                 metadata.sign(signer, append=True)
             content = metadata.to_bytes()
             about = MetaFile.from_data(version, content, ["sha256"])
             if role == "targets":
-                self._snapshot.signed.meta["targets.json"] = about
+                self._signed["snapshot"].signed.meta["targets.json"] = about
             elif role == "snapshot":
-                self._timestamp.signed.snapshot_meta = about
+                self._signed["timestamp"].signed.snapshot_meta = about
             name = "timestamp.json" if role == "timestamp" else f"{version}.{role}.json"
-            replace_file(self._metadata / name, content)
-
-
-def _keys_folder(folder: Path, keys: str | Path | None) -> Path:
-    return folder.with_name(f"{folder.name}.keys") if keys is None else Path(keys)
-
-
-def _expiry(role: str) -> datetime:
-    now = datetime.now(UTC).replace(microsecond=0)
-    return now + timedelta(days=LIFETIMES[role])
+            replace_file(self._files / name, content)
 
 
 def read_signer(path: Path) -> CryptoSigner:

@@ -8,7 +8,7 @@ import pytest
 
 from gatewise_edge.update import Store
 from gatewise_edge.update.state import State, read_state, write_state
-from gatewise_export.repository.errors import UpdateError
+from gatewise_export.repository.release import UpdateError
 
 STATE = State(
     number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,

@@ -9,7 +9,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge import SensorError
-from gatewise_export.repository.errors import UpdateError
+from gatewise_export.repository.release import UpdateError
 from tests.edge.device.test_installed import miscomputing, reordered
 from tests.edge.update.conftest import EASY, PATIENCE
 from tests.support.small_bundle import FakeLink, write_bundle
