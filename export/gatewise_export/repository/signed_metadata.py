@@ -176,7 +176,7 @@ class SignedMetadata:
         return signers
 
     def _write(self, *roles: str, also: Sequence[CryptoSigner] = ()) -> None:
-        """Sign the next version of roles, first by the keys `also`, and write them in this order."""
+        """Sign the next version of roles, by the keys `also` too, and write them in this order."""
         now = datetime.now(UTC).replace(microsecond=0)
         for role in roles:
             metadata = self._signed[role]

@@ -15,8 +15,6 @@ from gatewise_edge.update import Store, Updater
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
-from tests.support.certificates import Authority
-from tests.support.mosquitto import Mosquitto
 from tests.support.waiting import wait_until
 
 PATIENCE = 60.0
@@ -30,7 +28,7 @@ class Server:
     file; `asked` are the paths so far.
     """
 
-    def __init__(self, folder: Path, context: Any = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.asked: list[str] = []
         self.behave: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
@@ -46,21 +44,11 @@ class Server:
         class Quiet(ThreadingHTTPServer):
             daemon_threads = True
 
-            def get_request(self) -> tuple[Any, Any]:
-                taken, address = super().get_request()
-                if context is not None:
-                    # The handshake comes with the first reading, on the connection's own thread.
-                    taken = context.wrap_socket(
-                        taken, server_side=True, do_handshake_on_connect=False
-                    )
-                return taken, address
-
             def handle_error(self, *_: object) -> None:
                 pass  # clients that go away
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.host = f"127.0.0.1:{self._server.server_port}"
-        self.url = f"{'http' if context is None else 'https'}://{self.host}"
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
@@ -80,8 +68,7 @@ class Server:
     def fetched(self, what: str) -> list[str]:
         """Names of the targets of a version that were fetched, in order."""
         part = f"/targets/small/{what}/"
-        return [path.rpartition(".")[0].rpartition(".")[2] + "." + path.rpartition(".")[2]
-                for path in self.asked if path.startswith(part)]  # fmt: skip
+        return [path.split(".", 1)[1] for path in self.asked if path.startswith(part)]
 
     def close(self) -> None:
         self._server.shutdown()
@@ -142,10 +129,10 @@ class Running:
     def settled(self) -> None:
         """Wait until a check has ended that began after now."""
 
+        reasons = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
+
         def ended() -> int:
-            counts = self.updater.counters
-            reasons = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
-            return sum(counts[name] for name in reasons)
+            return sum(self.updater.counters[name] for name in reasons)
 
         # One may be under way.
         for _ in range(2):
@@ -157,6 +144,26 @@ class Running:
         """Wait until it runs a version."""
         self.news()
         wait_until(lambda: self.version == version, f"version {version}", PATIENCE)
+
+    def counts(self, what: str, number: int = 1) -> None:
+        """Wait until a counter of the updater has reached a number."""
+        wait_until(lambda: self.updater.counters[what] >= number, what, PATIENCE)
+
+    def refuses(self, reason: str, version: str) -> None:
+        """Wait until one more check has failed; it answers with what it had."""
+        before = self.updater.counters[reason]
+        self.news()
+        self.counts(reason, before + 1)
+        assert self.updater.trouble
+        assert self.version == version
+        assert self.device.answer(EASY).route == "edge"
+
+    def fails(self) -> None:
+        """Observe errors until the version on trial is left."""
+        before = self.updater.counters["rolled_back"]
+        for _ in range(5):
+            self.updater.observe(ValueError())
+        self.counts("rolled_back", before + 1)
 
     def passes(self) -> None:
         """Answer until the trial has ended."""
@@ -190,6 +197,16 @@ def server(fleet: Fleet) -> Iterator[Server]:
 
 
 @pytest.fixture
+def at_8(run: Callable[..., Running], fleet: Fleet, server: Server) -> Running:
+    """A device at version 8, proved, that has seen the newest metadata."""
+    fleet.publish("8")
+    device = run(urls=[server.url], timeout=1.0)
+    device.reaches("8")
+    device.passes()
+    return device
+
+
+@pytest.fixture
 def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Running]]:
     """Start the device; again, after `close`, with the same store."""
     made: list[Running] = []
@@ -202,20 +219,3 @@ def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Run
     yield run
     for running in made:
         running.close()
-
-
-@pytest.fixture
-def certified_broker(tmp_path: Path) -> Iterator[Callable[[float], tuple[Mosquitto, Path]]]:
-    """Start a broker with TLS whose certificate is good some days from now."""
-    made: list[Mosquitto] = []
-
-    def start(days: float) -> tuple[Mosquitto, Path]:
-        authority = Authority(tmp_path, "authority", days=days)
-        certificate, key = authority.issue("server")
-        files = {"cafile": authority.file, "certfile": certificate, "keyfile": key}
-        made.append(Mosquitto(tmp_path, *(f"{what} {path}" for what, path in files.items())))
-        return made[-1], authority.file
-
-    yield start
-    for broker in made:
-        broker.kill()
