@@ -86,7 +86,7 @@ class Endpoints(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection and make room for another."""
+        """Close a connection, so that another may be served."""
         with self._lock:
             self._since.pop(request, None)
         super().shutdown_request(request)

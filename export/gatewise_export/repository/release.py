@@ -155,9 +155,10 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
         model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
         if name == RELEASE and isinstance(custom, dict):
-            numbers = custom.get("serial"), custom.get("rollout")
-            if all(isinstance(n, int) for n in numbers):
-                offers.append(OfferedRelease(model, version, *numbers, target.hashes["sha256"]))
+            serial, rollout = custom.get("serial"), custom.get("rollout")
+            if isinstance(serial, int) and isinstance(rollout, int):
+                digest = target.hashes["sha256"]
+                offers.append(OfferedRelease(model, version, serial, rollout, digest))
     return sorted(offers, key=lambda offer: -offer.serial)
 
 
