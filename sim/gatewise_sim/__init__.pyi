@@ -1,7 +1,7 @@
 # The package's public names; loaded on first use.
 from .errors import RunError as RunError
-from .experiment.demo import DemoSettings as DemoSettings
 from .experiment.demo import run_demo as run_demo
+from .experiment.demo_settings import DemoSettings as DemoSettings
 from .experiment.scenario import Scenario as Scenario
 from .experiment.simulation import Job as Job
 from .experiment.simulation import simulate as simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,10 +13,10 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import percent
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bundle
-from gatewise_sim.experiment.preparation import prepare
+from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import run_scenario
-from gatewise_sim.experiment.scenario import GOALS, Scenario, option_words
+from gatewise_sim.experiment.run import prepare, run_scenario
+from gatewise_sim.experiment.scenario import GOALS, Scenario
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
@@ -26,112 +26,41 @@ from gatewise_training.data import datasets
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
 
-MAX_LOSS: Final = 0.005
-"""Accuracy that a demo gives up at most by default: data this small is noisy, and a
-test of 540 rows knows an accuracy to half a percent only."""
-
 _TEST_SHARE: Final = 0.3
 _SECONDS_BETWEEN: Final = 0.04  # instances of one device
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSettings:
-    """Options of ``gatewise demo``, with its defaults.
+def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
+    """Give the settings of the demo's training; the bundle goes to `out`."""
+    goal = {g: getattr(settings, g) for g in GOALS if getattr(settings, g) is not None}
+    if len(goal) > 1:
+        raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
+    parameters: dict[str, Any] = {}
+    if settings.method == "staged":
+        # Small devices: with room for everything they would hardly ever need the cloud.
+        parameters["max_stage_bytes"] = 1024 * settings.stage_kb
+        if settings.dataset in datasets.names() and not settings.allow_missing:
+            parameters |= _quick_search()
+    return TrainingSettings(
+        dataset=settings.dataset,
+        out=out,
+        target=settings.target,
+        method=settings.method,
+        goal=goal or {"max_loss": MAX_LOSS},
+        parameters=parameters,
+        costs=settings.costs,
+        allow_missing=settings.allow_missing,
+        needs_cloud=True,
+        seed=settings.seed,
+        test_size=_TEST_SHARE,
+        test_rows=settings.instances,
+        version=None,
+    )
 
-    Attributes
-    ----------
-    dataset : str
-        digits, breast_cancer, wine or iris; or a .csv, .parquet or .npz file.
-    target : str or None
-        The file's label column.
-    costs : Path or None
-        File of feature prices; 1 each by default.
-    method : {"staged", "adapt-gbrt", "adapt-lin"}
-    devices, workers : int
-        How many there are, as real processes.
-    instances : int or None
-        Test instances to answer; all held out by default.
-    broker : str or None
-        URL of a running broker; else one is started.
-    link : str
-        Between devices and broker: a profile's name.
-    budget, max_loss, offload_rate : float or None
-        At most one, as for :class:`gatewise_training.StagedCascade`; a loss of 0.005 by default.
-    allow_missing : bool
-        Whether NaN is a value.
-    stage_kb : int
-        Room for a stage on a device, in KB, with the method staged.
-    deadline_ms : float
-        For each answer.
-    seed : int
-        Of all randomness.
-    out : Path
-        Folder of the report.
-    """
 
-    dataset: str = "digits"
-    target: str | None = None
-    costs: Path | None = None
-    method: str = "staged"
-    devices: int = 4
-    workers: int = 1
-    instances: int | None = None
-    broker: str | None = None
-    link: str = "wifi"
-    budget: float | None = None
-    max_loss: float | None = None
-    offload_rate: float | None = None
-    allow_missing: bool = False
-    stage_kb: int = 32
-    deadline_ms: float = 2000.0
-    seed: int = 0
-    out: Path = Path("demo-out")
-
-    def command(self) -> str:
-        """Command line that repeats the run, without a password."""
-        words = option_words(self, always=("dataset", "method", "seed"))
-        return " ".join(["gatewise demo", *words])
-
-    def training(self, out: Path) -> TrainingSettings:
-        """Settings of the training; the bundle goes to `out`."""
-        goal = {g: getattr(self, g) for g in GOALS if getattr(self, g) is not None}
-        if len(goal) > 1:
-            raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
-        parameters: dict[str, Any] = {}
-        if self.method == "staged":
-            # Small devices: with room for everything they would hardly ever need the cloud.
-            parameters["max_stage_bytes"] = 1024 * self.stage_kb
-            if self.dataset in datasets.names() and not self.allow_missing:
-                parameters |= _quick_search()
-        return TrainingSettings(
-            dataset=self.dataset,
-            out=out,
-            target=self.target,
-            method=self.method,
-            goal=goal or {"max_loss": MAX_LOSS},
-            parameters=parameters,
-            costs=self.costs,
-            allow_missing=self.allow_missing,
-            needs_cloud=True,
-            seed=self.seed,
-            test_size=_TEST_SHARE,
-            test_rows=self.instances,
-            version=None,
-        )
-
-    def scenario(self, workload: str = "periodic:1s", seconds: float = 1.0) -> Scenario:
-        """Scenario of the live run: the `workload` of each device, for `seconds`."""
-        return Scenario(
-            engine="live",
-            devices=self.devices,
-            workers=self.workers,
-            seconds=seconds,
-            workload=workload,
-            link=self.link,
-            deadline_ms=self.deadline_ms,
-            broker=self.broker,
-            seed=self.seed,
-        )
+def _scenario(settings: DemoSettings, **workload: Any) -> Scenario:
+    same = ("devices", "workers", "link", "deadline_ms", "broker", "seed")
+    return Scenario(engine="live", **{name: getattr(settings, name) for name in same}, **workload)
 
 
 def run_demo(
@@ -145,9 +74,9 @@ def run_demo(
     from gatewise_sim.report.page import report_files
 
     DEMO.check(settings.out)
-    check_live(settings.scenario().settings(), broker=settings.broker)
+    check_live(_scenario(settings).settings(), broker=settings.broker)
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
-        trained = train_bundle(settings.training(Path(folder, "bundle")), quiet=quiet)
+        trained = train_bundle(training_settings(settings, Path(folder, "bundle")), quiet=quiet)
         if trained.troubles:
             raise GatewiseError("; ".join(trained.troubles))
         if differing := trained.verification.differing_decisions:
@@ -166,7 +95,7 @@ def run_demo(
                 trained.test_labels,
                 trained.bundle.manifest,
             ),
-            settings.scenario(f"replay:{arrivals}", seconds),
+            _scenario(settings, workload=f"replay:{arrivals}", seconds=seconds),
         )
         beside = _adapt_beside(settings, trained)
         report = run_scenario(prepared, settings.command(), watch=watch)
@@ -203,7 +132,7 @@ def _quick_search() -> dict[str, Any]:
 
 def _adapt_beside(settings: DemoSettings, trained: TrainingRun) -> Any:
     """Fit Adapt-GBRT in a short search on the same rows, where the demo's own search is short."""
-    training = settings.training(Path())
+    training = training_settings(settings, Path())
     quick = training.parameters.get("high_cost_model")
     if quick is None:
         return None

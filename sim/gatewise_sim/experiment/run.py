@@ -1,10 +1,10 @@
-"""Run a scenario under the system and its baselines, and make the report."""
+"""Prepare a scenario, run it under the system and its baselines, and make the report."""
 
 from __future__ import annotations
 
 import math
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -12,20 +12,27 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise.console import plain
-from gatewise.formats import millis
+from gatewise.errors import InputError
+from gatewise.formats import millis, plural
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
+from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
 from gatewise_sim.experiment.examples import choose_examples
-from gatewise_sim.experiment.operating_point import on_disk, operating_points
+from gatewise_sim.experiment.operating_point import at_goal, on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
-from gatewise_sim.experiment.preparation import Prepared
+from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answer_rules import rows_by_stage
 from gatewise_sim.fleet.answers import ROUTES, Answers
+from gatewise_sim.fleet.devices.decisions import routes_by_stage
+from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.progress import Listeners
-from gatewise_sim.fleet.routes import Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Workload
@@ -51,6 +58,75 @@ _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 #: How a device is used to find out how long an offload takes.
 _ALONE, _ALONE_SECONDS = parse("periodic:1s"), 120.0
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A scenario with all that it names read and checked."""
+
+    scenario: Scenario
+    rows: Rows
+    bundle: Bundle  # at its operating point
+    routes: Routes
+    system_routes: Routes  # by stage for a policy of one's own, else the same
+    settings: FleetSettings  # with the calibration's service times
+    calibration: Calibration
+    energy: DeviceEnergy | None
+    prices: Prices | None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
+        return self.rows.truth is not None
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        s = self.scenario
+        return (
+            f"{self.routes.plan.model}: {plural(s.devices, 'device')}, "
+            f"{plural(s.workers, 'worker')}, link {self.settings.link.name}"
+        )
+
+
+def prepare(
+    bundle: Bundle, rows: Rows, scenario: Scenario, *, calibration: Calibration | None = None
+) -> Prepared:
+    """Read the files that a scenario names, and compute the route of each row."""
+    bundle = at_goal(bundle, scenario.goal)
+    manifest = bundle.manifest
+    energy = None
+    if scenario.device_energy is not None:
+        on_device = sum(tier == "device" for tier in manifest.tiers)
+        energy = DeviceEnergy.from_file(scenario.device_energy, manifest.feature_names, on_device)
+    prices = None if scenario.prices is None else Prices.from_file(scenario.prices)
+    _check_mix(scenario, rows)
+    if scenario.engine == "live":
+        from gatewise_sim.live.checks import check_live
+
+        gateways = "gateway" in manifest.tiers
+        check_live(scenario.settings(), broker=scenario.broker, gateways=gateways)
+    routes = Routes.from_bundle(bundle, rows.X, rows.truth, backend=scenario.backend)
+    if calibration is None:
+        calibration = (
+            Calibration.assumed(routes)
+            if scenario.calibration is None
+            else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_here)
+        )
+    settings = calibration.apply(scenario.settings(rows.truth), live=scenario.engine == "live")
+    own = callable(settings.policy)
+    system = routes_by_stage(bundle, rows.X, routes) if own else routes
+    return Prepared(scenario, rows, bundle, routes, system, settings, calibration, energy, prices)
+
+
+def _check_mix(scenario: Scenario, rows: Rows) -> None:
+    if scenario.mix is None:
+        return
+    if rows.truth is None:
+        raise InputError("mix: the shares of the classes need the rows' labels (--target)")
+    unknown = int((rows.truth == UNKNOWN_CLASS).sum() + (rows.truth == NO_LABEL).sum())
+    if unknown:
+        raise InputError(f"mix: {unknown} rows have a label that is no class of the bundle")
 
 
 def run_scenario(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
@@ -18,6 +17,7 @@ from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
+from gatewise_sim.command_options import option_words
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import profile
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
@@ -42,68 +42,7 @@ _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
 class Scenario:
     """A deployment, its workload, and how it is simulated.
 
-    Attributes
-    ----------
-    devices, workers : int
-        How many there are.
-    gateways : int
-        Of a bundle that places stages on gateways: how many, to which devices are dealt in turn.
-    uplink : str
-        Link from each gateway to the cloud, as `link`.
-    seconds : float
-        How long instances come, in s.
-    workload : str
-        How they come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`.
-    mix : str or None
-        Shares of the classes over time, see
-        :meth:`gatewise_sim.fleet.workload.row_mix.RowMix.parse`; None: every row is equally likely.
-    day_start : str
-        Time of day at which the run begins, ``HH:MM``.
-    link : str
-        A profile of :data:`gatewise_sim.fleet.network.profiles.PROFILES`, or a TOML file.
-    tls : bool
-        Whether connections are encrypted, for the virtual engine: a new one, after an outage of
-        link or broker, takes a round trip more.
-    outages : str
-        See :meth:`gatewise_sim.fleet.network.outages.Outages.parse`.
-    deadline_ms : float
-        Milliseconds within which a device answers.
-    policy : str, callable or None
-        What decides after each stage: a policy of :class:`gatewise_edge.device.device.Device`,
-        ``system`` by default; ``module:function`` imports one.
-    pace : str or None
-        Budget of every device's pacer, as ``offload_rate=0.1``.
-    audit : float or None
-        Share of the devices' own answers that is sent to the high-cost model, too, and tested; see
-        :class:`gatewise_edge.device.auditor.Audit`.
-    breaker : bool
-        Whether devices stop to ask a cloud that does not reply.
-    coalesce_ms : float
-        How long, in ms, a device's request waits for those of more rows, to share a message.
-    outstanding : int
-        Requests that a device has out at most.
-    queue, max_batch, parallel : int
-    wait_ms : float
-        As of :class:`gatewise_cloud.worker.worker.Worker`.
-    backend : str or None
-        What runs the high-cost model, on this machine: ``python:module:attribute`` or a URL, as of
-        ``gatewise cloud``. Needed where the bundle does not carry it.
-    budget, max_loss, offload_rate : float or None
-        At most one: which of the bundle's operating points; the active one by default.
-    engine : {"virtual", "live"}
-        Virtual time, or processes on this machine.
-    broker : str or None
-        URL of a running broker, for the live engine.
-    processes : int or None
-        That hold the devices, for the live engine.
-    calibration : str or None
-        File of service times; documented assumptions by default.
-    prices, device_energy : str or None
-        TOML files, see :mod:`gatewise_sim.fleet.money` and :mod:`gatewise_sim.fleet.energy.device`.
-    baselines : bool
-        Whether to run the baselines, too.
-    seed : int
-        Of all randomness.
+    The words below each field are also the help of ``gatewise simulate``.
 
     Raises
     ------
@@ -112,39 +51,100 @@ class Scenario:
     """
 
     devices: int = 100
+    """Devices."""
     workers: int = 1
+    """Cloud workers."""
     gateways: int = 1
+    """Gateways, if the bundle places stages there; devices are dealt to them in turn."""
     uplink: str = "none"
+    """From each gateway to the cloud: as --link."""
     seconds: float = 3600.0
+    """How long instances come, in s."""
     workload: str = "poisson:1/min"
+    """Arrivals at each device: poisson:1/min, periodic:10s, bursty:1/min, diurnal:1/min:peak=14:00,
+    replay:trace.csv.
+
+    See :func:`gatewise_sim.fleet.workload.arrivals.parse`.
+    """
     mix: str | None = None
+    """Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,...; without it every row is
+    equally likely.
+
+    See :meth:`gatewise_sim.fleet.workload.row_mix.RowMix.parse`.
+    """
     day_start: str = "00:00"
+    """Time of day at the begin, HH:MM."""
     link: str = "4g"
+    """Of each device: wifi, 4g, 3g, edge, nb-iot, satellite, none; or a file, link.toml."""
     tls: bool = False
+    """Connections are encrypted (virtual engine): a new one takes a round trip more."""
     outages: str = ""
+    """Joined by commas, see :meth:`gatewise_sim.fleet.network.outages.Outages.parse`."""
     deadline_ms: float = 500.0
+    """For each answer, in ms."""
     policy: str | OwnPolicy | None = None
+    """What decides after each stage: system, edge-only, cloud-only, or a function of your own, as
+    my_policy:decide.
+
+    As of :class:`gatewise_edge.device.device.Device`; here it may be the function itself.
+    """
     pace: str | None = None
+    """Each device keeps a budget, as offload_rate=0.1."""
     audit: float | None = None
+    """Share of the devices' own answers to audit, as 0.02.
+
+    See :class:`gatewise_edge.device.auditor.Audit`.
+    """
     breaker: bool = True
+    """Devices take a break from a silent cloud, or retry without one."""
     coalesce_ms: float = 0.0
+    """A request's wait for more rows of its device, in ms."""
     outstanding: int = 32
+    """Unanswered requests of a device."""
     queue: int = 1024
+    """Requests that a worker queues."""
     max_batch: int = 16
+    """Instances in a worker's run."""
     wait_ms: float = 0.0
+    """A worker's wait for a fuller batch."""
     parallel: int = 1
+    """A worker's runs at a time."""
     backend: str | None = None
+    """What runs the high-cost model on this machine, as of gatewise cloud: python:module:attribute
+    or a URL. Needed where the bundle has none.
+    """
     budget: float | None = None
+    """Mean cost per instance at most.
+
+    At most one of this and the next two: which of the bundle's operating points; by default the
+    active one.
+    """
     max_loss: float | None = None
+    """Accuracy to give up at most."""
     offload_rate: float | None = None
+    """Share of instances to offload at most."""
     engine: Engine = "virtual"
+    """virtual (a simulated clock) or live (real processes, real MQTT)."""
     broker: str | None = None
+    """Live: URL of a broker that runs; mosquitto, or else the embedded one."""
     processes: int | None = None
+    """Live: processes that hold the devices."""
     calibration: str | None = None
+    """Service times measured before: calibration.json; assumptions by default."""
     prices: str | None = None
+    """TOML: per_mb, per_worker_hour, per_kwh, ...: a bill.
+
+    See :mod:`gatewise_sim.fleet.money`.
+    """
     device_energy: str | None = None
+    """TOML: idle_w, battery_wh, stage_j, feature_j, ...
+
+    See :mod:`gatewise_sim.fleet.energy.device`.
+    """
     baselines: bool = True
+    """Other policies answer the same instances, or the system alone."""
     seed: int = 0
+    """Of all randomness."""
 
     def __post_init__(self) -> None:
         for name in (*_COUNTS, "processes"):
@@ -244,31 +244,3 @@ class Scenario:
         if self.broker is not None:
             given["broker"] = Endpoint(self.broker).url
         return given
-
-
-def option_words(
-    settings: Any,
-    *,
-    always: Collection[str],
-    names: Mapping[str, str] | None = None,
-    texts: Mapping[str, str] | None = None,
-) -> list[str]:
-    """Words of a command line for a dataclass of settings: what is no default, or `always` given.
-
-    `names` are those of options that are called otherwise than their fields, `texts` those of
-    values that are written otherwise. A broker is written without its user and password.
-    """
-    found = []
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if value == field.default and field.name not in always:
-            continue
-        option = (names or {}).get(field.name, field.name).replace("_", "-")
-        if isinstance(value, bool):
-            found.append(f"--{option}" if value else f"--no-{option}")
-            continue
-        if field.name == "broker":
-            value = Endpoint(value).url
-        text = f"{value:.12g}" if isinstance(value, float) else str(value)
-        found += [f"--{option}", shlex.quote((texts or {}).get(field.name, text))]
-    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +13,10 @@ import typer
 
 from gatewise.console import emit, note, progress
 from gatewise.errors import InputError
-from gatewise_export.commands.options import BlockFunctions
+from gatewise.formats import read_span
+from gatewise_export.commands.options import BlockFunctions, BundlePath, Target
+from gatewise_sim.command_options import with_options
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
 
 if TYPE_CHECKING:
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
 
 _LIVE_SECONDS: Final = 60.0
-_OUT: Final = Path("sim-out")
 
 
+@with_options(Scenario, but=("seconds", "outages"))
 def simulate(
-    bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
+    bundle: BundlePath,
     data: Annotated[
         str,
         typer.Option(
@@ -33,89 +36,17 @@ def simulate(
             "best such as training has not seen."
         ),
     ],
-    target: Annotated[
-        str | None,
-        typer.Option(help="Their label's column; target, label, class or y by itself."),
-    ] = None,
+    target: Target = None,
     block: BlockFunctions = None,
-    devices: Annotated[int, typer.Option(help="Devices.", min=1)] = 100,
-    workers: Annotated[int, typer.Option(help="Cloud workers.", min=1)] = 1,
-    gateways: Annotated[
-        int, typer.Option(help="Gateways, if the bundle places stages there.", min=1)
-    ] = 1,
     time: Annotated[
         str | None, typer.Option(help="How long: 10min, 1h, 1day. 1h by default; live 60s.")
     ] = None,
-    workload: Annotated[
-        str,
-        typer.Option(
-            help="Arrivals at each device: poisson:1/min, periodic:10s, "
-            "bursty:1/min, diurnal:1/min:peak=14:00, replay:trace.csv."
-        ),
-    ] = "poisson:1/min",
-    mix: Annotated[
-        str | None,
-        typer.Option(help="Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,..."),
-    ] = None,
-    day_start: Annotated[str, typer.Option(help="Time of day at the begin.")] = "00:00",
-    link: Annotated[
-        str,
-        typer.Option(
-            help="Of each device: wifi, 4g, 3g, edge, nb-iot, satellite, none; or a "
-            "file, link.toml."
-        ),
-    ] = "4g",
-    uplink: Annotated[
-        str, typer.Option(help="From each gateway to the cloud: as --link.")
-    ] = "none",
-    tls: Annotated[
-        bool, typer.Option("--tls", help="Connections are encrypted (virtual engine).")
-    ] = False,
     outage: Annotated[
         list[str] | None,
         typer.Option(
             help="Outages: cloud:12:00-12:10, link:+30s-+35s, "
             "workers:2:+1min-+2min, broker:..., gateway:...; may be repeated."
         ),
-    ] = None,
-    deadline_ms: Annotated[float, typer.Option(help="For each answer, in ms.")] = 500.0,
-    budget: Annotated[float | None, typer.Option(help="Mean cost per instance at most.")] = None,
-    max_loss: Annotated[float | None, typer.Option(help="Accuracy to give up at most.")] = None,
-    offload_rate: Annotated[
-        float | None, typer.Option(help="Share of instances to offload at most.")
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|MODULE:FUNCTION",
-            help="What decides after each stage: system, edge-only, cloud-only, or a function of "
-            "your own, as my_policy:decide.",
-        ),
-    ] = None,
-    pace: Annotated[
-        str | None, typer.Option(help="Each device keeps a budget, as offload_rate=0.1.")
-    ] = None,
-    prices: Annotated[
-        Path | None, typer.Option(help="TOML: per_mb, per_worker_hour, per_kwh, ...: a bill.")
-    ] = None,
-    device_energy: Annotated[
-        Path | None, typer.Option(help="TOML: idle_w, battery_wh, stage_j, feature_j, ...")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(help="virtual (a simulated clock) or live (real processes, real MQTT).")
-    ] = "virtual",
-    broker: Annotated[
-        str | None,
-        typer.Option(help="Live: URL of a broker that runs; mosquitto, or else the embedded one."),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(help="Live: processes that hold the devices.", min=1)
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="First measure service times here (15 s).")
-    ] = False,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Service times measured before: calibration.json.")
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -124,35 +55,15 @@ def simulate(
             "every combination."
         ),
     ] = None,
-    no_baselines: Annotated[bool, typer.Option("--no-baselines", help="The system alone.")] = False,
-    no_breaker: Annotated[
-        bool, typer.Option("--no-breaker", help="Devices retry a silent cloud without a break.")
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="First measure service times here (15 s).")
     ] = False,
-    audit: Annotated[
-        float | None,
-        typer.Option(help="Share of the devices' own answers to audit, as 0.02."),
-    ] = None,
-    outstanding: Annotated[int, typer.Option(help="Unanswered requests of a device.", min=1)] = 32,
-    coalesce_ms: Annotated[
-        float, typer.Option(help="A request's wait for more rows of its device, in ms.")
-    ] = 0.0,
-    queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
-    max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,
-    wait_ms: Annotated[float, typer.Option(help="A worker's wait for a fuller batch.")] = 0.0,
-    parallel: Annotated[int, typer.Option(help="A worker's runs at a time.", min=1)] = 1,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            metavar="python:MODULE:ATTRIBUTE|URL",
-            help="What runs the high-cost model, as of gatewise cloud: where the bundle has none.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of all randomness.", min=0)] = 0,
     jobs: Annotated[
         int | None, typer.Option(help="Processes to compute with; one a core.", min=1)
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the report.")] = _OUT,
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("sim-out"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    **options: Any,
 ) -> None:
     """Simulate a fleet: accuracy, cost, latency, energy and money.
 
@@ -171,27 +82,15 @@ def simulate(
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
-    options = dict(locals())  # before anything else is: settings of a scenario, by their names
-    from gatewise.formats import read_span
-    from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
 
-    if calibrate and calibration is not None:
+    if calibrate and options["calibration"] is not None:
         raise InputError("give --calibrate or --calibration, not both")
-    if time is None:
-        seconds = _LIVE_SECONDS if engine == "live" else 3600.0
-    else:
-        seconds = read_span(time, "--time")
-    asked: dict[str, Any] = {}
-    for name in {field.name for field in fields(Scenario)} & options.keys():
-        asked[name] = str(options[name]) if isinstance(options[name], Path) else options[name]
-    scenario = Scenario(
-        **asked,
-        seconds=seconds,
-        outages=",".join(outage or []),
-        breaker=not no_breaker,
-        baselines=not no_baselines,
-    )
+    if time is not None:
+        options["seconds"] = read_span(time, "--time")
+    elif options["engine"] == "live":
+        options["seconds"] = _LIVE_SECONDS
+    scenario = Scenario(**options, outages=",".join(outage or []))
     job = Job(str(bundle), data, target, scenario, blocks=tuple(block or ()))
     with exit_on_termination():
         if sweep:

@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import Function, load_block_functions
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
-from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import run_scenario
+from gatewise_sim.experiment.run import Prepared, prepare, run_scenario
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.settings import policy_name
 from gatewise_sim.report.findings import answer

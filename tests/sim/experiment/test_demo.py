@@ -10,7 +10,8 @@ import pytest
 
 from gatewise import cli
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_sim.experiment.demo import DemoSettings
+from gatewise_sim.experiment.demo import training_settings
+from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.output import DEMO
 from tests.sim.command import GATEWISE
 from tests.support.demo_report import check_report
@@ -162,7 +163,7 @@ def test_a_bad_setting_is_one_line_and_nothing_is_written(here, capsys, args, me
 
 def test_only_the_bundled_sets_are_searched_briefly():
     def parameters(**options) -> set[str]:
-        return set(DemoSettings(**options).training(Path("bundle")).parameters)
+        return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
     brief = {"max_stage_bytes", "high_cost_model", "n_stages", "families"}
     assert parameters() == parameters(dataset="wine") == brief

@@ -2,7 +2,6 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.simulate_command import commands
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.workload.kinds import Diurnal
@@ -119,19 +118,3 @@ def test_the_command_tells_no_password():
     scenario = Scenario(engine="live", broker="mqtt://me:secret@broker.example:1884")
     assert "secret" not in Job("b", "d", scenario=scenario).command()
     assert "secret" not in str(scenario.as_dict())
-
-
-def test_the_command_line_has_an_option_for_every_setting():
-    """What a sweep may vary, a single run may set."""
-    import dataclasses
-    import inspect
-
-    options = set(inspect.signature(commands["simulate"]).parameters)
-    other_names = {
-        "seconds": "time",
-        "outages": "outage",
-        "breaker": "no_breaker",
-        "baselines": "no_baselines",
-    }
-    for field in dataclasses.fields(Scenario):
-        assert other_names.get(field.name, field.name) in options
