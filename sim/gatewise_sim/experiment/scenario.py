@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self, get_args
@@ -13,8 +12,8 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock
 from gatewise.imports import import_object
+from gatewise.toml_settings import take_number
 from gatewise_edge.device.answer import OwnPolicy, Policy
-from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.command_options import option_words
@@ -32,7 +31,6 @@ GOALS: Final = ("budget", "max_loss", "offload_rate")
 _COUNTS: Final = (
     "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
 )  # fmt: skip
-_AS_THEY_ARE: Final = (*_COUNTS, "breaker", "tls", "pace", "audit", "backend")
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 #: Options of the command line that have another name than their field.
 _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
@@ -148,23 +146,16 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name in (*_COUNTS, "processes"):
-            value = getattr(self, name)
+            value, least = getattr(self, name), 0 if name == "seed" else 1
             if name == "processes" and value is None:
                 continue
-            least = 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
-        for name in ("seconds", "deadline_ms", "wait_ms", "coalesce_ms", "audit", *GOALS):
-            value = getattr(self, name)
-            if name in ("audit", *GOALS) and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise InputError(f"{name} is {value!r}, not a number")
-            if not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{name} is {value}; it must be at least 0")
+        for name, value in self.goal.items():
+            take_number(value, name)
         if self.engine not in get_args(Engine):
             raise InputError(f"engine {self.engine!r}; choose one of {', '.join(get_args(Engine))}")
-        if sum(getattr(self, name) is not None for name in GOALS) > 1:
+        if len(self.goal) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
         if self.engine != "live":
             for name in ("broker", "processes"):
@@ -174,10 +165,7 @@ class Scenario:
             raise InputError("tls goes with the virtual engine: a live run has a broker without it")
         if self.pace is not None:
             Pacer.parse(self.pace)
-        if self.audit is not None:
-            Audit(self.audit)
-        # Whatever else a text may hold is found out here, not after the first policy.
-        self.settings()
+        self.settings()  # checks all else
 
     def settings(self, labels: Sequence[int] | NDArray[np.int64] | None = None) -> FleetSettings:
         """Describe the deployment as both engines take it; service times are yet to be applied.
@@ -185,22 +173,18 @@ class Scenario:
         `labels` (class of each row, shape (n,)) are for a class mix; without them it is left out.
         """
         day_begins = read_clock(self.day_start, "day_start") % DAY
-        mix = None
-        if self.mix is not None and labels is not None:
-            mix = RowMix.parse(self.mix, labels)
+        same = {field.name for field in fields(FleetSettings)} & vars(self).keys()
         return FleetSettings(
-            **{name: getattr(self, name) for name in _AS_THEY_ARE},
-            policy=self._policy,
-            seconds=float(self.seconds),
-            deadline_ms=float(self.deadline_ms),
-            wait_ms=float(self.wait_ms),
-            coalesce_ms=float(self.coalesce_ms),
-            workload=parse(self.workload, day_begins=day_begins),
-            mix=mix,
-            link=profile(self.link),
-            uplink=profile(self.uplink),
-            service=_UNTIL_KNOWN,
-            outages=Outages.parse(self.outages, day_begins=day_begins),
+            **{name: getattr(self, name) for name in same}
+            | {
+                "policy": self._policy,
+                "workload": parse(self.workload, day_begins=day_begins),
+                "mix": None if labels is None or not self.mix else RowMix.parse(self.mix, labels),
+                "link": profile(self.link),
+                "uplink": profile(self.uplink),
+                "service": _UNTIL_KNOWN,
+                "outages": Outages.parse(self.outages, day_begins=day_begins),
+            }
         )
 
     @property

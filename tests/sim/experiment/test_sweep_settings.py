@@ -101,7 +101,7 @@ def test_combinations_are_the_product_the_last_fastest(shape):
         ("devices=0", "sweep devices: devices is 0; give a whole number, at least 1"),
         ("devices=\u0661", "sweep devices: '\u0661' is not a whole number"),
         ("max_loss=nan", "sweep max_loss: 'nan' is not a number"),
-        ("max_loss=-1", "sweep max_loss: max_loss is -1.0; it must be at least 0"),
+        ("max_loss=-1", "sweep max_loss: max_loss is -1.0, must be at least 0"),
         ("audit=often", "sweep audit: 'often' is not a number"),
         ("audit=2", "sweep audit: audit: the share is 2.0; give one above 0, up to 1"),
         ("deadline_ms=0", "sweep deadline_ms: deadline_ms is 0"),
