@@ -71,7 +71,7 @@ def run_demo(
     `watch` is told of the run's progress; `quiet` keeps that of the training from the terminal.
     GatewiseError for bad input or a part that does not start; nothing is written then.
     """
-    from gatewise_sim.report.page import report_files
+    from gatewise_sim.report.run_page import report_files
 
     DEMO.check(settings.out)
     check_live(_scenario(settings).settings(), broker=settings.broker)

@@ -85,7 +85,7 @@ class Simulation:
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and service times into a folder, all or nothing."""
         # Here, since pages need a plotting library and a simulation by itself does not.
-        from gatewise_sim.report.page import report_files
+        from gatewise_sim.report.run_page import report_files
 
         folder = Path(folder)
         SIMULATION.check(folder)

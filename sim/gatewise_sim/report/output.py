@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -124,3 +126,29 @@ def write_text(path: Path, text: str) -> None:
     if path.is_dir():  # one such as "." has no name of its own
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     replace_file(path, text.encode())
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    r"""Write rows as CSV; columns are those of all rows, in their order of appearance.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe before it.
+
+    >>> to_csv([{"a": -1}, {"a": None, "b": "x,y"}, {"b": "=1+1"}])
+    'a,b\n-1,\n,"x,y"\n,\'=1+1\n'
+    """
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _no_formula(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

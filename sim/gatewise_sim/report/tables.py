@@ -1,4 +1,4 @@
-"""The tables of a run, for its page."""
+"""The tables of a run, for its page and the terminal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.report.findings import bounds, when
-from gatewise_sim.report.model import ClassResult, ExampleInstance, Report, StageResult, TimelineBin
+from gatewise_sim.report.model import ExampleInstance, Report
 from gatewise_sim.report.policy_result import (
     AnswerCounts,
     AuditUse,
@@ -22,7 +23,6 @@ Cell = str | tuple[str, str] | tuple[str, str, str]
 """A text; or a text, a smaller one below it, and what it is sorted by."""
 
 T = TypeVar("T")
-Columns = dict[str, Callable[[T], Cell]]
 
 _QUANTILES: Final = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
@@ -53,32 +53,20 @@ class PageTable:
     marked: int | None = None  # a row that stands out
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What each policy spends of something, split into parts."""
-
-    key: str
-    title: str
-    unit: str
-    policies: dict[str, dict[str, float]]  # name to parts, the system first
-    form: Format
-
-    @property
-    def table(self) -> PageTable:
-        """The amounts."""
-        used = list(next(iter(self.policies.values())))
-        return PageTable(
-            self.title,
-            ["", *used, "all"],
-            [
-                [name, *map(self.form, parts.values()), self.form(sum(parts.values()))]
-                for name, parts in self.policies.items()
-            ],
-        )
+def print_table(given: PageTable, title: str = "", *, small: bool = True) -> None:
+    """Print a table on a terminal; what is smaller on a page follows in brackets, or not at all."""
+    texts = [[_line(cell, small=small) for cell in row] for row in given.rows]
+    console.table(title, given.columns, texts)
 
 
-def _table(name: str, things: Iterable[T], columns: Columns[T]) -> PageTable:
-    """A row for each thing, by a column's head and the cell under it."""
+def _line(cell: Cell, *, small: bool) -> str:
+    if isinstance(cell, str):
+        return cell
+    return f"{cell[0]} ({cell[1]})" if small and cell[1] else cell[0]
+
+
+def _table(name: str, things: Iterable[T], columns: Mapping[str, Callable[[T], Cell]]) -> PageTable:
+    """Make a row for each thing from a column's head and the cell under it."""
     rows = [[cell(thing) for cell in columns.values()] for thing in things]
     return PageTable(name, list(columns), rows)
 
@@ -96,15 +84,9 @@ def frontier_table(report: Report) -> PageTable:
         [p.name, _cell(p.cost, number), _cell(p.accuracy, percent), _cell(p.offload_rate, percent)]
         for p in report.policies
     ]
-    rows += [
-        [
-            "active operating point" if p == report.frontier.active else "operating point",
-            number(p.cost),
-            percent(p.accuracy),
-            percent(p.offload_rate),
-        ]
-        for p in report.frontier.points
-    ]
+    for p in report.frontier.points:
+        name = f"{'active ' if p == report.frontier.active else ''}operating point"
+        rows.append([name, number(p.cost), percent(p.accuracy), percent(p.offload_rate)])
     return PageTable("Accuracy against cost", ["", "cost", "accuracy", "offloaded"], rows)
 
 
@@ -121,32 +103,38 @@ def latency_table(report: Report) -> PageTable:
 
 def timeline_table(report: Report) -> PageTable:
     """The run bin by bin."""
-    columns: Columns[TimelineBin] = {
-        "": lambda b: when(b.begin, b.end),
-        "edge": lambda b: count(b.edge),
-        "cloud": lambda b: count(b.cloud),
-        "fallback": lambda b: count(b.fallback),
-        "error": lambda b: count(b.error),
-        "accuracy": lambda b: percent(b.accuracy),
-        "device alone": lambda b: percent(b.edge_accuracy),
-        "offloaded: half": lambda b: millis(b.p50_ms),
-        "95 %": lambda b: millis(b.p95_ms),
-    }
-    return _table("The run over time", report.timeline, columns)
+    return _table(
+        "The run over time",
+        report.timeline,
+        {
+            "": lambda b: when(b.begin, b.end),
+            "edge": lambda b: count(b.edge),
+            "cloud": lambda b: count(b.cloud),
+            "fallback": lambda b: count(b.fallback),
+            "error": lambda b: count(b.error),
+            "accuracy": lambda b: percent(b.accuracy),
+            "device alone": lambda b: percent(b.edge_accuracy),
+            "offloaded: half": lambda b: millis(b.p50_ms),
+            "95 %": lambda b: millis(b.p95_ms),
+        },
+    )
 
 
 def class_table(report: Report) -> PageTable:
     """All classes, those that never came too."""
-    columns: Columns[ClassResult] = {
-        "": lambda c: c.label,
-        "instances": lambda c: count(c.instances),
-        "offloaded": lambda c: percent(c.offload_rate),
-        "accuracy": lambda c: percent(c.accuracy),
-        "device alone": lambda c: percent(c.edge_accuracy),
-    }
-    if any(c.precision is not None for c in report.classes):
-        columns["precision"] = lambda c: percent(c.precision)
-    return _table("Class by class", report.classes, columns)
+    precise = any(c.precision is not None for c in report.classes)
+    return _table(
+        "Class by class",
+        report.classes,
+        {
+            "": lambda c: c.label,
+            "instances": lambda c: count(c.instances),
+            "offloaded": lambda c: percent(c.offload_rate),
+            "accuracy": lambda c: percent(c.accuracy),
+            "device alone": lambda c: percent(c.edge_accuracy),
+            **({"precision": lambda c: percent(c.precision)} if precise else {}),
+        },
+    )
 
 
 def answer_tables(report: Report) -> list[PageTable]:
@@ -157,7 +145,7 @@ def answer_tables(report: Report) -> list[PageTable]:
         if field.name in ("edge", "cloud", "fallback", "lost")
         or any(getattr(p.answers, field.name) for p in report.policies)
     ]
-    tables = [
+    found = [
         PageTable(
             "Answers by route",
             ["", *(route.replace("_", " ") for route in routes)],
@@ -168,20 +156,18 @@ def answer_tables(report: Report) -> list[PageTable]:
         )
     ]
     reasons = sorted(report.system.reasons.items(), key=lambda item: -item[1])
-    total = sum(n for _, n in reasons)
-    if total:
+    if total := sum(n for _, n in reasons):
         rows = [
             [_REASONS.get(reason, reason), count(n), percent(n / total, 2)]
             for reason, n in reasons
             if n > 0
         ]
-        tables.append(PageTable("Gatewise's answers by their reason", [], rows))
+        found.append(PageTable("Gatewise's answers by their reason", [], rows))
     if report.system.audit is not None:
-        tables.append(_audit_table(report.system.audit))
-    workers = [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]
-    if workers:
-        tables.append(_worker_table(workers))
-    return tables
+        found.append(_audit_table(report.system.audit))
+    if workers := [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]:
+        found.append(_worker_table(workers))
+    return found
 
 
 def _audit_table(audit: AuditUse) -> PageTable:
@@ -207,7 +193,7 @@ def _audit_table(audit: AuditUse) -> PageTable:
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
-    columns: Columns[PolicyResult] = {
+    columns: dict[str, Callable[[PolicyResult], Cell]] = {
         "": lambda p: p.name,
         "busy": lambda p: percent(p.utilisation),
         "batch": lambda p: number(p.workers.get("batch")),
@@ -222,85 +208,52 @@ def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
 
 def stage_table(report: Report) -> PageTable:
     """What each stage acquires and answers."""
-    columns: Columns[StageResult] = {
-        "": lambda s: s.name,
-        "answers": lambda s: (count(s.answers), percent(s.share)),
-        "price": lambda s: number(s.price),
-        "features": lambda s: count(s.features),
-        "acquired anew": lambda s: _names(s.acquires),
-    }
-    return _table("Stage by stage", report.stages, columns)
-
-
-@dataclass(frozen=True)
-class Computation:
-    """What the steps of blocks take per instance, of one kind: milliseconds, joules, or price."""
-
-    unit: str
-    form: Format
-    one: dict[str, float]  # each step, once
-    policies: dict[str, dict[str, float]]  # name to what each step takes, the system first
-
-    @property
-    def table(self) -> PageTable:
-        """A row for each step, a column for each policy; what all take is the last row."""
-        rows: list[list[Cell]] = [
-            [step, self.form(one), *(self.form(use[step]) for use in self.policies.values())]
-            for step, one in self.one.items()
-        ]
-        every = [sum(use.values()) for use in (self.one, *self.policies.values())]
-        rows.append(["all", *map(self.form, every)])
-        return PageTable(
-            f"Computation, {self.unit}", ["", "once", *self.policies], rows, marked=len(rows) - 1
-        )
-
-
-def computations(report: Report) -> list[Computation]:
-    """What the steps of blocks take, in each kind that is known; none without blocks."""
-    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
-        ("milliseconds", number, lambda use: use.ms),
-        ("joules", joules, lambda use: use.joules),
-        ("price", number, lambda use: use.price),
-    ]
-    found: list[Computation] = []
-    for unit, form, each in kinds:
-        one = {step: each(use) for step, use in report.system.computation.items()}
-        known = {step: value for step, value in one.items() if value is not None}
-        if not known or (unit == "price" and found):  # the unit of prices is one of the others
-            continue
-        policies = {
-            policy.name: {s: use.share * known[s] for s, use in policy.computation.items()}
-            for policy in report.policies
-        }
-        found.append(Computation(unit, form, known, policies))
-    return found
+    return _table(
+        "Stage by stage",
+        report.stages,
+        {
+            "": lambda s: s.name,
+            "answers": lambda s: (count(s.answers), percent(s.share)),
+            "price": lambda s: number(s.price),
+            "features": lambda s: count(s.features),
+            "acquired anew": lambda s: _first_names(s.acquires),
+        },
+    )
 
 
 def example_table(report: Report) -> PageTable:
     """Easy and hard instances: who answered, and the values that this took."""
-    columns: Columns[ExampleInstance] = {
-        "row": lambda e: count(e.row),
-        "answered by": lambda e: e.answered_by,
-        "answer": lambda e: e.label,
-        "truth": lambda e: e.truth or "",
-        "cost": lambda e: number(e.cost),
-        "acquired": lambda e: _names(
-            [f"{report.features[k]} {number(e.values[k])}" for k in e.acquired]
-        ),
-    }
-    return _table("Easy and hard instances", report.examples, columns)
+
+    def acquired(example: ExampleInstance) -> str:
+        return _first_names(
+            [f"{report.features[k]} {number(example.values[k])}" for k in example.acquired]
+        )
+
+    return _table(
+        "Easy and hard instances",
+        report.examples,
+        {
+            "row": lambda e: count(e.row),
+            "answered by": lambda e: e.answered_by,
+            "answer": lambda e: e.label,
+            "truth": lambda e: e.truth or "",
+            "cost": lambda e: number(e.cost),
+            "acquired": acquired,
+        },
+    )
 
 
-def _names(features: Sequence[str]) -> str:
-    """The first of many names, and how many more there are."""
+def _first_names(features: Sequence[str]) -> str:
+    """List the first of many names, and say how many more there are."""
     more = len(features) - _LISTED
     if more > 0:
         return f"{', '.join(features[:_LISTED])} and {more} more"
     return listed(features) or "nothing new"
 
 
-_Get = Callable[[PolicyResult], Measurement | float | None]
-_FIGURES: Final[Sequence[tuple[str, Format, _Get]]] = (
+_FIGURES: Final[
+    Sequence[tuple[str, Format, Callable[[PolicyResult], Measurement | float | None]]]
+] = (
     ("accuracy", percent, lambda p: p.accuracy),
     ("offloaded", percent, lambda p: p.offload_rate),
     ("cost per instance", number, lambda p: p.cost),
@@ -318,25 +271,20 @@ _FIGURES: Final[Sequence[tuple[str, Format, _Get]]] = (
 )
 
 
-def policy_rows(report: Report) -> list[tuple[str, Format, list[Measurement | float | None]]]:
-    """All figures of all policies: name, format, a value for each policy."""
+def policy_table(report: Report) -> PageTable:
+    """All figures of all policies, a column each, so that it grows downwards."""
     figures, policies = list(_FIGURES), report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
         unit = f"{report.money.currency} a month"
         figures.append((unit, number, lambda p: p.money.total if p.money else None))
-    rows = [(name, form, [get(policy) for policy in policies]) for name, form, get in figures]
-    return [each for each in rows if any(figure is not None for figure in each[2])]
-
-
-def policy_table(report: Report) -> PageTable:
-    """All figures of all policies, a column each, so that it grows downwards."""
-    rows: list[list[Cell]] = [
-        [name, *(_cell(figure, form) for figure in figures)]
-        for name, form, figures in policy_rows(report)
-    ]
-    if any(policy.engine != report.engine for policy in report.policies):
-        rows.append(["engine", *(policy.engine for policy in report.policies)])
-    return PageTable("Every policy", ["", *(policy.name for policy in report.policies)], rows)
+    rows: list[list[Cell]] = []
+    for name, form, get in figures:
+        found = [get(policy) for policy in policies]
+        if any(figure is not None for figure in found):
+            rows.append([name, *(_cell(figure, form) for figure in found)])
+    if any(policy.engine != report.engine for policy in policies):
+        rows.append(["engine", *(policy.engine for policy in policies)])
+    return PageTable("Every policy", ["", *(policy.name for policy in policies)], rows)
 
 
 def twin_table(report: Report) -> PageTable | None:
@@ -355,45 +303,92 @@ def twin_table(report: Report) -> PageTable | None:
     return PageTable("Live, and in virtual time", ["", "live", "virtual"], rows)
 
 
-def breakdowns(report: Report) -> list[Parts]:
+@dataclass(frozen=True)
+class Spending:
+    """What each policy spends of something per instance, split into parts."""
+
+    key: str
+    title: str
+    unit: str
+    form: Format
+    policies: dict[str, dict[str, float]]  # name to parts, the system first
+    table: PageTable
+    once: dict[str, float]  # each part, computed once; empty where that means nothing
+
+
+def breakdowns(report: Report) -> list[Spending]:
     """Where milliseconds, bytes, joules and money of each policy go, where there are figures."""
     # Idling depends on time alone: the same for all.
     idle = report.breakdown.joules.get("idle") or 0.0
-
-    def joule_parts(policy: PolicyResult) -> dict[str, float]:
-        return {**vars(policy.joules), "idle": idle}
-
-    def byte_parts(policy: PolicyResult) -> dict[str, float]:
-        return {part: getattr(policy.bytes, part) for part in ("request", "response", "protocol")}
-
-    def time_parts(policy: PolicyResult) -> dict[str, float]:
-        parts = policy.breakdown_ms.items()
-        return {"the cloud" if p == "cloud" else p: max(ms, 0.0) for p, ms in parts}
-
-    def bill_parts(policy: PolicyResult) -> dict[str, float]:
-        return {part: getattr(policy.money, part, 0.0) for part in _BILL}
-
     currency = report.money.currency if report.money else ""
-    every: list[tuple[str, str, str, Callable[[PolicyResult], dict[str, float]], Format]] = [
-        ("ms", "Milliseconds", "mean per instance, from arrival to answer", time_parts, number),
-        ("bytes", "Bytes", "mean per instance, on the device's link", byte_parts, number),
-        ("joules", "Joules", "mean per instance, of the device", joule_parts, joules),
-        ("money", f"{currency} a month", "of the whole fleet", bill_parts, number),
-    ]
+    every: list[tuple[str, str, str, Format, Callable[[PolicyResult], dict[str, float]]]] = [
+        (
+            "ms", "Milliseconds", "mean per instance, from arrival to answer", number,
+            lambda p: {"the cloud" if part == "cloud" else part: max(ms, 0.0)
+                       for part, ms in p.breakdown_ms.items()},
+        ),
+        (
+            "bytes", "Bytes", "mean per instance, on the device's link", number,
+            lambda p: {part: getattr(p.bytes, part)
+                       for part in ("request", "response", "protocol")},
+        ),
+        (
+            "joules", "Joules", "mean per instance, of the device", joules,
+            lambda p: {**vars(p.joules), "idle": idle},
+        ),
+        (
+            "money", f"{currency} a month", "of the whole fleet", number,
+            lambda p: {part: getattr(p.money, part, 0.0) for part in _BILL},
+        ),
+    ]  # fmt: skip
     found = []
-    for key, title, unit, parts_of, form in every:
+    for key, title, unit, form, parts_of in every:
         policies = {policy.name: parts_of(policy) for policy in report.policies}
         first = next(iter(policies.values()))
         used = [p for p in first if any(parts.get(p, 0) > 0 for parts in policies.values())]
         if used:
             kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
-            found.append(Parts(key, title, unit, kept, form))
+            rows = [
+                [name, *map(form, parts.values()), form(sum(parts.values()))]
+                for name, parts in kept.items()
+            ]
+            table = PageTable(title, ["", *used, "all"], rows)
+            found.append(Spending(key, title, unit, form, kept, table, {}))
+    return found
+
+
+def computations(report: Report) -> list[Spending]:
+    """What the steps of blocks take, in each kind that is known; none without blocks."""
+    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
+        ("milliseconds", number, lambda use: use.ms),
+        ("joules", joules, lambda use: use.joules),
+        ("price", number, lambda use: use.price),
+    ]
+    found: list[Spending] = []
+    for unit, form, each in kinds:
+        all_steps = {step: each(use) for step, use in report.system.computation.items()}
+        once = {step: value for step, value in all_steps.items() if value is not None}
+        if not once or (unit == "price" and found):  # the unit of prices is one of the others
+            continue
+        policies = {
+            policy.name: {s: use.share * once[s] for s, use in policy.computation.items()}
+            for policy in report.policies
+        }
+        columns = [once, *policies.values()]
+        rows = [[step, *(form(use[step]) for use in columns)] for step in once]
+        rows.append(["all", *(form(sum(use.values())) for use in columns)])
+        heads = ["", "once", *policies]
+        table = PageTable(f"Computation, {unit}", heads, rows, marked=len(rows) - 1)
+        found.append(
+            Spending(f"computation-{unit}", unit.capitalize(), unit, form, policies, table, once)
+        )
     return found
 
 
 def details(report: Report) -> list[PageTable]:
     """Settings, and what the figures rest on."""
-    transport = report.transport
+    transport, point = report.transport, vars(report.frontier.active)
+    validated = ("accuracy", "weighted_accuracy", "balanced_accuracy", "log_loss", "brier_score")
     settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
     basis: dict[str, Any] = {
         "method": report.method,
@@ -405,21 +400,15 @@ def details(report: Report) -> list[PageTable]:
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
         "data": None if report.data is None else vars(report.data),
-        "operating point, on validation rows": _validated(report),
+        "operating point, on validation rows": {
+            name: point[name] for name in validated if point[name] is not None
+        },
         "seconds taken": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
     }
     rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "")]
     return [PageTable("Settings", [], settings), PageTable("What the figures rest on", [], rows)]
-
-
-def _validated(report: Report) -> dict[str, Any] | None:
-    """Figures of the active operating point, as far as its bundle has them."""
-    point = report.frontier.active
-    names = ("accuracy", "weighted_accuracy", "balanced_accuracy", "log_loss", "brier_score")
-    found = {name: getattr(point, name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def plain_text(value: Any) -> str:

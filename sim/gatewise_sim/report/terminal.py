@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from gatewise.console import emit, table
+from gatewise.console import emit
 from gatewise.formats import count
 from gatewise_sim.report.findings import answer, audit_findings, caveats
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.policy_result import Measurement, value
-from gatewise_sim.report.tables import policy_rows
+from gatewise_sim.report.tables import policy_table, print_table
 
 
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
@@ -23,17 +23,14 @@ def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
 
 def print_report(report: Report) -> None:
     """Print what a run found."""
-    policies = report.policies
-    rows = [
-        [name, *(form(value(f) if isinstance(f, Measurement) else f) for f in figures)]
-        for name, form, figures in policy_rows(report)
-    ]
+    found = policy_table(report)
+    rows = [row for row in found.rows if row[0] != "engine"]
     for route in ("edge", "cloud", "fallback", "error", "lost"):
-        counts = [getattr(policy.answers, route) for policy in policies]
+        counts = [getattr(policy.answers, route) for policy in report.policies]
         if any(counts) or route in ("edge", "cloud", "fallback"):
             name = f"answered by {route}" if route not in ("error", "lost") else route
             rows.append([name, *map(count, counts)])
     print(f"{report.method}: {report.instances:,} instances")
-    table("", ["", *(policy.name for policy in policies)], rows)
-    found = filter(None, [audit_findings(report)])
-    print("\n".join(["", "".join(answer(report)), *found, *caveats(report)]))
+    print_table(replace(found, rows=rows), small=False)
+    audits = filter(None, [audit_findings(report)])
+    print("\n".join(["", "".join(answer(report)), *audits, *caveats(report)]))

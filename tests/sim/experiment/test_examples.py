@@ -12,7 +12,7 @@ import pytest
 from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.page import render
+from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import made_up
 
 pytestmark = pytest.mark.slow  # a fitted system

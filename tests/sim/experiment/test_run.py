@@ -15,7 +15,7 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
-from gatewise_sim.report.page import render
+from gatewise_sim.report.run_page import render
 from gatewise_sim.report.tables import answer_tables
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,8 @@ import io
 
 import pytest
 
-from gatewise_sim.report.csv_tables import csv_files, to_csv
+from gatewise_sim.report.output import to_csv
+from gatewise_sim.report.run_page import csv_files
 from tests.sim.report.reports import made_up
 
 

@@ -11,9 +11,9 @@ import pytest
 from markupsafe import Markup
 
 from gatewise_sim.report.model import DEMO_KIND, ClassResult, RowCheck, StageResult, Transport
-from gatewise_sim.report.page import render
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
+from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
 
 

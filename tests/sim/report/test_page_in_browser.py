@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gatewise_sim.report.model import ClassResult
-from gatewise_sim.report.page import render
+from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import DRAWN, live, made_up
 
 pytestmark = pytest.mark.slow  # a real browser

@@ -8,8 +8,8 @@ import pytest
 
 from gatewise_sim.report import tables
 from gatewise_sim.report.model import DataCounts, StageResult
-from gatewise_sim.report.page import render
 from gatewise_sim.report.policy_result import POLICY_NAMES, StepUse
+from gatewise_sim.report.run_page import render
 from gatewise_sim.report.terminal import print_report
 from tests.sim.report.reports import live, made_up
 

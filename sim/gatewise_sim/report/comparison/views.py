@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from gatewise.console import table
 from gatewise.formats import listed
 from gatewise_sim.report.comparison.figures import BY_KEY, FIGURES, ComparedFigure
-from gatewise_sim.report.tables import Cell, PageTable, plain_text
+from gatewise_sim.report.tables import Cell, PageTable, plain_text, print_table
 
 _SIDE_BY_SIDE: Final = 4  # runs; more are shown one below the other
 _CHOSEN: Final = ("accuracy", "offload_rate", "cost", "bytes", "p50", "p95", "fallback", "money")
@@ -21,46 +21,63 @@ _HOW: Final = (
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print figures, differences to the first run, and the settings that differ."""
-    runs, settings = comparison["runs"], comparison["settings"]
-    names = [run["name"] for run in runs]
-    _print_figures(comparison)
-    if len(runs) <= _SIDE_BY_SIDE and settings:
-        print()
-        rows = [[s["name"], *map(_setting_text, s["values"])] for s in settings]
-        table("settings that differ", ["", *names], rows)
-    elif settings:
-        print(f"\nsettings that differ: {', '.join(s['name'] for s in settings)}")
+    runs, settings = comparison["runs"], settings_table(comparison)
+    found = figures_table(comparison)
+    if len(runs) > _SIDE_BY_SIDE:
+        title = f"{len(runs)} runs; *: beyond the 95 % interval of the difference to the first"
+        print_table(_below_each_other(comparison), title)
+        if settings.rows:
+            print(f"\nsettings that differ: {', '.join(str(row[0]) for row in settings.rows)}")
+    else:
+        if len(runs) == 1:
+            title = f"{runs[0]['dataset']}: {runs[0]['kind'].removeprefix('gatewise-')}"
+        else:
+            title = f"differences to {runs[0]['name']}; within: inside the 95 % intervals"
+            firsts = [[row[0], row[1][0], *row[2:]] for row in found.rows]
+            found = replace(found, rows=firsts)
+        print_table(found, title)
+        if settings.rows:
+            print()
+            print_table(settings, "settings that differ")
     if len(runs) > 1:
         print(f"\n{conclusion(comparison)}")
 
 
-def _print_figures(comparison: Mapping[str, Any]) -> None:
-    """Print a line for each figure; for many runs a line for each run, with the main figures."""
-    runs, figures = comparison["runs"], _figures(comparison)
-    many = len(runs) > _SIDE_BY_SIDE
-    if many:
-        figures = [figure for figure in figures if figure.key in _CHOSEN]
-        title = f"{len(runs)} runs; *: beyond the 95 % interval of the difference to the first"
-    elif len(runs) == 1:
-        title = f"{runs[0]['dataset']}: {runs[0]['kind'].removeprefix('gatewise-')}"
-    else:
-        title = f"differences to {runs[0]['name']}; within: inside the 95 % intervals"
-    columns = [["", *(figure.name for figure in figures)]]
-    for run in runs:
-        found = [_difference(comparison, figure, run) for figure in figures]
-        texts = [figure_text(figure, run, bounds=len(runs) == 1) for figure in figures]
-        if many:
-            beyond = [difference is not None and difference["beyond"] for difference in found]
-            texts = [f"{t} *" if far else t for t, far in zip(texts, beyond, strict=True)]
-        columns.append([run["name"], *texts])
-        if not many and run is not runs[0]:
-            pairs = list(zip(figures, found, strict=True))
-            columns.append(
-                ["difference", *("" if d is None else change_text(f, d["value"]) for f, d in pairs)]
-            )
-            columns.append(["", *(verdict(f, d) for f, d in pairs)])
-    header, *rows = columns if many else [list(row) for row in zip(*columns, strict=True)]
-    table(title, header, rows)
+def figures_table(comparison: Mapping[str, Any]) -> PageTable:
+    """A row for each figure, a column for each run.
+
+    Below a figure stands its difference to the first run's, and below that one its interval.
+    """
+    names = [run["name"] for run in comparison["runs"]]
+    rows = [
+        [figure.name, *(_cell(comparison, figure, run) for run in comparison["runs"])]
+        for figure in _figures(comparison)
+    ]
+    return PageTable("All figures", ["", *names], rows)
+
+
+def _below_each_other(comparison: Mapping[str, Any]) -> PageTable:
+    """A row for each run, a column for each of the main figures."""
+    figures = [figure for figure in _figures(comparison) if figure.key in _CHOSEN]
+    rows = []
+    for run in comparison["runs"]:
+        row = [run["name"]]
+        for figure in figures:
+            found = _difference(comparison, figure, run)
+            beyond = found is not None and found["beyond"]
+            row.append(figure_text(figure, run) + " *" * bool(beyond))
+        rows.append(row)
+    return PageTable("", ["", *(figure.name for figure in figures)], rows)
+
+
+def settings_table(comparison: Mapping[str, Any]) -> PageTable:
+    """The settings that differ, a column for each run."""
+    rows = [
+        [s["name"], *("-" if v is None or v == "" else plain_text(v) for v in s["values"])]
+        for s in comparison["settings"]
+    ]
+    names = [run["name"] for run in comparison["runs"]]
+    return PageTable("Settings that differ", ["", *names], rows)
 
 
 def comparison_page(comparison: Mapping[str, Any]) -> str:
@@ -69,47 +86,30 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
     from gatewise_sim.report.page import Page, Plot, Section, write_page
     from gatewise_sim.report.plots.figure_strips import strips_plot
 
-    runs, figures = comparison["runs"], _figures(comparison)
+    runs = comparison["runs"]
     names = [run["name"] for run in runs]
     sections = []
-    strips = strips_plot(runs, figures)
+    strips = strips_plot(runs, _figures(comparison))
     if strips is not None:
         text = (
             "Each on a scale of its own; bars are 95 % intervals, where there are any. The runs "
             "are in the order of the table, from above."
         )
-        sections.append(
-            Section(
-                key="strips",
-                title="Every figure that differs",
-                text=text,
-                figures=[Plot(plot=strips)],
-            )
-        )
-    rows = [[f.name, *(_cell(comparison, f, run) for run in runs)] for f in figures]
+        sections.append(Section("strips", "Every figure that differs", text, figures=[Plot(strips)]))
     sections.append(
         Section(
-            key="figures",
-            title="In numbers",
-            text=_HOW.format(names[0]) if len(runs) > 1 else "",
+            "figures",
+            "In numbers",
+            _HOW.format(names[0]) if len(runs) > 1 else "",
             wide=strips is None or len(runs) > _SIDE_BY_SIDE,
-            tables=[PageTable("All figures", ["", *names], rows)],
+            tables=[figures_table(comparison)],
         )
     )
-    settings = [[s["name"], *map(_setting_text, s["values"])] for s in comparison["settings"]]
-    if settings:
-        sections.append(
-            Section(
-                key="settings",
-                title="Settings that differ",
-                wide=True,
-                tables=[PageTable("Settings that differ", ["", *names], settings)],
-            )
-        )
+    settings = settings_table(comparison)
+    if settings.rows:
+        sections.append(Section("settings", settings.name, wide=True, tables=[settings]))
     files = [[run["name"], f"{run['file']} ({run['kind']})"] for run in runs]
-    sections.append(
-        Section(key="files", title="The reports", wide=True, pairs=[PageTable("", [], files)])
-    )
+    sections.append(Section("files", "The reports", wide=True, pairs=[PageTable("", [], files)]))
     more = [f"{len(names) - _SIDE_BY_SIDE} more"] if len(names) > _SIDE_BY_SIDE + 1 else []
     shown = listed([*names[: _SIDE_BY_SIDE if more else None], *more])
     return write_page(
@@ -123,14 +123,13 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
     )
 
 
-def figure_text(figure: ComparedFigure, run: Mapping[str, Any], *, bounds: bool = False) -> str:
-    """Write a run's figure, with its interval if asked for; a dash where there is none."""
+def figure_text(figure: ComparedFigure, run: Mapping[str, Any]) -> str:
+    """Write a run's figure; a dash where there is none."""
     found = run["figures"].get(figure.key)
     text = figure.text(found)
     if found is not None and figure.key.startswith("money") and run["currency"]:
         text += f" {run['currency']}"
-    ends = figure.interval(found) if bounds else ""
-    return f"{text} ({ends})" if ends else text
+    return text
 
 
 def change_text(figure: ComparedFigure, value: float) -> str:
@@ -143,9 +142,9 @@ def change_text(figure: ComparedFigure, value: float) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def verdict(figure: ComparedFigure, difference: Mapping[str, Any] | None) -> str:
+def verdict(figure: ComparedFigure, difference: Mapping[str, Any]) -> str:
     """Name a difference: better, worse, beyond or within chance; empty where that is unknown."""
-    if difference is None or difference["beyond"] is None:
+    if difference["beyond"] is None:
         return ""
     if not difference["beyond"]:
         return "within"
@@ -178,10 +177,6 @@ def _difference(
     return next(found, None)
 
 
-def _setting_text(value: Any) -> str:
-    return "-" if value is None or value == "" else plain_text(value)
-
-
 def _headline(comparison: Mapping[str, Any]) -> tuple[str, str]:
     """What the first two runs came to, and which differences are more than chance."""
     parts = []
@@ -200,7 +195,6 @@ def _headline(comparison: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _cell(comparison: Mapping[str, Any], figure: ComparedFigure, run: Mapping[str, Any]) -> Cell:
-    """A figure, and below it its difference, or for the first run its interval."""
     text = figure_text(figure, run)
     if run is comparison["runs"][0]:
         return text, figure.interval(run["figures"].get(figure.key))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatewise.formats import Format, joules, millis, number, percent
+from gatewise.formats import millis, number, percent
 from gatewise_sim.report.model import ClassResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -22,6 +22,7 @@ from gatewise_sim.report.plots.style import (
     widened,
 )
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
+from gatewise_sim.report.tables import Spending
 
 _LABEL = 36
 _PART_COLOURS = {
@@ -136,10 +137,9 @@ def latency_plot(report: Report) -> Markup | None:
     )  # fmt: skip
 
 
-def breakdown_plot(
-    name: str, title: str, policies: Mapping[str, Mapping[str, float]], form: Format
-) -> Markup:
+def breakdown_plot(spent: Spending) -> Markup:
     """Plot what each policy spends, as a bar split into parts."""
+    policies, form = spent.policies, spent.form
     names = list(policies)
     totals = [sum(parts.values()) for parts in policies.values()]
 
@@ -158,8 +158,9 @@ def breakdown_plot(
 
     texts = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
     return draw(
-        paint, name=name, title=title, description=f"{texts}.", height=56 + 23.0 * len(names)
-    )
+        paint, name=spent.key, title=f"{spent.title}, {spent.unit}", description=f"{texts}.",
+        height=56 + 23.0 * len(names),
+    )  # fmt: skip
 
 
 def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
@@ -175,10 +176,10 @@ def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> N
     axes.set_xticks([])
 
 
-def computation_plot(unit: str, one: Mapping[str, float], mean: Mapping[str, float]) -> Markup:
-    """Plot what each step of blocks takes once, and per instance, as bars."""
+def computation_plot(spent: Spending, policy: str) -> Markup:
+    """Plot what each step of blocks takes once, and per instance under a policy, as bars."""
+    one, mean, form = spent.once, spent.policies[policy], spent.form
     steps, rows = list(one), range(len(one))
-    form: Format = joules if unit == "joules" else number
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -192,7 +193,7 @@ def computation_plot(unit: str, one: Mapping[str, float], mean: Mapping[str, flo
 
     texts = "; ".join(f"{s} {form(mean[s])} of {form(one[s])}" for s in steps)
     return draw(
-        paint, name=f"computation-{unit}", title=f"What blocks compute, {unit}",
+        paint, name=spent.key, title=f"What blocks compute, {spent.unit}",
         description=f"{texts}.", height=56 + 20.0 * len(steps),
     )  # fmt: skip
 

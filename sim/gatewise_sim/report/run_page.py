@@ -1,0 +1,294 @@
+"""The page of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from gatewise.formats import duration, listed, percent, plural
+from gatewise_sim.report import tables
+from gatewise_sim.report.findings import (
+    answer,
+    audit_findings,
+    caveats,
+    fault_name,
+    key_figures,
+    when,
+)
+from gatewise_sim.report.model import ClassResult, Report, RowCheck
+from gatewise_sim.report.output import to_csv
+from gatewise_sim.report.page import Page, Plot, Section, write_page
+from gatewise_sim.report.plots.examples import pictures_plot
+from gatewise_sim.report.plots.run_plots import (
+    breakdown_plot,
+    classes_plot,
+    computation_plot,
+    frontier_plot,
+    latency_plot,
+)
+from gatewise_sim.report.plots.timeline import timeline_plots
+
+_MOST_CLASSES: Final = 40
+_EXPLAINED: Final = {
+    "confidence": "Confidence: offloads as many as Gatewise, those with the least sure local "
+    "answer.",
+    "random": "Random: as many, by chance.",
+    "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
+    "thresholds": "Thresholds: as the operating point decides, in place of the policy given.",
+}
+
+
+def render(report: Report) -> str:
+    """Make the page of a run as HTML."""
+    footer = "The same numbers, and more, are in report.json."
+    if report.run and report.run.get("created"):
+        seconds = report.run.get("seconds")
+        took = f", in {duration(seconds)}" if seconds else ""
+        footer = f"Run live, {report.run['created']}{took}. {footer}"
+    else:
+        footer = f"The same seed gives the same report, byte for byte. {footer}"
+    return write_page(
+        Page(
+            title=f"{report.dataset}, {plural(report.settings.get('devices') or 0, 'device')}",
+            about=_about(report),
+            headline=answer(report),
+            warnings=caveats(report),
+            figures=key_figures(report),
+            sections=[section for make in _SECTIONS for section in make(report)],
+            footer=footer,
+        )
+    )
+
+
+def csv_files(report: Report) -> dict[str, str]:
+    """Write the tables of a run as CSV."""
+    document = report.to_dict()
+    skipped = {"legs": ("histogram", "computation"), "timeline": (), "classes": ()}
+    return {
+        f"{name}.csv": to_csv([_flat(row, skip) for row in document[name]])
+        for name, skip in skipped.items()
+    }
+
+
+def _flat(row: Mapping[str, Any], skip: Iterable[str]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in skip:
+            continue
+        if isinstance(value, Mapping):
+            for inner, x in _flat(value, ()).items():
+                flat[name if inner == "value" else f"{name}_{inner}"] = x
+        else:
+            flat[name] = value
+    return flat
+
+
+def report_files(report: Report, calibration: str) -> dict[str, str]:
+    """Texts by file name: page, report, tables, and the service times as they are given."""
+    return {
+        **csv_files(report),
+        "calibration.json": calibration,
+        "report.html": render(report),
+        "report.json": report.to_json(),
+    }
+
+
+def _about(report: Report) -> str:
+    settings = report.settings
+    parts = [f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}"]
+    if report.system.reasons.get("gateway"):
+        uplink = settings.get("uplink") or "none"
+        above = "" if uplink == "none" else f" with {uplink} above"
+        parts.append(plural(settings.get("gateways") or 1, "gateway") + above)
+    parts.append(plural(settings.get("workers") or 0, "cloud worker"))
+    seconds = settings.get("seconds")
+    parts.append(f"{duration(float(seconds))} of {report.workload}" if seconds else report.workload)
+    how = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
+    return f"{report.dataset}, {how}: {', '.join(parts)}"
+
+
+def _frontier(report: Report) -> Iterator[Section]:
+    text = (
+        "Dots and line: every operating point of the bundle, on validation rows; the ring is the "
+        "active one."
+    )
+    if report.labelled:
+        level = percent(report.confidence_level, 0)
+        text += f" Marks: what each policy comes to on your rows, with {level} intervals."
+    else:
+        text += " The rows have no labels, so that none of the policies can be placed here."
+    plot = Plot(frontier_plot(report), tables.frontier_table(report))
+    yield Section("frontier", "Accuracy against cost", text, figures=[plot])
+
+
+def _latency(report: Report) -> Iterator[Section]:
+    if (plot := latency_plot(report)) is not None:
+        yield Section(
+            "latency",
+            "Time to the answer",
+            "From an instance's arrival to its answer: the share that has come by then. What is "
+            "easy never leaves the device.",
+            figures=[Plot(plot, tables.latency_table(report))],
+        )
+
+
+def _examples(report: Report) -> Iterator[Section]:
+    if not report.examples:
+        return
+    plots = pictures_plot(report.examples, report.features)
+    table = tables.example_table(report)
+    yield Section(
+        "examples",
+        "What easy and hard instances look like",
+        "First the cheapest of the devices' own answers, then instances of which no stage was "
+        "sure; below each what was acquired of it.",
+        wide=True,
+        figures=[] if plots is None else [Plot(plots[0], table, phone=plots[1])],
+        tables=[table] if plots is None else [],
+    )
+
+
+def _breakdown(report: Report) -> Iterator[Section]:
+    if parts := tables.breakdowns(report):
+        yield Section(
+            "breakdown",
+            "What an answer takes",
+            "Under every policy, on the same instances.",
+            wide=True,
+            figures=[Plot(breakdown_plot(p), p.table, p.title, p.unit) for p in parts],
+        )
+
+
+def _computation(report: Report) -> Iterator[Section]:
+    found, system = tables.computations(report), report.system.name
+    if not found:
+        return
+    first, several = found[0], len(found) > 1
+    mean, once = (first.form(sum(use.values())) for use in (first.policies[system], first.once))
+    yield Section(
+        "computation",
+        "What blocks compute",
+        f"Pale: what each step takes for a window. Dark: what it takes per instance, since "
+        f"many are answered before it is needed; {mean} of {once} ({first.unit}) in all. As "
+        "measured for the bundle; not among the figures above.",
+        wide=several,
+        figures=[
+            Plot(computation_plot(each, system), each.table, each.title if several else "")
+            for each in found
+        ],
+    )
+
+
+def _timeline(report: Report) -> Iterator[Section]:
+    plots = timeline_plots(report)
+    if not plots:
+        return
+    down = [f"{fault_name(f)} {when(f.begin, f.end)}" for f in report.faults]
+    if len(down) > 4:
+        down = [*down[:3], f"{len(down) - 3} times more"]
+    text = f"Shaded: {listed(down)}." if down else "Nothing was down."
+    if report.timeline[0].edge_accuracy is not None:
+        text += " The dashed line is what the devices alone would have got right."
+    table = tables.timeline_table(report)
+    figures = [
+        Plot(plot, None if title else table, title, phone=phone) for title, plot, phone in plots
+    ]
+    yield Section("time", "The run over time", text, wide=True, figures=figures)
+
+
+def _classes(report: Report) -> Iterator[Section]:
+    shown = _most_offloaded(report)
+    if not shown:
+        return
+    text = (
+        "How much of each true class is offloaded, and what that does for its accuracy, which is "
+        "the class's recall."
+    )
+    if report.balanced_accuracy is not None:
+        text += f" Their mean, the balanced accuracy, is {percent(report.balanced_accuracy)}."
+    if len(shown) < len(report.classes):
+        text += f" Plotted: the {len(shown)} of {len(report.classes)} that are offloaded most."
+    plot = Plot(classes_plot(shown), tables.class_table(report))
+    yield Section("classes", "Class by class", text, figures=[plot])
+
+
+def _most_offloaded(report: Report) -> list[ClassResult]:
+    """Classes that came up; of very many those that are offloaded most."""
+    known = [c for c in report.classes if c.instances and c.offload_rate is not None]
+    if len(known) <= _MOST_CLASSES:
+        return known
+    return sorted(known, key=lambda c: -(c.offload_rate or 0.0))[:_MOST_CLASSES]
+
+
+def _answers(report: Report) -> Iterator[Section]:
+    yield Section(
+        "answers",
+        "Who answered, and why",
+        "Every instance gets exactly one answer. Fallback: the cloud did not answer in time, "
+        "so the device did. Late: responses that came after the deadline and were not used. "
+        + audit_findings(report),
+        wide=not _most_offloaded(report),
+        tables=tables.answer_tables(report),
+    )
+
+
+def _checks(report: Report) -> Iterator[Section]:
+    texts = [
+        _check(check, source)
+        for check, source in (
+            (report.checked, "the bundle's stages and cloud model give"),
+            (report.expected, "the estimator's own predict, offload and cost give"),
+        )
+        if check is not None
+    ]
+    twin = tables.twin_table(report)
+    if twin is not None:
+        texts.append("Below: the same instances once more, on a simulated clock and network.")
+    if texts:
+        found = [twin] if twin is not None else []
+        yield Section("checks", "Checked row by row", " ".join(texts), wide=True, tables=found)
+
+
+def _check(check: RowCheck, source: str) -> str:
+    wrong = [
+        f"{n:,} {'has' if n == 1 else 'have'} another {what.removesuffix('s').replace('_', ' ')}"
+        for what, n in check.differing.items()
+        if n
+    ]
+    if wrong:
+        rest = f"{listed(wrong)} than {source}."
+    else:
+        rest = f"every one has exactly the label, route and cost that {source}."
+    return f"Of {check.compared:,} instances that edge or cloud answered, {rest}"
+
+
+def _stages(report: Report) -> Iterator[Section]:
+    if report.stages:
+        yield Section(
+            "stages",
+            "Stage by stage",
+            "A stage acquires its features, runs its small model, and answers if it is sure "
+            "enough; what no stage answers goes to the cloud.",
+            wide=True,
+            tables=[tables.stage_table(report)],
+        )
+
+
+def _policies(report: Report) -> Iterator[Section]:
+    parts = [text for key, text in _EXPLAINED.items() if report.policy(key) is not None]
+    if len(report.policies) > 1:
+        parts.insert(0, "All on the same instances, links and seeds.")
+    parts.append(f"In small type: {percent(report.confidence_level, 0)} intervals.")
+    table = tables.policy_table(report)
+    yield Section("policies", "Every policy", " ".join(parts), wide=True, tables=[table])
+
+
+def _repeat(report: Report) -> Iterator[Section]:
+    how = {"command": report.command, "pairs": tables.details(report)}
+    yield Section("repeat", "Run it again", wide=True, **how)
+
+
+_SECTIONS: Final = (
+    _frontier, _latency, _examples, _breakdown, _computation, _timeline, _classes, _answers,
+    _checks, _stages, _policies, _repeat,
+)  # fmt: skip
