@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -51,38 +50,6 @@ def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
         yield PlainLines()
 
 
-class _Faults:
-    """Faults announced ahead or as they come, given out once their time has come."""
-
-    def __init__(self) -> None:
-        self._known: list[tuple[float, str, bool]] = []
-        self._next = 0
-
-    def add(self, what: str, up: bool, at: float) -> None:
-        """Note an event; one that is known already is the same."""
-        known = any((w, u) == (what, up) and abs(t - at) <= _SAME for t, w, u in self._known)
-        if not known:
-            self._known.append((at, what, up))
-            self._known[self._next :] = sorted(self._known[self._next :])
-
-    def restart(self) -> None:
-        """Begin again: each policy meets the same faults."""
-        self._known.sort()
-        self._next = 0
-
-    def due(self, snapshot: Snapshot) -> list[str]:
-        """Lines on what went down or came back since the last time."""
-        if snapshot.piece is not None:  # parts come in any order: there is no now
-            return []
-        first = self._next
-        while self._next < len(self._known) and self._known[self._next][0] <= snapshot.at:
-            self._next += 1
-        return [
-            f"{what} {'back' if up else 'down'} after {duration(at)}"
-            for at, what, up in self._known[first : self._next]
-        ]
-
-
 def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
     """Counts, rates and latency of a snapshot in a few words."""
     text = f"{count(snapshot.answered)} answered"
@@ -104,96 +71,51 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
     return ", ".join(parts)
 
 
-class _Display(ABC):
-    """Progress of one policy after another, with the faults that each meets; `clock` gives s."""
+class PlainLines:
+    """A line now and then: at most one in 2 s, at least one in 30 s; `clock` gives s."""
+
+    _name = ""  # of the policy; empty before the first one
+    _last: Snapshot | None = None
+    _tenth = 0
+    _written = -math.inf
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._faults = _Faults()
         self._began = self._policy_began = clock()
+        self._faults: list[tuple[float, str, bool]] = []
+        self._shown: set[tuple[float, str, bool]] = set()  # under this policy
 
     def begin(self, title: str, seconds: float, expected: int | None) -> None:
         self._close()
-        self._faults = _Faults()
+        self._faults.clear()
         self._began = self._policy_began = self._clock()
         self._write(title)
         self._open(title.partition(":")[0], a_policy=False)
 
     def policy(self, key: str, name: str) -> None:
         self._close()
-        self._faults.restart()
+        self._shown.clear()  # each policy meets the same faults
         self._policy_began = self._clock()
         self._open(name, a_policy=True)
 
     def advance(self, snapshot: Snapshot) -> None:
-        for line in self._faults.due(snapshot):
-            self._write(f"  {line}")
-        self._show(snapshot)
+        due = [f for f in self._faults if f not in self._shown and f[0] <= snapshot.at]
+        if snapshot.piece is None:  # else parts come in any order: there is no now
+            for at, what, up in sorted(due):
+                self._write(f"  {what} {'back' if up else 'down'} after {duration(at)}")
+            self._shown.update(due)
+        seconds = self._clock() - self._policy_began
+        self._show(snapshot, snapshot.answered / seconds if seconds > 1.0 else None)
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        self._faults.add(what, up, at)
+        known = any((w, u) == (what, up) and abs(t - at) <= _SAME for t, w, u in self._faults)
+        if not known:
+            self._faults.append((at, what, up))
 
     def end(self, text: str) -> None:
         self._close()
         took = duration(round(self._clock() - self._began))
         self._write(f"  ended after {took}: {text}" if text else f"  ended after {took}")
-
-    def _rate(self, snapshot: Snapshot) -> float | None:
-        """Answers a second of the viewer's time."""
-        seconds = self._clock() - self._policy_began
-        return snapshot.answered / seconds if seconds > 1.0 else None
-
-    @abstractmethod
-    def _write(self, line: str) -> None:
-        """Show a line."""
-
-    @abstractmethod
-    def _open(self, name: str, *, a_policy: bool) -> None:
-        """Start the progress of a policy, or of what comes before the first one."""
-
-    @abstractmethod
-    def _show(self, snapshot: Snapshot) -> None:
-        """Show a state of it."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """End it, if there is one."""
-
-
-class TerminalBars(_Display):
-    """A bar for each policy, with a text field ``state``; faults are lines above them."""
-
-    def __init__(self, bars: Progress, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._bars = bars
-        self._task: TaskID | None = None
-
-    def _write(self, line: str) -> None:
-        self._bars.console.print(line)
-
-    def _open(self, name: str, *, a_policy: bool) -> None:
-        self._task = self._bars.add_task(name, total=1.0, state="")
-
-    def _show(self, snapshot: Snapshot) -> None:
-        if self._task is not None:
-            state = _state(snapshot, self._rate(snapshot))
-            self._bars.update(self._task, completed=snapshot.done, state=state)
-
-    def _close(self) -> None:
-        """Complete the current bar; one without any progress goes away."""
-        if self._task is not None:
-            task = next(task for task in self._bars.tasks if task.id == self._task)
-            self._bars.update(task.id, completed=1.0, visible=task.completed > 0)
-        self._task = None
-
-
-class PlainLines(_Display):
-    """A line now and then: at most one in 2 s, at least one in 30 s."""
-
-    _name = ""
-    _last: Snapshot | None = None
-    _tenth = 0
-    _written = -math.inf
 
     def _write(self, line: str) -> None:
         with suppress(OSError, ValueError):  # a closed standard error is no reason to stop a run
@@ -205,13 +127,40 @@ class PlainLines(_Display):
         if a_policy:
             self._write(f"  {name}")
 
-    def _show(self, snapshot: Snapshot) -> None:
+    def _show(self, snapshot: Snapshot, answered_per_second: float | None) -> None:
         self._last = snapshot
         tenth, since = int(10 * snapshot.done), self._clock() - self._written
         if (tenth > self._tenth and since >= _EVERY) or since >= _AFTER:
             self._tenth, self._written = tenth, self._clock()
-            self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot, self._rate(snapshot))}")
+            self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot, answered_per_second)}")
 
     def _close(self) -> None:
         if self._name and self._last is not None:
             self._write(f"  done: {self._name}, {_state(self._last, None)}")
+
+
+class TerminalBars(PlainLines):
+    """A bar for each policy, with a text field ``state``; faults are lines above them."""
+
+    def __init__(self, bars: Progress) -> None:
+        super().__init__()
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def _write(self, line: str) -> None:
+        self._bars.console.print(line)
+
+    def _open(self, name: str, *, a_policy: bool) -> None:
+        self._task = self._bars.add_task(name, total=1.0, state="")
+
+    def _show(self, snapshot: Snapshot, answered_per_second: float | None) -> None:
+        if self._task is not None:
+            state = _state(snapshot, answered_per_second)
+            self._bars.update(self._task, completed=snapshot.done, state=state)
+
+    def _close(self) -> None:
+        """Complete the current bar; one without any progress goes away."""
+        if self._task is not None:
+            task = next(task for task in self._bars.tasks if task.id == self._task)
+            self._bars.update(task.id, completed=1.0, visible=task.completed > 0)
+        self._task = None

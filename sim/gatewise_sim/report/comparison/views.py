@@ -95,7 +95,9 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
             "Each on a scale of its own; bars are 95 % intervals, where there are any. The runs "
             "are in the order of the table, from above."
         )
-        sections.append(Section("strips", "Every figure that differs", text, figures=[Plot(strips)]))
+        sections.append(
+            Section("strips", "Every figure that differs", text, figures=[Plot(strips)])
+        )
     sections.append(
         Section(
             "figures",

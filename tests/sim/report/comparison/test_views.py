@@ -31,8 +31,8 @@ def test_runs_side_by_side_on_a_terminal(files, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     lines = {line.split("  ")[0]: line for line in out.splitlines() if line}
-    assert re.search(r"95.00 % +90.00 % +-5.00 pp +worse *$", lines["accuracy"])
-    assert lines["cost per instance"].rstrip().endswith("within")
+    assert re.search(r"95.00 % +90.00 % \(-5.00 pp worse\) *$", lines["accuracy"])
+    assert lines["cost per instance"].rstrip().endswith("(0 within)")
     assert "20 EUR" in lines["money a month"]
     assert lines["link"].split() == ["link", "wifi", "4g"]
     assert "Beyond the 95 % intervals: accuracy; " in out
