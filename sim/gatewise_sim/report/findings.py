@@ -40,17 +40,6 @@ class KeyFigure:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class OutageEffect:
-    """Mean accuracy around what was down; None where nothing is known."""
-
-    before: float | None
-    during: float | None
-    after: float | None
-    fallback: float | None  # share of the instances during it
-    instances: float  # during it
-
-
 def bounds(figure: Measurement | None, form: Format) -> str:
     """The ends of a figure's interval; empty without one."""
     if figure is None or figure.low is None or figure.high is None:
@@ -65,7 +54,7 @@ def answer(report: Report) -> tuple[str, str]:
         return "No instance was answered", "."
     if system.answers.cloud_too_late and not report.faults:
         share = percent(system.answers.fallback / system.instances)
-        deadline = millis(_number(report.settings.get("deadline_ms")))
+        deadline = millis(report.settings.get("deadline_ms"))
         right = "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
         which = "Hardly any" if system.answers.cloud else "No"
         return (
@@ -98,82 +87,65 @@ def answer(report: Report) -> tuple[str, str]:
     return first, "".join(f"{'; ' if i == 0 else ', and '}{r}" for i, r in enumerate(rest)) + "."
 
 
-def _number(setting: object) -> float | None:
-    return float(setting) if isinstance(setting, int | float) else None
-
-
 def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:
     if cloud is None:
         return []
     found = []
+
+    def add(share: float, less: str, what: str) -> None:
+        found.append(f"{percent(abs(share), 0)} {less if share >= 0 else 'more'} {what}")
+
     if system.bytes.total is not None and cloud.bytes.total:
-        found.append(_saving(1 - system.bytes.total / cloud.bytes.total, "fewer", "more", "bytes"))
+        add(1 - system.bytes.total / cloud.bytes.total, "fewer", "bytes")
     ours, theirs = system.joules_per_device_day, cloud.joules_per_device_day
     if ours is not None and theirs:
-        found.append(_saving(1 - ours / theirs, "less", "more", "energy"))
+        add(1 - ours / theirs, "less", "energy")
     elif report.cost_reduction is not None:
-        found.append(_saving(report.cost_reduction, "less", "more", "feature cost"))
+        add(report.cost_reduction, "less", "feature cost")
     if system.money is not None and cloud.money is not None and cloud.money.total > 0:
-        currency = system.money.currency
-        found.append(
-            f"{number(system.money.total)} instead of {money(cloud.money.total, currency)} a month"
-        )
+        theirs_in_words = money(cloud.money.total, system.money.currency)
+        found.append(f"{number(system.money.total)} instead of {theirs_in_words} a month")
     return found
 
 
-def _saving(share: float, less: str, more: str, what: str) -> str:
-    """A saving as a share; a loss is called a loss."""
-    return f"{percent(abs(share), 0)} {less if share >= 0 else more} {what}"
-
-
-def outage_effect(report: Report) -> OutageEffect:
-    """What became of accuracy while something was down; there must be a fault."""
-    faults = report.faults
-    first, last = min(f.begin for f in faults), max(f.end for f in faults)
-    during = [
-        b for b in report.timeline if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)
-    ]
-    # What was sent just before the end still falls back for a moment after it.
-    settled = last + 1e-3 * float(report.settings.get("deadline_ms") or 0.0)
-    n = sum(b.instances for b in during)
-    return OutageEffect(
-        before=_accuracy([b for b in report.timeline if b.end <= first]),
-        during=_accuracy(during),
-        after=_accuracy([b for b in report.timeline if b.begin >= settled]),
-        fallback=sum(b.fallback for b in during) / n if n else None,
-        instances=n,
-    )
-
-
-def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
-    known = [(b.accuracy, b.instances) for b in bins if b.accuracy is not None and b.instances]
-    weight = sum(n for _, n in known)
-    return sum(v * n for v, n in known) / weight if weight else None
-
-
 def _outage(report: Report) -> str:
-    faults, effect = report.faults, outage_effect(report)
+    """What became of accuracy while something was down."""
+    faults, bins = report.faults, report.timeline
     down = {
         plural(f.count, "worker") if f.what == "workers" else f"the {f.what}": None for f in faults
     }
     total = duration(sum(f.end - f.begin for f in faults))
     span = f"{len(faults)} times, {total} in all," if len(faults) > 1 else f"for {total}"
     when = f"with {' or '.join(down)} down {span}"
-    usual = effect.before if effect.before is not None else effect.after
-    if effect.during is None or usual is None:
-        if effect.fallback is None:
+    first, last = min(f.begin for f in faults), max(f.end for f in faults)
+    # What was sent just before the end still falls back for a moment after it.
+    settled = last + 1e-3 * float(report.settings.get("deadline_ms") or 0.0)
+    amid = [b for b in bins if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)]
+    during = _accuracy(amid)
+    before = _accuracy([b for b in bins if b.end <= first])
+    after = _accuracy([b for b in bins if b.begin >= settled])
+    usual = before if before is not None else after
+    n = sum(b.instances for b in amid)
+    if during is None or usual is None:
+        if not n:
             return f"{when} no instance came"
-        share = percent(effect.fallback)
+        share = percent(sum(b.fallback for b in amid) / n)
         return f"{when} the devices answered {share} of the instances themselves in its place"
     # No smaller fall than chance alone would bring now and then among so many.
-    error = math.sqrt(effect.during * (1 - effect.during) / max(effect.instances, 1.0))
-    if usual - effect.during < max(_NOTICED, 2 * error):
-        return f"{when} accuracy stayed about the same ({percent(effect.during)})"
-    fell = f"{when} accuracy fell to {percent(effect.during)}"
-    if effect.after is None:
+    error = math.sqrt(during * (1 - during) / max(n, 1.0))
+    if usual - during < max(_NOTICED, 2 * error):
+        return f"{when} accuracy stayed about the same ({percent(during)})"
+    fell = f"{when} accuracy fell to {percent(during)}"
+    if after is None:
         return f"{fell} until the end"
-    back = effect.after > effect.during + 0.5 * (usual - effect.during)
+    back = after > during + 0.5 * (usual - during)
     return f"{fell} and {'came back' if back else 'has not come back since'}"
+
+
+def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
+    known = [(b.accuracy, b.instances) for b in bins if b.accuracy is not None and b.instances]
+    weight = sum(n for _, n in known)
+    return sum(v * n for v, n in known) / weight if weight else None
 
 
 def caveats(report: Report) -> list[str]:
@@ -192,7 +164,21 @@ def caveats(report: Report) -> list[str]:
                 "were missing that no stage allows."
             )
     found += report.troubles
-    found += _load_caveats(report)
+    system = report.system
+    if system.answers.fallback and system.instances:
+        why = " (see the run over time)" if report.faults else ""
+        found.append(
+            f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
+            f"fallbacks{why}: the cloud was not in time, so the device answered with its own best "
+            "guess."
+        )
+    for policy in report.policies:
+        busy = policy.utilisation or 0.0
+        if policy.key in ("system", "cloud_only") and busy > _BUSY:
+            found.append(
+                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; a little "
+                "more load, and requests pile up."
+            )
     if not report.labelled:
         found.append(
             "The rows have no labels: nothing here says how many answers are right, and there is "
@@ -218,71 +204,47 @@ def caveats(report: Report) -> list[str]:
     return [*found, *report.notes]
 
 
-def _load_caveats(report: Report) -> list[str]:
-    """Fallbacks, and workers that are nearly overloaded."""
-    found = []
-    system = report.system
-    if system.answers.fallback and system.instances:
-        why = " (see the run over time)" if report.faults else ""
-        found.append(
-            f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
-            f"fallbacks{why}: the cloud was not in time, so the device answered with its own best "
-            "guess."
-        )
-    for policy in report.policies:
-        busy = policy.utilisation or 0.0
-        if policy.key in ("system", "cloud_only") and busy > _BUSY:
-            found.append(
-                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; a little "
-                "more load, and requests pile up."
-            )
-    return found
-
-
 def key_figures(report: Report) -> list[KeyFigure]:
     """The system's figures, each with its interval and what the baselines have."""
-    system = report.system
+    system, latency, found = report.system, report.system.latency_ms, []
     level = percent(report.confidence_level, 0)
 
-    def figure(name: str, found: Measurement | None, form: Format, note: str) -> KeyFigure:
-        ends = bounds(found, form)
-        return KeyFigure(name, form(value(found)), f"{level} interval {ends}" if ends else "", note)
+    def add(name: str, figure: Measurement | None, form: Format, note: str) -> None:
+        ends = bounds(figure, form)
+        interval = f"{level} interval {ends}" if ends else ""
+        found.append(KeyFigure(name, form(value(figure)), interval, note))
 
     def against(get: Callable[[PolicyResult], float | None], form: Format) -> str:
-        found = []
+        texts = []
         for key in ("cloud_only", "edge_only"):
             policy = report.policy(key)
-            amount = None if policy is None else get(policy)
-            if policy is not None and amount is not None:
-                found.append(f"{policy.name.lower()} {form(amount)}")
-        return ", ".join(found)
+            if policy is not None and (amount := get(policy)) is not None:
+                texts.append(f"{policy.name.lower()} {form(amount)}")
+        return ", ".join(texts)
 
-    found = []
     if system.accuracy is not None:
         note = against(lambda p: value(p.accuracy), percent)
-        found.append(figure("accuracy", system.accuracy, percent, note))
+        add("accuracy", system.accuracy, percent, note)
     note = f"of {count(system.instances)} instances"
-    found.append(figure("offloaded", system.offload_rate, percent, note))
-    latency = system.latency_ms
+    add("offloaded", system.offload_rate, percent, note)
     if latency.get("p95") is not None:
         note = against(lambda p: value(p.latency_ms.get("p95")), millis)
-        found.append(figure("95 % answered within", latency["p95"], millis, note))
+        add("95 % answered within", latency["p95"], millis, note)
     if latency.get("offloaded_p95") is not None:
         note = f"half within {millis(value(latency.get('offloaded_p50')))}"
-        found.append(figure("offloaded: 95 % within", latency["offloaded_p95"], millis, note))
+        add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
     if system.bytes.total is not None:
         note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
         others = against(lambda p: p.bytes.total or None, number)
         note = f"{note}; {others}" if others else note
-        found.append(KeyFigure("bytes per instance", number(system.bytes.total), note=note))
+        add("bytes per instance", Measurement(system.bytes.total), number, note)
     note = against(lambda p: value(p.feature_cost), number)
-    found.append(figure("feature cost per instance", system.feature_cost, number, note))
+    add("feature cost per instance", system.feature_cost, number, note)
     if system.joules_per_device_day:
         note = against(lambda p: p.joules_per_device_day, joules)
         if system.battery_days is not None:
             note = f"battery lasts {number(system.battery_days)} days; {note}"
-        text = joules(system.joules_per_device_day)
-        found.append(KeyFigure("energy per device and day", text, note=note))
+        add("energy per device and day", Measurement(system.joules_per_device_day), joules, note)
     if system.money is not None and system.money.total > 0:
         note = against(lambda p: None if p.money is None else p.money.total, number)
         text = money(system.money.total, system.money.currency)

@@ -333,17 +333,6 @@ class Report:
         report: Self = from_document(cls, document)
         return report
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read a report from JSON text; see :meth:`from_dict`."""
-        try:
-            document = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"not JSON ({error})") from None
-        if not isinstance(document, dict):
-            raise InputError(f"not a report: {type(document).__name__}, not an object")
-        return cls.from_dict(document)
-
 
 HEADLINE: Final = (
     "instances", "offload_rate", "accuracy", "balanced_accuracy", "feature_cost",
