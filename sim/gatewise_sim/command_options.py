@@ -63,11 +63,14 @@ def _option_type(hint: Any) -> Any:
 
 
 def _strings_below_fields(settings: type[Any]) -> dict[str, str]:
-    body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0].body  # type: ignore[attr-defined]
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(tree, ast.ClassDef)
     return {
         node.target.id: " ".join(below.value.value.partition("\n\n")[0].split())
-        for node, below in pairwise(body)
-        if isinstance(node, ast.AnnAssign) and isinstance(below, ast.Expr)
+        for node, below in pairwise(tree.body)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(below.value.value, str)
     }
 
 

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gatewise.errors import GatewiseError
-from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, problem, skipped
+from gatewise_sim.doctor.findings import (
+    INSTALL_ONNXRUNTIME,
+    DeviceSettings,
+    Finding,
+    note,
+    ok,
+    problem,
+    skipped,
+)
+from gatewise_sim.doctor.installation import check_clock
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -28,8 +37,6 @@ _NEEDED: Final = {
     "paho": "paho-mqtt",
     "cryptography": "cryptography",
 }
-#: A clock may be off by this and nobody minds: times to live are relative.
-_SLACK: Final = datetime.timedelta(minutes=10)
 
 
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
@@ -72,9 +79,14 @@ def _check_packages() -> tuple[Finding, bool]:
     """Check the libraries that a device needs; returns whether one is missing."""
     missing = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
-        found = problem("package-missing", names=", ".join(missing))
+        found = problem(
+            "packages",
+            "package-missing",
+            f"not installed: {', '.join(missing)}",
+            "pip install 'gatewise[edge]' in the environment that runs this command",
+        )
     elif importlib.util.find_spec("onnxruntime") is None:
-        found = note("no-onnxruntime")
+        found = note("packages", *INSTALL_ONNXRUNTIME)
     else:
         found = ok("packages", f"{', '.join(_NEEDED.values())} and onnxruntime are there")
     return found, bool(missing)
@@ -91,29 +103,23 @@ def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None,
         bundle = Bundle.open(path, for_device=True)
         bundle = bundle.with_functions(load_block_functions(blocks))
         self_test(bundle, StageRunner(bundle))
+    except SelfTestError as error:
+        remedy = (
+            "do not run it here: copy or pack it again, and compare the versions of onnxruntime"
+        )
+        yield problem("bundle", "self-test", str(error), remedy)
+        return None
     except GatewiseError as error:
-        case = "self-test" if isinstance(error, SelfTestError) else "bundle-unusable"
-        yield problem(case, error=error)
+        remedy = "copy it again, or run gatewise verify on it"
+        yield problem("bundle", "bundle-unusable", str(error), remedy)
         return None
     manifest = bundle.manifest
     yield ok("bundle", f"{manifest.title} computes here as where it was packed")
-    yield _check_clock(manifest.created)
-    return bundle
-
-
-def _check_clock(created: str) -> Finding:
-    """A clock that is before the bundle's making is wrong; more cannot be known without a peer."""
     try:
-        made = datetime.datetime.fromisoformat(created)
+        made = datetime.datetime.fromisoformat(manifest.created)
     except ValueError:
-        return skipped("clock", "the bundle does not say when it was made")
-    if made.tzinfo is None:
-        made = made.replace(tzinfo=datetime.UTC)
-    now = datetime.datetime.now(datetime.UTC)
-    if now < made - _SLACK:
-        return problem("clock-behind the bundle", now=now, made=made)
-    return ok(
-        "clock",
-        f"{now:%Y-%m-%d %H:%M} UTC is after the bundle was packed (a small drift does not "
-        "matter: times to live are relative)",
-    )
+        yield skipped("clock", "the bundle does not say when it was made")
+    else:
+        made = made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
+        yield check_clock(made, "the bundle was packed")
+    return bundle

@@ -11,30 +11,20 @@ import typer
 
 from gatewise.errors import InputError
 from gatewise_export.commands.options import BlockFunctions
+from gatewise_sim.command_options import with_options
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings, Finding
 from gatewise_sim.doctor.installation import examine_installation
 
 
+@with_options(DeviceSettings, but=("bundle", "blocks"))
 def doctor(
     bundle: Annotated[
         Path | None, typer.Argument(help="The device's bundle; its model must answer a row.")
     ] = None,
-    broker: Annotated[
-        str | None, typer.Option(help="mqtt://[user:password@]host[:port] or mqtts://...")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="The device's id; without it the name in its certificate.")
-    ] = None,
     block: BlockFunctions = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
-    cert_file: Annotated[Path | None, typer.Option(help="The device's certificate.")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    deadline_ms: Annotated[float, typer.Option(help="The device's deadline, in ms.")] = 500.0,
-    timeout: Annotated[
-        float, typer.Option(help="How long to wait for what should come, in seconds.")
-    ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    **options: Any,
 ) -> None:
     """Find out by round trips what keeps a device from its cloud, and say what to do.
 
@@ -51,21 +41,11 @@ def doctor(
       gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt
         --cert-file pi-1.crt --key-file pi-1.key
     """
-    if not (0 < timeout <= 60 and deadline_ms > 0):
+    settings = DeviceSettings(bundle=bundle, blocks=tuple(block or ()), **options)
+    if not (0 < settings.timeout <= 60 and settings.deadline_ms > 0):
         raise InputError("--timeout must lie in 0 to 60 s, and --deadline-ms above 0")
-    settings = DeviceSettings(
-        broker=broker,
-        device=device,
-        bundle=bundle,
-        blocks=tuple(block or ()),
-        ca_file=ca_file,
-        cert_file=cert_file,
-        key_file=key_file,
-        deadline_ms=deadline_ms,
-        timeout=timeout,
-    )
     findings: list[Finding] = []
-    alone = bundle is None and broker is None
+    alone = bundle is None and settings.broker is None
     for finding in examine_installation() if alone else examine(settings):
         findings.append(finding)
         if not as_json:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from gatewise.imports import load_onnxruntime
-from gatewise_sim.doctor.findings import Finding, note, ok, problem
+from gatewise_sim.doctor.findings import (
+    INSTALL_ONNXRUNTIME,
+    SET_CLOCK,
+    Finding,
+    note,
+    ok,
+    problem,
+)
 
 #: Extras of users, and what they are for.
 _EXTRAS: Final = {
@@ -31,6 +38,7 @@ _REQUIREMENT: Final = re.compile(
     r"(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
 )
 _LEAST_SPACE: Final = 200 << 20
+_SLACK: Final = datetime.timedelta(minutes=10)
 
 
 def examine_installation(
@@ -54,19 +62,42 @@ def examine_installation(
     for extra, use in _EXTRAS.items():
         missing = list(dict.fromkeys(_missing(extra, requirements)))
         if missing:
-            yield note("extra-missing", extra=extra, use=use, names=", ".join(missing))
+            yield note(
+                "extra",
+                "extra-missing",
+                f"[{extra}], {use}, lacks {', '.join(missing)}",
+                f"pip install 'gatewise[{extra}]', if that is what this machine is for",
+            )
         else:
             yield ok("extra", f"[{extra}], {use}, is installed")
     yield _check_onnxruntime()
     broker = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
-    yield ok("broker", f"mosquitto is {broker}") if broker else note("no-mosquitto")
-    yield _check_clock(datetime.datetime.now(datetime.UTC) if now is None else now)
+    if broker:
+        yield ok("broker", f"mosquitto is {broker}")
+    else:
+        yield note(
+            "broker",
+            "no-mosquitto",
+            "no mosquitto here; the embedded broker serves the demo alone",
+            "apt install mosquitto, or use the broker that you have (--broker)",
+        )
+    installed = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
+    yield check_clock(installed, "Gatewise was installed", now)
     folder = Path.cwd() if folder is None else folder
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        yield problem("folder-read-only", folder=folder)
+        says = f"nothing can be written in {folder}"
+        yield problem(
+            "disk", "folder-read-only", says, "go to a folder that this user may write to"
+        )
     elif free < _LEAST_SPACE:
-        yield problem("disk-full", folder=folder, free=free >> 20, least=_LEAST_SPACE >> 20)
+        yield problem(
+            "disk",
+            "disk-full",
+            f"{free >> 20} MB are free in {folder}; bundles and reports need up to "
+            f"{_LEAST_SPACE >> 20}",
+            "make room, or go to another disk",
+        )
     else:
         yield ok("disk", f"{free >> 20} MB are free in {folder}")
 
@@ -99,14 +130,24 @@ def _check_onnxruntime() -> Finding:
         onnxruntime = load_onnxruntime()
     except ImportError as error:
         if isinstance(error, ModuleNotFoundError):
-            return note("no-onnxruntime")
-        return problem("onnxruntime-broken", error=" ".join(str(error).split())[:200])
+            return note("packages", *INSTALL_ONNXRUNTIME)
+        why = " ".join(str(error).split())[:200]
+        remedy = "install it again, or run devices with --runner numpy"
+        says = f"onnxruntime does not load: {why}"
+        return problem("onnxruntime", "onnxruntime-broken", says, remedy)
     return ok("onnxruntime", f"onnxruntime {onnxruntime.__version__} loads")
 
 
-def _check_clock(now: datetime.datetime) -> Finding:
-    """A clock that is before the installation is wrong; more cannot be known without a peer."""
-    installed = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
-    if now < installed - datetime.timedelta(minutes=10):
-        return problem("clock-behind the installation", now=now, made=installed)
-    return ok("clock", f"{now:%Y-%m-%d %H:%M} UTC is after Gatewise was installed")
+def check_clock(
+    made: datetime.datetime, event: str, now: datetime.datetime | None = None
+) -> Finding:
+    """Compare the clock with an event of the past; more cannot be known without a peer."""
+    now = datetime.datetime.now(datetime.UTC) if now is None else now
+    if now < made - _SLACK:
+        says = f"this machine says {now:%Y-%m-%d %H:%M} UTC, before {event} "
+        return problem("clock", "clock-behind", f"{says}({made:%Y-%m-%d %H:%M} UTC)", SET_CLOCK)
+    return ok(
+        "clock",
+        f"{now:%Y-%m-%d %H:%M} UTC is after {event} (a small drift does not matter: times to "
+        "live are relative)",
+    )

@@ -21,11 +21,15 @@ from gatewise_sim.doctor.findings import DeviceSettings, Finding, ok, problem
 _ALERT_SECONDS: Final = 0.5
 #: By the reason codes that paho gives to the return codes of a CONNACK.
 _REFUSALS: Final = {
-    132: "protocol",
-    133: "client-id",
-    134: "login by password",
-    135: "login",
-    136: "unavailable",
+    132: ("protocol", "it does not speak MQTT 3.1.1", "use a broker that does: mosquitto 2"),
+    133: ("client-id", "it refuses the client id", "give another --device"),
+    134: ("login", "user or password is wrong", "correct mqtt://user:password@host"),
+    135: (
+        "login",
+        "this client may not enter",
+        "give user and password (mqtt://user:password@host) or the expected certificate",
+    ),
+    136: ("unavailable", "it is not available", "look at its log; try again later"),
 }
 
 
@@ -48,20 +52,28 @@ def _name(_: DeviceSettings, endpoint: Endpoint) -> Iterator[Finding]:
     try:
         socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        yield problem("dns", host=endpoint.host, why=error.strerror or error)
+        yield problem(
+            "dns",
+            "dns",
+            f"the name {endpoint.host} is not known here ({error.strerror or error})",
+            "correct the broker's name, or this machine's name server (/etc/resolv.conf)",
+        )
     else:
         yield ok("dns", f"{endpoint.host} is known")
 
 
 def _tcp(settings: DeviceSettings, endpoint: Endpoint) -> Iterator[Finding]:
     started = time.monotonic()
-    where = {"host": endpoint.host, "port": endpoint.port}
+    where = f"{endpoint.host} port {endpoint.port}"
     try:
         socket.create_connection((endpoint.host, endpoint.port), settings.timeout).close()
     except ConnectionRefusedError:
-        yield problem("tcp-refused", **where)
+        remedy = "start the broker, or correct the port (1883; with TLS 8883)"
+        yield problem("tcp", "tcp-refused", f"nobody listens on {where}", remedy)
     except OSError as error:
-        yield problem("tcp-unreachable", why=error.strerror or error, **where)
+        says = f"{where} cannot be reached ({error.strerror or error})"
+        remedy = "look at the network, and at firewalls on the way"
+        yield problem("tcp", "tcp-unreachable", says, remedy)
     else:
         milliseconds = 1000 * (time.monotonic() - started)
         yield ok("tcp", f"port {endpoint.port} answers in {milliseconds:.1f} ms")
@@ -108,9 +120,10 @@ def _login(settings: DeviceSettings, endpoint: Endpoint) -> Iterator[Finding]:
             hint = "look at the broker's log: it may refuse this certificate"
         else:
             hint = "is this a port with TLS (use mqtts://), or no MQTT broker at all?"
-        yield problem("no-greeting", seconds=settings.timeout, hint=hint)
+        says = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
+        yield problem("login", "no-greeting", says, hint)
     elif reason.is_failure:
-        case = _REFUSALS.get(reason.value, "refused")
-        yield problem(case, url=endpoint.url, why=reason)
+        code, why, remedy = _REFUSALS.get(reason.value, ("refused", str(reason), "look at its log"))
+        yield problem("login", code, f"broker {endpoint.url}: {why}", remedy)
     else:
         yield ok("login", "the broker lets this client in")

@@ -14,7 +14,15 @@ import numpy as np
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint
-from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, problem, skipped
+from gatewise_sim.doctor.findings import (
+    ACCESS_LIST,
+    DeviceSettings,
+    Finding,
+    note,
+    ok,
+    problem,
+    skipped,
+)
 from gatewise_sim.doctor.mqtt_probe import DENIED, NOBODY, UNKNOWN, Probe
 
 if TYPE_CHECKING:
@@ -44,13 +52,19 @@ def check_round_trips(settings: DeviceSettings, bundle: Bundle | None) -> Iterat
         with Probe(endpoint, settings.timeout) as probe:
             for finding in _check(probe, settings, bundle):
                 if probe.lost_within(0.0):
-                    yield problem("session-taken")
+                    yield problem(
+                        "login",
+                        "session-taken",
+                        "another client with this certificate took the connection over: the broker "
+                        "allows one",
+                        "stop the device's service while the doctor runs",
+                    )
                     return
                 yield finding
             if endpoint.tls:
                 yield _sessions(probe, endpoint, settings)
     except LinkError as error:
-        yield problem("no-connection", error=error)
+        yield problem("login", "no-connection", f"no connection: {error}", "look at its log")
 
 
 def _check(probe: Probe, settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
@@ -71,11 +85,17 @@ def _request_and_response(
     topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     granted = probe.subscribe(reply)
     if granted >= _FAILURE or granted == UNKNOWN:
-        yield problem("subscription-denied", reply=reply)
+        yield problem(
+            "worker",
+            "subscription-denied",
+            f"the broker refuses the subscription to {reply}",
+            f"let this client read it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp",
+        )
         return
     request, expected = _make_request(settings, bundle)
     if bundle is not None and bundle.manifest.cloud is None:
-        yield note("no-cloud")
+        says = "the bundle has no cloud model: nothing is ever offloaded"
+        yield note("model", "no-cloud", says)
     code = probe.publish(topic, wire.encode_request(request))
     response = (
         None
@@ -91,7 +111,14 @@ def _request_and_response(
         served, unserved = _more_responses(probe, settings, request, response)
         finding = _check_response(served or response, request, expected)
         if finding.state == "ok" and unserved:
-            finding = problem("mixed-pool", model=f"{request.model} {request.version}")
+            finding = problem(
+                "model",
+                "mixed-pool",
+                f"some workers of the pool serve {request.model} {request.version}, others do not: "
+                "each request that one of these takes costs a no-model and a retry",
+                "a pool for each bundle (gatewise cloud --pool NAME), or all bundles to all its "
+                "workers",
+            )
         yield finding
 
 
@@ -157,21 +184,50 @@ def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
     """Find out why no response came, as far as the broker lets it be known."""
     topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     if code == DENIED:
-        case = "publish-denied"
-    elif code == NOBODY:
-        case = "no-worker"
-    elif code != UNKNOWN:
-        case = "subscription-denied perhaps"
-    elif _echo(probe, topic, b"", settings.timeout):
-        case = "no-worker perhaps"
-    else:
-        case = "publish-denied perhaps"
-    return problem(case, topic=topic, reply=reply, seconds=settings.timeout)
+        return problem(
+            "request",
+            "publish-denied",
+            f"this client may not write {topic}: its requests vanish",
+            f"let it, in {ACCESS_LIST}: pattern write gw/v1/%u/req; is --device the user's own "
+            "name?",
+        )
+    if code == NOBODY:
+        return problem(
+            "worker",
+            "no-worker",
+            f"nobody reads {topic}: there is no worker on this broker",
+            "start one: gatewise cloud BUNDLE --broker URL; may it read gw/v1/+/req?",
+        )
+    if code != UNKNOWN:
+        return problem(
+            "worker",
+            "subscription-denied",
+            "the request reaches a reader, but no response comes within "
+            f"{settings.timeout:g} s: this client may not read {reply}, or the worker may not "
+            "write it or hangs",
+            f"let it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp; workers: topic write "
+            "gw/v1/+/rsp; read the worker's counters",
+        )
+    if _echo(probe, topic, settings.timeout):
+        return problem(
+            "worker",
+            "no-worker",
+            f"a message on {topic} is passed on, but no response comes on {reply}: there is no "
+            "worker, or this client may not read its responses",
+            f"start one: gatewise cloud BUNDLE; pattern read gw/v1/%u/rsp in {ACCESS_LIST}",
+        )
+    return problem(
+        "request",
+        "publish-denied",
+        f"a message on {topic} is not passed on: this client may not write it (or, no less usual, "
+        "not read it back)",
+        f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/req; then look again",
+    )
 
 
-def _echo(probe: Probe, topic: str, payload: bytes, seconds: float) -> bool:
-    """Whether a message comes back to its own sender; an empty one gets a mark of its own."""
-    mark = payload or b"gatewise doctor " + secrets.token_bytes(8)
+def _echo(probe: Probe, topic: str, seconds: float) -> bool:
+    """Whether a message comes back to its own sender."""
+    mark = b"gatewise doctor " + secrets.token_bytes(8)
     if probe.subscribe(topic) >= _FAILURE:
         return False
     probe.publish(topic, mark)
@@ -185,13 +241,25 @@ def _check_response(
 ) -> Finding:
     model = f"{request.model} {request.version}"
     if response.error == wire.NO_MODEL:
-        return problem("no-model", model=model, detail=response.detail or "see its log")
+        return problem(
+            "model",
+            "no-model",
+            f"the worker that answered does not serve {model}",
+            "start a worker with this very bundle, or give the device the one that is served: "
+            + (response.detail or "see its log"),
+        )
     if response.error is not None:
         hint = "more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
-        return problem("cloud-{error}", error=response.error, detail=response.detail, hint=hint)
+        says = f"the worker answers {response.error}: {response.detail}"
+        return problem("model", f"cloud-{response.error}", says, hint)
     if expected is not None and int(response.labels[0]) != expected:
-        found = int(response.labels[0])
-        return problem("model-differs", model=model, found=found, expected=expected)
+        return problem(
+            "model",
+            "model-differs",
+            f"the worker's {model} answers class {int(response.labels[0])} for a sample row, the "
+            f"bundle says {expected}",
+            "two bundles share a name and version: pack one with a version of its own",
+        )
     return ok("model", f"the worker serves {model} and answers as the bundle says")
 
 
@@ -216,16 +284,26 @@ def _presence(probe: Probe, settings: DeviceSettings) -> Finding:
     if seen:
         says = "nothing" if kept is None else status.decode(errors="replace")
         return ok("presence", f"{topic} can be written; it says {says}")
-    return problem("status-denied", topic=topic)
+    return problem(
+        "presence",
+        "status-denied",
+        f"this client may not write {topic}: nobody sees whether the device is there",
+        f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
+    )
 
 
 def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
     """Try to respond in a worker's place: a device must not be able to."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     code = probe.publish(topic, b"")
-    if code == DENIED or (code == UNKNOWN and not _echo(probe, topic, b"", 1.0)):
+    if code == DENIED or (code == UNKNOWN and not _echo(probe, topic, 1.0)):
         return ok("rights", "this client cannot answer in a worker's place")
-    return problem("open-broker") if endpoint.tls else note("open-broker without TLS")
+    says = "any client of this broker may answer in a worker's place"
+    if endpoint.tls:
+        remedy = f"only workers may write gw/v1/+/rsp: {ACCESS_LIST}"
+        return problem("rights", "open-broker", says, remedy)
+    remedy = "fine for trying out; else: gatewise broker init"
+    return note("rights", "open-broker", says, remedy)
 
 
 def _pool(probe: Probe) -> Finding:
@@ -233,7 +311,13 @@ def _pool(probe: Probe) -> Finding:
     granted = probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}"))
     if granted >= _FAILURE:
         return ok("pool", "this client cannot join the workers")
-    return problem("open-pool")
+    return problem(
+        "pool",
+        "open-pool",
+        "the broker grants every subscription: who knows the name of the workers' pool takes "
+        "requests away from them",
+        "mosquitto's dynamic security plugin (gatewise broker init --plugin)",
+    )
 
 
 def _sessions(probe: Probe, endpoint: Endpoint, settings: DeviceSettings) -> Finding:
@@ -241,7 +325,12 @@ def _sessions(probe: Probe, endpoint: Endpoint, settings: DeviceSettings) -> Fin
     with Probe(endpoint, settings.timeout):
         if probe.lost_within(1.0):
             return ok("sessions", "this certificate is good for one session")
-    return note("free-ids")
+    return note(
+        "sessions",
+        "free-ids",
+        "a certificate is good for any number of sessions, and for other clients' ids",
+        "use_username_as_clientid true, where no two workers share one (gatewise broker init)",
+    )
 
 
 # -- delays ------------------------------------------------------------------------------------
@@ -276,10 +365,22 @@ def _delays(probe: Probe, settings: DeviceSettings) -> Iterator[Finding]:
     nagle = share > _HELD_SHARE
     if nagle:
         last = statistics.median(held[_TOGETHER])
-        yield problem("nodelay", last=last, single=single)
+        yield problem(
+            "delay",
+            "nodelay",
+            f"a message that follows others comes after {last:.0f} ms, alone after {single:.1f}: "
+            "the broker sends without TCP_NODELAY",
+            "set_tcp_nodelay true in mosquitto.conf",
+        )
     # Request, response and one retry of both must fit into the deadline.
     if 4 * single > settings.deadline_ms:
-        yield problem("slow-broker", single=single, deadline=settings.deadline_ms)
+        yield problem(
+            "delay",
+            "slow-broker",
+            f"a message to the broker and back takes {single:.0f} ms: with a deadline of "
+            f"{settings.deadline_ms:g} ms there is no time for a retry",
+            "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
+        )
     elif not nagle:
         yield ok("delay", f"a message to the broker and back takes {single:.1f} ms")
 

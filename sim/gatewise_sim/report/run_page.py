@@ -284,8 +284,8 @@ def _policies(report: Report) -> Iterator[Section]:
 
 
 def _repeat(report: Report) -> Iterator[Section]:
-    how = {"command": report.command, "pairs": tables.details(report)}
-    yield Section("repeat", "Run it again", wide=True, **how)
+    pairs = tables.details(report)
+    yield Section("repeat", "Run it again", wide=True, command=report.command, pairs=pairs)
 
 
 _SECTIONS: Final = (

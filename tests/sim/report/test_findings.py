@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gatewise.formats import millis, percent
-from gatewise_sim.report.findings import answer, caveats, key_figures, outage_effect
+from gatewise_sim.report.findings import answer, caveats, key_figures
 from gatewise_sim.report.policy_result import AnswerCounts
 from tests.sim.report.reports import live, made_up
 
@@ -73,13 +73,6 @@ def test_a_loss_is_called_a_loss():
 )
 def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     assert part in sentence(with_accuracy(made_up(), accuracy))
-
-
-def test_the_effect_of_an_outage():
-    effect = outage_effect(made_up())
-    assert (effect.before, effect.during) == pytest.approx((0.95, 0.7))
-    assert effect.after == pytest.approx(0.95)
-    assert (effect.fallback, effect.instances) == (0.2, 200.0)
 
 
 def test_no_answer_at_all():
