@@ -11,7 +11,7 @@ import gatewise as gw
 from gatewise.acquisition import last_exit_within
 from gatewise.decision import ALWAYS_STOP, reachable_exits
 from gatewise.errors import InputError
-from gatewise_training.operating_points.capped_cascades import stages_within_cost
+from gatewise_training.operating_points.cascade_parts import stages_within_cost
 from tests.support.budgeted_methods import COSTS, METHODS, ready, table
 
 CAPPED = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]

@@ -25,17 +25,18 @@ from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.prices import LARGEST_REQUEST, request_bytes
 from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table, Validation, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.capped_cascades import stages_within_cost
+from gatewise_training.operating_points.cascade_parts import stages_within, stages_within_cost
 from gatewise_training.operating_points.class_figures import class_weights, emphases
 from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.operating_point import cost_too_low
 from gatewise_training.operating_points.recall_check import warn_of_recall
-from gatewise_training.operating_points.small_cascades import stages_within
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
@@ -264,6 +265,8 @@ class TrainedClassifier(BudgetedClassifier):
         if self.max_bytes is not None:
             frontier = frontier.with_small(points)
         stages = [candidate.stages for candidate in candidates]
+        loss = self._goal().get("max_loss", MAX_LOSS)
+        frontier = with_group_errors(frontier, points, records, loss)
         # with a guarantee it may come to need any of the candidates
         kept = self._keep(stages, frontier, every=calibration is not None)
         self.calibration_ = None

@@ -18,6 +18,7 @@ from gatewise.decision import labels
 from gatewise.errors import InputError
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
+from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import Constraints, check_costs, feature_names
@@ -32,6 +33,7 @@ from gatewise_training.learners.given_classifiers import (
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -210,8 +212,11 @@ class PairCascade(CascadeClassifier):
         """Choose thresholds on the tuning record; measure them on the other one."""
         self.chains_ = ((stage,),)
         points = self._tuned_points([tuning])
-        self._tuned = Frontier.from_points(points, **self._reference(tuning))
-        self._stated = {p: self._measure(stating, p.thresholds) for p in self._tuned.points}
+        tuned = Frontier.from_points(points, **self._reference(tuning))
+        loss = self._goal().get("max_loss", MAX_LOSS)
+        self._tuned = with_group_errors(tuned, points, [tuning], loss)
+        every = (*self._tuned.points, *self._tuned.others)
+        self._stated = {p: self._measure(stating, p.thresholds) for p in every}
         points = [self._stated[p] for p in self._tuned.points]
         self.frontier_ = Frontier(tuple(points), **self._reference(stating))
         self._records = self.calibration_ = None

@@ -27,6 +27,7 @@ from gatewise_training.cegb.penalties import Accounting, Charge, check_params
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.feature_selection.penalty_search import FIRST, between, in_widest_gap
+from gatewise_training.operating_points.group_losses import most_lost
 
 CLOSING = 4
 """Fits of a search that close in on its goal."""
@@ -67,7 +68,7 @@ class Fitted:
     def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
         """Standard error of the difference of two scores, paired by row or query.
 
-        With the `groups` of these, that of new groups, and never less.
+        With the `groups` of these, how much more new groups may lose, and never less.
         """
         gap = self.merits - other.merits
         share = self.weights / self.weights.sum()
@@ -75,7 +76,9 @@ class Fitted:
         error = float(np.sqrt(np.sum(parts**2)))
         if groups is None:
             return error
-        return max(error, RowSplitter(len(groups), groups).clustered_error(parts))
+        rows = RowSplitter(len(groups), groups)
+        most = float(most_lost(rows.group_sums(-share * gap), rows.group_sums(share)))
+        return max(error, most + float(np.sum(share * gap)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -231,15 +231,17 @@ class RowSplitter:
 
     # -- errors of means -------------------------------------------------------------------
 
+    def group_sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add values over the rows of each group; shapes (..., n), (..., n_groups)."""
+        assert self.groups is not None
+        order = np.argsort(self._units[0], kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self._units[0]))[:-1]])
+        sums: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1)
+        return sums
+
     def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average values over the rows of each group; shapes (..., n), (..., n_groups)."""
-        assert self.groups is not None
-        which, count = self._units
-        counts = np.bincount(which, minlength=count)
-        order = np.argsort(which, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-        means: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1) / counts
-        return means
+        return self.group_sums(values) / np.bincount(self._units[0])
 
     def clustered_error(self, parts: NDArray[np.float64]) -> float:
         """Standard error of a mean by groups; of what each row adds to its deviation, shape (n,).

@@ -24,11 +24,7 @@ from gatewise_training.operating_points.operating_point import (
 )
 
 SLACK = 1.0
-"""Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
-
-GROUP_ERRORS = 2.0
-"""As many times of them where rows have groups. These are few, and the cheapest of many points that
-seem to keep a bound is the luckiest on them, by about one such error; one more is for chance."""
+"""Errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
 class LossError(InputError):
@@ -236,9 +232,8 @@ class Frontier:
         max_bytes : int, optional
             Likewise: only points of which a device keeps at most so many bytes.
         slack : float, default 0
-            Standard errors to keep in hand: for `max_loss` of the paired difference (two for each
-            of them where rows have groups), for recall and precision of the share; without, where
-            no point has as much in hand.
+            Errors to keep in hand: for `max_loss` a point's `accuracy_error`, for recall and
+            precision standard errors of the share; without, where no point has as much in hand.
 
         Returns
         -------
@@ -275,7 +270,8 @@ class Frontier:
             return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
-        curve = replace(self, points=tuple(_undominated(self.within(bounds, slack), _merit)))
+        kept = self.within(bounds, slack)
+        curve = replace(self, points=tuple(_undominated(kept, _merit)), others=tuple(kept))
         try:
             return curve._on_curve(slack=slack, **goal)
         except LossError:
@@ -300,8 +296,11 @@ class Frontier:
             raise InputError(f"{name} must be a number of at least 0, not {value}")
         if max_loss is not None:
             floor = self.reference_merit - max_loss - 1e-12
-            good = [p for p in self.points if p.merit - slack * _error(p) >= floor]
+            good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
             best = self.points[-1]
+            if not good and best.validation_groups is not None:  # perhaps one that never loses
+                good = [p for p in self.others if p.merit - slack * p.accuracy_error >= floor]
+                good.sort(key=lambda p: p.cost)
             if not good and best.merit < floor:
                 raise LossError(max_loss, self.reference_merit - best.merit)
             return good[0] if good else best
@@ -357,11 +356,6 @@ class Frontier:
                 row |= {f"{kind} {label}": share for label, share in pairs}
             rows.append(row)
         return pd.DataFrame(rows)
-
-
-def _error(point: OperatingPoint) -> float:
-    """What a point keeps in hand of a loss, for a slack of 1."""
-    return point.accuracy_error * (1.0 if point.validation_groups is None else GROUP_ERRORS)
 
 
 def _merit(point: OperatingPoint) -> float:

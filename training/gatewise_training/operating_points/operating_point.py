@@ -32,7 +32,7 @@ class OperatingPoint:
         Share of validation instances sent to the high-cost model.
     accuracy_error : float
         Standard error of `accuracy` minus the high-cost model's accuracy (paired); where rows have
-        groups, of new groups (by Student's t where they are few), and never less than of rows.
+        groups, how much more new groups may lose (:mod:`.group_losses`).
     agreement : float or None
         Share of the answers that are the high-cost model's.
     trees : float

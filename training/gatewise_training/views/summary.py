@@ -63,6 +63,8 @@ def _lines(system: Any) -> list[str]:
         lines.append(", ".join(known_scores))
     if point.recall is not None:
         lines.append(f"recall ({reference}): {_recalls(point, frontier)}")
+    if point.validation_groups is not None and point.guarantee is None:
+        lines.append(_group_losses(point, frontier, reference))
     cost = f"cost {point.cost:.4g} per instance"
     if getattr(system, "high_cost_model_", None) is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
@@ -85,6 +87,17 @@ def _lines(system: Any) -> list[str]:
         tested = "" if groups is None else f" ({groups} calibration groups)"
         lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}{tested}")
     return lines
+
+
+def _group_losses(point: Any, frontier: Any, reference: str) -> str:
+    """Say what new groups may lose; where nothing is cheaper, that groups are too few."""
+    loss = frontier.reference_merit - point.merit + point.accuracy_error
+    if loss > 0 or point.cost < frontier.points[-1].cost:
+        return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
+    return (
+        f"{point.validation_groups} groups are too few to promise as small a loss in new ones at "
+        f"less cost: {reference} answers all"
+    )
 
 
 def _recalls(point: Any, frontier: Any) -> str:

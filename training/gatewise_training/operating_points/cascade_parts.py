@@ -1,17 +1,27 @@
-"""Choice of the stages that a device of few bytes keeps.
+"""Parts of a cascade with which a device keeps few bytes, or no instance costs more than a cap.
 
-All thresholds are tuned for a price of cost; then the stage goes without which the validation rows
-lose least for each byte that it frees, and so on until the rest fits. Prices differ in the stages
-that they need, so there is a choice for each of several.
+Of bytes: all thresholds are tuned for a price of cost; then the stage goes without which the
+validation rows lose least for each byte that it frees, and so on until the rest fits. Prices differ
+in the stages that they need, so there is a choice for each of several.
+
+Of costs: that of an instance is bounded by the costliest exit that it can reach, with the features
+of all stages up to there, or of all stages and the high-cost model, and the price of the request. A
+cascade whose offloads would cost more is taken apart: into stages that never offload, and into
+stages few enough that an offload after them still keeps the cap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
+
+ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
+"""The most that leaving at each exit can cost with some of a cascade's stages alone."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
 """Accuracy that the largest cost of an instance is to bring."""
@@ -72,3 +82,36 @@ def _worth(record: CascadeRecord, kept: list[int], price: float) -> float:
     left = part.exits(setting)
     right = part.correct[left, np.arange(len(left))]
     return float(np.average(right * part.worths - price * part.costs(left), weights=part.weights))
+
+
+def stages_within_cost(
+    limits: ExitLimits, first_stages: Sequence[int], n_stages: int, most: float
+) -> list[tuple[int, ...]]:
+    """List choices of stages that an instance can run within a cap; each as rising numbers.
+
+    A cascade that keeps the cap is kept as it is. Of one that does not there are the first stages
+    that keep it together without an offload, the same with one, and each of `first_stages`, those
+    that a cascade may begin with, alone.
+
+    Stages at 1, 3 and 5, a high-cost model for 4 more:
+
+    >>> costs = np.array([1.0, 3.0, 5.0])
+    >>> def limits(kept):
+    ...     paid = np.cumsum(costs[list(kept)])
+    ...     return np.append(paid, paid[-1] + 4.0)
+    >>> stages_within_cost(limits, (0, 1, 2), 3, 13.0)
+    [(0, 1, 2)]
+    >>> stages_within_cost(limits, (0, 1, 2), 3, 5.0)
+    [(0, 1), (0,), (1,), (2,)]
+    """
+    if limits(range(n_stages))[-1] <= most:
+        return [tuple(range(n_stages))]
+    found: list[tuple[int, ...]] = []
+    for last in (-2, -1):  # the last stage, the high-cost model
+        kept: list[int] = []
+        for s in range(n_stages):
+            if (kept or s in first_stages) and limits([*kept, s])[last] <= most:
+                kept.append(s)
+        found += [tuple(kept)] * bool(kept)
+    alone = [(s,) for s in first_stages if limits([s])[0] <= most]
+    return list(dict.fromkeys([*found, *alone]))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gatewise.decision import ALWAYS_STOP
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.group_losses import (
+    GroupLosses,
+    most_lost,
+    with_group_errors,
+)
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+
+
+def test_gains_of_some_groups_do_not_pay_for_losses_of_others():
+    lost, rows = np.array([[1.0, -5.0, 0.0, 2.0]]), np.full(4, 10.0)
+    own = np.array([0.1, 0.0, 0.0, 0.2])
+    wanted = own.mean() + stats.t.ppf(0.8, 3) * own.std(ddof=1) / 2
+    assert most_lost(lost, rows) == pytest.approx([wanted])
+    assert most_lost(lost, rows) == most_lost(lost * [1, 0, 1, 1], rows)
+    assert most_lost(lost[:, :1], rows[:1]) == 1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_the_bound_holds_as_often_as_it_says_where_losses_are_even(share):
+    rng = np.random.default_rng(0)
+    lost = rng.uniform(0, 2 * share, (2000, 20))
+    held = most_lost(lost, np.ones(20)) >= share
+    assert held.mean() == pytest.approx(0.8, abs=0.03)
+
+
+def test_points_a_little_cheaper_must_keep_the_bound_too():
+    costs = np.array([1.0, 5.0, 9.2, 9.9, 20.0])
+    losses = GroupLosses(costs, np.zeros((5, 4)), np.ones(4), np.zeros(5))
+    bounds = np.array([0.5, 0.1, 0.0, 0.02, 0.0])
+    assert losses.nearby(bounds, 1.0).tolist() == bounds.tolist()
+    assert losses.nearby(bounds, 0.9).tolist() == [0.5, 0.1, 0.0, 0.02, 0.0]
+    assert losses.nearby(bounds, 0.5).tolist() == [0.5, 0.1, 0.1, 0.1, 0.0]
+
+
+@pytest.mark.parametrize(("losing", "part"), [(0.02, 1.0), (0.5, 0.9)])
+def test_more_stays_in_hand_where_halves_of_the_groups_disagree(losing, part):
+    """Few groups lose all that cheap points save: half of the groups may have none of them."""
+    rng = np.random.default_rng(1)
+    cost = np.linspace(8, 10, 30)
+    starts = rng.permutation(30)[:, None] > 24  # groups that lose below a cost of their own
+    lost = losing * starts.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
+    losses = GroupLosses(cost, lost, np.ones(30), np.zeros(30))
+    assert losses.in_hand(0.02) == part
+
+
+def record_of_groups(n_groups, losing, has_cloud=True):
+    """A stage that is right but in `losing` of the groups, and a reference that always is."""
+    group = np.repeat(np.arange(n_groups), 20)
+    right = (group >= losing).astype(float)
+    scores = np.random.default_rng(0).normal(size=(1, len(group))).astype(np.float32)
+    return CascadeRecord(
+        scores, np.stack([right, np.ones(len(group))]), np.array([1.0, 5.0]), np.ones(len(group)),
+        has_cloud=has_cloud, given_splitter=RowSplitter(len(group), groups=group),
+    )  # fmt: skip
+
+
+def test_what_is_certain_is_left_where_groups_are_too_few():
+    record = record_of_groups(6, 1)
+    points = frontier_points(record)
+    plain = Frontier.from_points(points, reference_accuracy=1.0)
+    frontier = with_group_errors(plain, points, [record], 0.01)
+    assert [p.cost for p in frontier.points] == [p.cost for p in plain.points]
+    chosen = frontier.at(max_loss=0.01, slack=1.0)
+    assert (chosen.thresholds, chosen.accuracy_error) == ((None,), 0.0)
+    free = with_group_errors(plain, points, [record_of_groups(6, 0)], 0.01)
+    assert free.at(max_loss=0.3, slack=1.0).cost == 1.0
+
+
+def test_a_lucky_point_does_not_displace_the_one_that_never_loses():
+    """Both are always right on these groups; of new ones only the cloud is."""
+    record = record_of_groups(8, 0)
+    points = frontier_points(record)
+    plain = Frontier.from_points(points, reference_accuracy=1.0)
+    assert len(plain.points) == 1
+    frontier = with_group_errors(plain, points, [record], 0.01)
+    assert [p.thresholds for p in frontier.others] == [(None,)]
+    assert frontier.points[0].thresholds == (ALWAYS_STOP,)
+
+
+def test_rows_without_groups_keep_their_standard_errors():
+    record = replace(record_of_groups(6, 1), given_splitter=None)
+    points = frontier_points(record)
+    plain = Frontier.from_points(points, reference_accuracy=1.0)
+    assert with_group_errors(plain, points, [record], 0.01) is plain

@@ -1,0 +1,155 @@
+"""What new groups lose at operating points, at most, by what the validation groups lose.
+
+Groups are few, and neither their mean loss nor its standard error says enough about new ones:
+
+- Where the high-cost model's out-of-fold clones fail on a group, a cheap stage gains. The model
+  that is kept has seen more groups and may not fail so. Gains of some groups do not pay for the
+  losses of others, therefore: a group that gains counts 0. The bound is the mean of these losses
+  and Student's quantile of their standard error.
+- A point may look safe by chance, or stop to be so where the scores of the model that is kept
+  differ from those of the folds' models. So a choice has a share of the cost in hand: points that
+  are cheaper by that share must keep the bound, too. How large the share is to be is found on
+  random halves of the groups: a point is chosen on one half, and is to keep its loss on the other
+  nine times in ten.
+
+Where no point is safe enough, the one that is certain is left: all to the high-cost model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.guarantee import Promise, lost_rows
+from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise_training.operating_points.thresholds import CascadeRecord
+
+LEVEL = 0.8
+"""Confidence of the bound on the mean loss of new groups."""
+
+IN_HAND = (1.0, 0.9, 0.8)
+"""Costs, as parts of a point's, down to which other points must keep the bound too."""
+
+KEPT = 0.9
+"""Halves of the groups, of all, on which a choice must keep the loss."""
+
+HALVES = 40
+"""Times that the groups are parted into halves."""
+
+
+def most_lost(
+    lost: NDArray[np.float64], weights: NDArray[np.float64], level: float = LEVEL
+) -> NDArray[np.float64]:
+    """Bound the mean loss of new groups by the sums over seen ones.
+
+    Shapes: `lost` (..., n_groups), `weights` (n_groups,); returns (...), 1 by one group alone.
+    """
+    n = len(weights)
+    if n < 2:
+        return np.ones(lost.shape[:-1])
+    share = weights / weights.sum()
+    own = np.maximum(lost / weights, 0.0)
+    means = own @ share
+    errors = np.sqrt(n / (n - 1) * ((share * (own - means[..., np.newaxis])) ** 2).sum(axis=-1))
+    bounds: NDArray[np.float64] = means + stats.t.ppf(level, n - 1) * errors
+    return bounds
+
+
+@dataclass(frozen=True, eq=False)
+class GroupLosses:
+    """Losses of points, by rising cost, in each group of the validation rows."""
+
+    costs: NDArray[np.float64]  # (n_points,)
+    lost: NDArray[np.float64]  # (n_points, n_groups): sums over the rows
+    weights: NDArray[np.float64]  # (n_groups,): of the rows
+    optimism: NDArray[np.float64]  # (n_points,): loss that tuning hides
+
+    @classmethod
+    def of_points(
+        cls, points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference: float
+    ) -> GroupLosses:
+        """Count the losses against the last exit, of accuracy `reference`."""
+        last = records[-1]
+        owners = [records[p.chain] for p in points]
+        rows = [
+            lost_rows(record, last, record.exits(p.thresholds))
+            for record, p in zip(owners, points, strict=True)
+        ]
+        lost = last.splitter.group_sums(last.merits * np.stack(rows))
+        weights = last.splitter.group_sums(last.merits)
+        seen = lost.sum(axis=1) / weights.sum()
+        hidden = np.array([reference - p.merit for p in points]) - seen
+        costs = np.array([p.cost for p in points])
+        return cls(costs, lost, weights, np.maximum(hidden, 0.0))
+
+    def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
+        """Bound each point's loss in new groups, (n_points,), by all groups or some."""
+        chosen = slice(None) if groups is None else groups
+        return most_lost(self.lost[:, chosen], self.weights[chosen]) + self.optimism
+
+    def in_hand(self, max_loss: float) -> float:
+        """Find the part of a point's cost down to which others must keep a loss, too."""
+        rng = np.random.default_rng(0)
+        parted = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
+        for part in IN_HAND[:-1]:
+            kept = 0
+            for seen, new in parted:
+                safe = np.flatnonzero(self.nearby(self.bounds(seen), part) <= max_loss)
+                if not len(safe):
+                    kept += 1
+                    continue
+                loss = self.lost[safe[0], new].sum() / self.weights[new].sum()
+                kept += bool(loss <= max_loss)
+            if kept >= KEPT * HALVES:
+                return part
+        return IN_HAND[-1]
+
+    def nearby(self, bounds: NDArray[np.float64], part: float) -> NDArray[np.float64]:
+        """Take the largest of the bounds of points down to a part of each one's cost."""
+        first = np.searchsorted(self.costs, part * self.costs * (1 - 1e-9))
+        return np.array([bounds[min(a, i) : i + 1].max() for i, a in enumerate(first)])
+
+
+def with_group_errors(
+    frontier: Frontier,
+    points: Sequence[OperatingPoint],
+    records: Sequence[CascadeRecord],
+    max_loss: float,
+) -> Frontier:
+    """Get the frontier with errors of new groups, and with the point that never loses.
+
+    An error is what new groups may lose more than the validation groups; `points` are all that were
+    measured, and `max_loss` is the loss for which the share of cost in hand is found. Without
+    groups the frontier stays as it is.
+    """
+    if records[-1].splitter.n_groups is None:
+        return frontier
+    certain = Promise("max_loss", 0.0, LEVEL)
+    used = {p.chain for p in frontier.points}
+    sure = [p for p in points if p.chain in used and certain.is_certain(records, p)]
+    sure = [
+        p for p in sorted(sure, key=lambda p: (p.cost, -p.merit))[:1] if p not in frontier.points
+    ]
+    reference = frontier.reference_merit
+
+    def widened(some: Sequence[OperatingPoint], in_hand: bool) -> tuple[OperatingPoint, ...]:
+        if not some:
+            return ()
+        losses = GroupLosses.of_points(some, records, reference)
+        bounds = losses.bounds()
+        if in_hand:
+            bounds = losses.nearby(bounds, losses.in_hand(max_loss))
+        errors = np.maximum(bounds - reference + [p.merit for p in some], 0.0)
+        pairs = zip(some, errors.tolist(), strict=True)
+        return tuple(replace(p, accuracy_error=error) for p, error in pairs)
+
+    return replace(
+        frontier,
+        points=widened(frontier.points, True),
+        others=(*widened([p for p in frontier.others if p not in sure], False), *sure),
+    )
