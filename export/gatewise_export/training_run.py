@@ -284,7 +284,11 @@ def _fresh_folder() -> Path:
 
 
 def topic_level(name: str) -> str:
-    """Turn a file's name into a level of MQTT topics."""
+    """Turn a file's name into a level of MQTT topics.
+
+    >>> topic_level("a/b+c#"), topic_level(""), len(topic_level("x" * 80))
+    ('a-b-c-', 'model', 64)
+    """
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
     return kept[:64] or "model"
 

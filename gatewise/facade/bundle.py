@@ -1,5 +1,3 @@
-"""Names of the light half of ``gatewise_export`` in the facade: what a device needs."""
+"""Name of the light half of ``gatewise_export`` in the facade: what a device needs."""
 
-from gatewise_export import Bundle, BundleError
-
-__all__ = ["Bundle", "BundleError"]
+from gatewise_export import Bundle as Bundle

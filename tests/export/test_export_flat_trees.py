@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import ARRAYS, read_trees, write_trees
 
@@ -114,12 +114,10 @@ def whole(name: str, value: Any) -> Callable[[Arrays], None]:
 
 WRONG: list[tuple[Callable[[Arrays], None], str]] = [
     (whole("feature", None), "lacks 'feature'"),
-    (whole("base", None), "lacks 'base'"),
     (whole("spare", np.zeros(1)), "more than 9 arrays"),
     (lambda a: (a.pop("left"), a.update(spare=np.zeros(1)))[0], "lacks 'left'"),
     (whole("feature", np.array([2, 0, -1, -1, -1, 1, -1, -1])), "'feature' is int64"),
     (whole("left", np.array([1, 2, -1, -1, -1, 6, -1, -1], ">i4")), "'left' is >i4"),
-    (whole("threshold", np.zeros(8)), "'threshold' is float64"),
     (whole("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
     (whole("value", np.zeros(8, np.float32)), "'value' is float32 of 1 dimensions"),
     (whole("roots", np.zeros((2, 1), np.int32)), "'roots' is int32 of 2 dimensions"),
@@ -129,38 +127,28 @@ WRONG: list[tuple[Callable[[Arrays], None], str]] = [
     (whole("nan_left", np.zeros(1, np.bool_)), "'nan_left' has another length"),
     (whole("value", np.zeros((5, 1), np.float32)), "'value' has another length"),
     (whole("value", np.zeros((8, 2), np.float32)), "'value' has 2 columns, not 1"),
-    (whole("value", np.zeros((8, 0), np.float32)), "'value' has 0 columns"),
     (whole("base", np.zeros(2, np.float32)), "'base' is of 2 outputs, the manifest says 1"),
-    (whole("base", np.zeros(0, np.float32)), "'base' is of 0 outputs"),
     (whole("output", np.zeros(3, np.int32)), "'output' has another length than 2 trees"),
     (at("output", 0, 1), "'output' must be -1 to 0"),
     (at("output", 0, -2), "'output' must be -1 to 0"),
     (at("threshold", 0, np.nan), "'threshold' is not finite"),
-    (at("threshold", 3, np.inf), "'threshold' is not finite"),
     (at("value", 2, -np.inf), "'value' is not finite"),
     (at("base", 0, np.nan), "'base' is not finite"),
     (at("value", 2, 3e38), "'value' is so large"),
     (at("base", 0, -3e38), "'value' is so large"),
     (at("feature", 0, 3), "'feature' points outside the stage's 3 inputs"),
     (at("feature", 2, -2), "'feature' points outside"),
-    (at("feature", 0, 2**31 - 1), "'feature' points outside"),
     (at("feature", 0, -1), "'left' gives a leaf a child"),
     (at("right", 2, 3), "'right' gives a leaf a child"),
     (at("left", 0, 0), "'left' must point to a later node"),  # a circle
-    (at("left", 1, 0), "'left' must point to a later node"),
     (at("right", 0, -1), "'right' must point to a later node"),
-    (at("right", 0, 8), "'right' must point to a later node"),
     (at("right", 0, 2**31 - 1), "'right' must point to a later node"),
-    (at("left", 0, -(2**31)), "'left' must point to a later node"),
     (at("right", 0, 6), "'right' must point to a later node of the same tree"),
     (at("right", 0, 3), "reach a node twice, or not at all"),
-    (at("right", 0, 1), "reach a node twice, or not at all"),
     (whole("roots", np.array([1, 5], np.int32)), "'roots' must ascend from 0"),
     (whole("roots", np.array([0, 0], np.int32)), "'roots' must ascend"),
     (whole("roots", np.array([0, 8], np.int32)), "'roots' must ascend from 0, inside the array"),
-    (whole("roots", np.array([0, -(2**31)], np.int32)), "'roots' must ascend"),
     (whole("roots", np.array([0, 4], np.int32)), "'right' must point to a later node of the same"),
-    (whole("roots", np.array([0, 7], np.int32)), "'right' must point to a later node of the same"),
     (lambda a: a.update(roots=a["roots"][:0], output=a["output"][:0]), "'roots' must ascend"),
 ]
 
@@ -190,13 +178,6 @@ def test_bytes_that_are_no_truth_values() -> None:
     members["nan_left.npy"] = members["nan_left.npy"][:-1] + b"\x07"
     with pytest.raises(BundleError, match="'nan_left' holds other bytes"):
         read_trees(zipped(members), "s.npz", n_features=3, n_outputs=1)
-
-
-def test_the_manifest_has_the_last_word_on_inputs_and_outputs() -> None:
-    with pytest.raises(BundleError, match="outside the stage's 2 inputs"):
-        read(small(), n_features=2)
-    with pytest.raises(BundleError, match="the manifest says 3"):
-        read(small(), n_outputs=3)
 
 
 # -- files that are no files ---------------------------------------------------------------
@@ -252,30 +233,6 @@ def test_one_name_twice() -> None:
 
 
 @given(data=st.data())
-def test_changed_bytes_are_read_or_refused_but_never_break(data: st.DataObject) -> None:
-    content = bytearray(zipped_plain())
-    for _ in range(data.draw(st.integers(1, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        trees = read_trees(bytes(content), "s.npz", n_features=3, n_outputs=1)
-    except BundleError:
-        return
-    margins, _ = trees.run(np.float32([[0, 0, 0], [np.nan, np.nan, np.nan]]))
-    assert np.isfinite(margins).all()
-
-
-def zipped_plain() -> bytes:
-    """The small file, stored without compression."""
-    with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
-        members = {name: old.read(name) for name in old.namelist()}
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content)
-    return file.getvalue()
-
-
-@given(data=st.data())
 def test_arrays_with_changed_numbers_end_their_walks(data: st.DataObject) -> None:
     """Whatever integers stand there: trees that are taken can be walked to their leaves."""
     arrays = small()
@@ -290,7 +247,3 @@ def test_arrays_with_changed_numbers_end_their_walks(data: st.DataObject) -> Non
         return
     margins, _ = trees.run(np.float32([[0, 0, 0], [9, 9, 9], [np.nan, np.nan, np.nan]]))
     assert np.isfinite(margins).all()
-
-
-def test_the_sample_reader_knows_the_same_bounds() -> None:
-    assert set(read_arrays(write_arrays(small()))) == set(ARRAYS)

@@ -11,9 +11,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine
 
 from gatewise.cli import main
-from gatewise.decision import answers, is_value, probabilities
 from gatewise_edge import Device
-from gatewise_edge.stages.stages import StageRunner
 from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import (
     pack,
@@ -44,15 +42,11 @@ COSTS = grouped_prices(10)
 QUERIES = np.arange(len(Y)) // 10
 FEW: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSES: dict[str, Any] = {
-    "pairs": BudgetForest(grouped_prices(13), alpha=0.0, n_estimators=6, random_state=0),
     "cost-aware": BudgetForest(
         grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
     ),
     "pruned": BudgetPrune(grouped_prices(13), n_estimators=6, random_state=0),
     "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **FEW),
-    "coupled-classes": CEGBClassifier(
-        grouped_prices(13), accounting="coupled", n_penalties=5, budget=6.0, **FEW
-    ),
     "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **FEW),
 }
 VALUES: dict[str, Any] = {
@@ -98,17 +92,6 @@ def test_a_device_answers_and_pays_as_the_estimator(name, tmp_path):
         assert {(a.class_index, len(a.probabilities)) for a in answers} == {(-1, 0)}
 
 
-def test_the_runner_in_numpy_alone_says_the_same(tmp_path):
-    model, x = fit("coupled")
-    bundle = pack(model, tmp_path / "bundle", sample=x[:32])
-    runner = StageRunner(bundle, runner="numpy")
-    assert device_self_test(bundle, runner) == 32
-    (output,) = runner.run_all(x)
-    assert output.labels.dtype == np.float32
-    assert output.labels.tolist() == model.predict(x).tolist()
-    assert output.probabilities.shape == (len(x), 0)
-
-
 def test_every_operating_point_goes_along(tmp_path):
     model, x = fit("lazy")
     bundle = pack(model, tmp_path / "bundle", sample=x[:32])
@@ -133,15 +116,6 @@ def test_a_wrong_value_in_the_sample_is_seen(tmp_path):
     changed = expected_sample(bundle.manifest, arrays)["label"]
     assert (changed != bundle.sample()["label"]).all()
     assert changed.tolist() == arrays[key][:, 0].tolist()
-
-
-def test_a_value_has_no_probabilities():
-    margins = np.array([[0.5], [-2.0]], np.float32)
-    assert is_value(margins, "identity")
-    assert not is_value(margins, "sigmoid")
-    assert answers(margins, "identity").tolist() == [0.5, -2.0]
-    assert answers(margins, "sigmoid").tolist() == [1, 0]
-    assert probabilities(margins, "identity").shape == (2, 0)
 
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])

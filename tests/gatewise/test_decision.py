@@ -45,6 +45,13 @@ def test_nan_margins_go_on():
     assert stops(score, None).tolist() == [False, False]
 
 
+def test_a_value_has_no_probabilities():
+    margins = np.array([[0.5], [-2.0]], np.float32)
+    assert answers(margins, "identity").tolist() == [0.5, -2.0]
+    assert answers(margins, "sigmoid").tolist() == [1, 0]
+    assert probabilities(margins, "identity").shape == (2, 0)
+
+
 def test_column_score_is_the_last_output():
     outputs = np.array([[1.0, 2.0, -3.0]], np.float32)
     margins, score = split(outputs, "column")

@@ -200,6 +200,4 @@ class Model:
     opsets: Mapping[str, int]
     graph: Graph
     functions: tuple[str, ...]
-    metadata: Mapping[str, str]
-    producer: str
     others: tuple[str, ...]

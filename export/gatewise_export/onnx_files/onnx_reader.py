@@ -103,8 +103,6 @@ class _Reader(Fields):
             opsets=opsets,
             graph=self.graph(found[7][0], 0),
             functions=tuple(functions),
-            metadata=self.metadata(found.get(14, ())),
-            producer=self.name(found, 2),
             others=tuple(w for n, w in ((20, "training"), (26, "devices")) if n in found),
         )
 
@@ -243,11 +241,10 @@ class _Reader(Fields):
 
     def _new_word(self, word: bytes) -> bytes:
         """Hold equal texts once; others are parts of the file like any."""
-        if word and len(self.words) < MOST_WORDS:
-            self.part()
-            return self.words.setdefault(word, word)
         if word:
             self.part()
+            if len(self.words) < MOST_WORDS:
+                self.words[word] = word
         return word
 
     # -- tensors, types --------------------------------------------------------------------

@@ -262,18 +262,6 @@ class Fields:
             return 0
         return signed(found[number][0].value)
 
-    def metadata(self, fields: Collection[Field]) -> dict[str, str]:
-        metadata: dict[str, str] = {}
-        for f in fields:
-            entry = self.fields("metadata", f.start, f.end, {1: BYTES, 2: BYTES})
-            text = ""
-            if 2 in entry:
-                text = self.wire.bytes(entry[2][0].start, entry[2][0].end).decode(
-                    "utf-8", "replace"
-                )
-            metadata[self.name(entry, 1)] = text
-        return metadata
-
 
 def signed(value: int) -> int:
     """Read 64 bits as a number with a sign."""

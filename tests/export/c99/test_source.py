@@ -21,6 +21,7 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
 from tests.support.needs import needs_compiler
+from tests.support.trees import make_trees
 
 pytestmark = [
     needs_compiler,
@@ -40,41 +41,6 @@ MARKS = np.array(
 # -- random cascades -----------------------------------------------------------------------
 
 
-def random_trees(rng: Any, n_features: int, n_outputs: int, *, form: str) -> TreeEnsemble:
-    """Trees that add to one output each, to all, or some so and some so; single leaves, too."""
-    nodes: list[tuple[int, int, int]] = []
-
-    def node(depth: int) -> int:
-        here = len(nodes)
-        nodes.append((-1, -1, -1))
-        if depth and n_features and rng.random() < 0.8:
-            column = int(rng.integers(n_features))
-            nodes[here] = (column, node(depth - 1), node(depth - 1))
-        return here
-
-    roots = [node(int(rng.integers(0, 5))) for _ in range(int(rng.integers(0, 9)))]
-    feature, left, right = np.array(nodes, np.int32).reshape(-1, 3).T
-    output = rng.integers(0, n_outputs, len(roots))
-    if form == "all":
-        output[:] = -1
-    elif form == "mixed":
-        output[rng.random(len(roots)) < 0.5] = -1
-    wide = n_outputs if (output < 0).any() else 1
-    size = 10.0 ** rng.integers(-6, 6, (len(nodes), wide))
-    return TreeEnsemble(
-        feature=np.ascontiguousarray(feature),
-        threshold=rng.choice(MARKS, len(nodes)),
-        left=np.ascontiguousarray(left),
-        right=np.ascontiguousarray(right),
-        nan_left=rng.random(len(nodes)) < 0.5,
-        value=(size * rng.choice([-1, 0.0, -0.0, 1], size.shape)).astype(np.float32),
-        roots=np.array(roots, np.int32),
-        output=output.astype(np.int32),
-        base=rng.choice(np.array([0.0, -0.0, 0.3], np.float32), n_outputs),
-        n_features=n_features,
-    )
-
-
 def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
     def floats(*shape: int) -> Matrix:
         return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
@@ -87,7 +53,8 @@ def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
             rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
             floats(marks, n_outputs), floats(n_outputs),
         )  # fmt: skip
-    trees = random_trees(rng, k, n_outputs, form=str(rng.choice(["one", "all", "mixed"])))
+    form = str(rng.choice(["one", "all", "mixed"]))
+    trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
     return trees.with_byte_leaves() if rng.random() < 0.5 else trees
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.datasets import load_iris
 from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -85,7 +84,6 @@ def assert_read(content: bytes) -> Model:
     assert_same(model.graph, twin.graph)
     assert model.ir_version == twin.ir_version
     assert model.opsets == {o.domain: o.version for o in twin.opset_import}
-    assert model.metadata == {p.key: p.value for p in twin.metadata_props}
     return model
 
 
@@ -110,7 +108,6 @@ def test_every_graph_of_the_systems(fitted: Any) -> None:
     [
         make_pipeline(StandardScaler(), SVC()),
         GradientBoostingClassifier(n_estimators=4),
-        KNeighborsClassifier(),
         make_pipeline(StandardScaler(), MLPClassifier((5,), max_iter=30, random_state=0)),
     ],
     ids=lambda e: type(e).__name__ if not hasattr(e, "steps") else type(e[-1]).__name__,
@@ -266,12 +263,6 @@ def test_noise_is_refused_or_read(content: bytes) -> None:
     try_all(content)
 
 
-def test_every_truncation_of_a_graph(random_trees: Callable[..., Any]) -> None:
-    for content in (small_graph(), tree_graph(random_trees)[:1500]):
-        for length in range(0, len(content), 3):
-            try_all(content[:length])
-
-
 def types_in_types(depth: int) -> bytes:
     kind = b""
     for _ in range(depth):
@@ -302,11 +293,8 @@ def types_in_types(depth: int) -> bytes:
 def test_what_is_wrong_is_said(content: bytes, why: str) -> None:
     with pytest.raises(BundleError, match=f"^m.onnx is not a usable ONNX file: .*{why}"):
         read_model(content, "m.onnx")
-
-
-def test_size_is_bounded() -> None:
-    with pytest.raises(BundleError, match="too large: 100 B, 99 are allowed"):
-        read_model(bytes(100), most_bytes=99)
+    with pytest.raises(BundleError, match=f"too large: {len(content)} B, -1 are allowed"):
+        read_model(content, most_bytes=-1)
 
 
 @pytest.mark.parametrize(

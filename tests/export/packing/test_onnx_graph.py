@@ -88,25 +88,6 @@ def test_trees_of_a_single_leaf(n_features: int, rows: int) -> None:
     assert_same_bits(trees, np.full((rows, n_features), np.nan, F))
 
 
-def test_values_on_both_sides_of_a_threshold() -> None:
-    threshold = F(0.1)
-    trees = TreeEnsemble(
-        feature=np.array([0, -1, -1], np.int32),
-        threshold=np.array([threshold, 0, 0], F),
-        left=np.array([1, -1, -1], np.int32),
-        right=np.array([2, -1, -1], np.int32),
-        nan_left=np.zeros(3, bool),
-        value=np.array([[0], [1], [2]], F),
-        roots=np.zeros(1, np.int32),
-        output=np.zeros(1, np.int32),
-        base=np.zeros(1, F),
-        n_features=1,
-    )
-    x = np.array([[threshold], [np.nextafter(threshold, F(1))], [np.nan], [-np.inf], [np.inf]], F)
-    assert run(trees, x).ravel().tolist() == [1, 2, 2, 1, 2]
-    assert_same_bits(trees, x)
-
-
 def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
     magnitude = 10.0 ** rng.integers(-3, 4, (n_features, 1))
     return LinearModel(
@@ -131,15 +112,6 @@ def test_linear_models_give_the_same_bits(
     rng = np.random.default_rng(seed)
     model = random_linear(rng, n_features, n_outputs)
     assert_same_bits(model, random_rows(rng, rows, n_features, missing=missing))
-
-
-def test_linear_models_on_data_with_a_large_offset() -> None:
-    rng = np.random.default_rng(0)
-    model = random_linear(rng, 64, 11)
-    x = (rng.normal(size=(1000, 64)) + 1e6).astype(F)
-    moved = LinearModel(np.full(64, 1e6, F), model.scale, model.weights, model.bias)
-    assert_same_bits(moved, x)
-    assert np.ptp(moved.margins(x)) > 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,17 +146,6 @@ def test_a_fitted_kernel_machine(offset: float) -> None:
     model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
     assert_same_bits(model, x)
     assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_the_same_model_gives_the_same_bytes(outputs: int) -> None:
-    def graphs() -> list[bytes]:
-        rng = np.random.default_rng(1)
-        models: list[Model] = [make_trees(rng, 20, 4, outputs, form="one", marks=MARKS)]
-        models.append(random_linear(rng, 5, outputs))
-        return [flat_graph(m).SerializeToString(deterministic=True) for m in models]
-
-    assert graphs() == graphs()
 
 
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:

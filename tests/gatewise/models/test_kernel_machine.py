@@ -45,11 +45,6 @@ def test_float32_keeps_the_margins(digits, of_ten):
     np.testing.assert_allclose(model.margins(X_test), exact + model.bias, atol=2e-3)
 
 
-def test_the_kernel_is_all_but_the_gaussian():
-    d = np.linspace(0, 4, 50)
-    assert np.abs((1 + d / 64) ** -64.0 - np.exp(-d)).max() < 0.01
-
-
 def test_left_out_is_leaving_out():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(40, 3))

@@ -46,22 +46,6 @@ def test_forest_averages_leaf_distributions(digits, forest):
     np.testing.assert_allclose(margins, model.predict_proba(X), atol=1e-6)
 
 
-@pytest.mark.parametrize("n", [0, 1, 255, 256, 257, 1000])
-def test_rows_that_go_down_together_end_where_each_does_alone(n):
-    for seed in range(20):
-        trees, rows = random_trees(seed, mixed=True)
-        x = np.random.default_rng(seed).permuted(np.resize(rows, (n, trees.n_features)), axis=0)
-        np.testing.assert_array_equal(trees.margins(x), trees.run(x)[0])
-
-
-def test_a_single_leaf_is_a_tree(digits):
-    X, y = digits
-    booster = lgb.train(QUIET | {"objective": "binary"}, lgb.Dataset(X, y < 0), 1)
-    ensemble = TreeEnsemble.from_lightgbm(booster)
-    assert ensemble.n_nodes == 1
-    np.testing.assert_allclose(ensemble.margins(X)[:, 0], booster.predict(X, raw_score=True))
-
-
 def test_trees_of_all_sizes_have_their_own_nodes(digits):
     """An absent class and classes that are learned have single leaves between large trees."""
     X, y = digits
@@ -96,8 +80,10 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
     ensemble = TreeEnsemble.from_lightgbm(lgb.train(QUIET | goal, lgb.Dataset(X, y), 5))
     small, used = ensemble.compact()
     assert small.n_features == len(used) < X.shape[1]
-    whole = ensemble.margins(X)
-    np.testing.assert_array_equal(small.margins(X[:, used]), whole)
+    np.testing.assert_array_equal(small.margins(X[:, used]), ensemble.margins(X))
+    visited = ensemble.visited(X)
+    np.testing.assert_array_equal(small.visited(X[:, used]), visited[:, used])
+    np.testing.assert_array_equal(np.flatnonzero(visited.any(axis=0)), used)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +114,8 @@ def test_rounded_thresholds_are_the_same_test(threshold, x):
 
 
 @settings(deadline=None)  # the first walk compiles a function
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_every_evaluation_is_that_of_a_walk(seed, mixed):
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
+def test_every_evaluation_is_that_of_a_walk(seed, mixed, n):
     trees, x = random_trees(seed, mixed=mixed)
     visited = trees.visited(x)
     walks = [paths(trees, row) for row in x]
@@ -140,21 +126,11 @@ def test_every_evaluation_is_that_of_a_walk(seed, mixed):
     assert leaf.T.tolist() == [[nodes[-1] for nodes in walk] for walk in walks]
     np.testing.assert_array_equal(first < trees.n_trees, visited)
     assert trees.splits_passed(x).tolist() == [sum(map(len, w)) - trees.n_trees for w in walks]
+    x = np.resize(x, (n, trees.n_features))  # rows go down together, some hundreds at a time
+    visited = trees.visited(x)
     margins, again = trees.run(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
     np.testing.assert_array_equal(again, visited)
-
-
-def test_lightgbm_paths_survive_compacting(digits):
-    X, y = digits
-    goal = {"objective": "multiclass", "num_class": 10}
-    ensemble = TreeEnsemble.from_lightgbm(lgb.train(QUIET | goal, lgb.Dataset(X, y), 5))
-    small, used = ensemble.compact()
-    whole = ensemble.visited(X)
-    np.testing.assert_array_equal(small.visited(X[:, used]), whole[:, used])
-    np.testing.assert_array_equal(np.flatnonzero(whole.any(axis=0)), used)
-    for row, mask in zip(X[::200], whole[::200], strict=True):
-        assert set(np.flatnonzero(mask).tolist()) == columns_of(ensemble, row)
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,13 +149,7 @@ def test_leaves_of_a_byte_are_near_and_come_back(seed, mixed):
     again = rounded.with_byte_leaves()
     np.testing.assert_array_equal(again.value[leaf], after)
     assert after.dtype == np.float32
-
-
-@pytest.mark.parametrize("odd", [np.nan, np.inf, 1 / 3 + 100])
-def test_leaves_that_are_not_of_a_byte(odd):
-    assert byte_leaves(np.array([1.0, 0.5, odd], np.float32)) is None
-
-
-def test_leaves_of_nothing_but_zeros_are_of_a_byte():
+    for odd in (np.nan, np.inf, 1 / 3 + 100):
+        assert byte_leaves(np.array([1.0, 0.5, odd], np.float32)) is None
     number, step = byte_leaves(np.zeros(3, np.float32))
     assert (number.tolist(), step) == ([0, 0, 0], 1)
