@@ -143,10 +143,8 @@ def catboost_trees(model: Any) -> Boosted:
     trees = []
     for tree in document.get("oblivious_trees", document.get("trees")):
         if "splits" in tree:
-            flat = _oblivious(tree["splits"] or [], tree["leaf_values"], len(base))
-        else:
-            flat = _nested(tree, len(base))
-        feature, border, left, right, value = flat
+            tree = _nested(tree["splits"] or [], tree["leaf_values"], len(base))
+        feature, border, left, right, value = _flat(tree, len(base))
         known = [LEAF if f < 0 else columns[f] for f in feature]
         trees.append(
             Nodes(
@@ -164,59 +162,43 @@ def catboost_trees(model: Any) -> Boosted:
     return Boosted(trees, output, base.astype(np.float32), model.n_features_in_, link)
 
 
-_Lists = tuple[list[int], list[float], list[int], list[int], list[Any]]
-"""Features, borders, left and right children, values of a tree's nodes."""
-
-
 def _split(split: dict[str, Any]) -> tuple[int, float]:
     if split.get("split_type", "FloatFeature") != "FloatFeature":
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     return int(split["float_feature_index"]), float(split["border"])
 
 
-def _oblivious(splits: Sequence[dict[str, Any]], leaves: Sequence[float], width: int) -> _Lists:
-    """A tree that has one split on each level; bit i of a leaf's place is the i-th split's."""
-    tests = [_split(split) for split in splits]
-    lists: _Lists = ([], [], [], [], [])
-    feature, border, left, right, value = lists
-    places = [0]  # of the leaves under each node of a level, as far as its splits fix them
-    for depth, (column, bound) in enumerate(tests):
-        first = len(feature) + len(places)
-        for i in range(len(places)):
-            feature.append(column)
-            border.append(bound)
-            left.append(first + 2 * i)
-            right.append(first + 2 * i + 1)
-            value.append([0.0] * width)
-        places = [place + (bit << depth) for place in places for bit in (0, 1)]
-    for place in places:
-        feature.append(LEAF)
-        border.append(0.0)
-        left.append(LEAF)
-        right.append(LEAF)
-        value.append(leaves[place * width : (place + 1) * width])
-    return lists
+def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
+    """A tree that has one split on each level, as nodes with their children inside.
+
+    Bit i of a leaf's place is the i-th split's.
+    """
+
+    def node(depth: int, place: int) -> dict[str, Any]:
+        if depth == len(splits):
+            return {"value": leaves[place * width : (place + 1) * width]}
+        left, right = (node(depth + 1, place + (bit << depth)) for bit in (0, 1))
+        return {"split": splits[depth], "left": left, "right": right}
+
+    return node(0, 0)
 
 
-def _nested(root: dict[str, Any], width: int) -> _Lists:
-    """A tree of nodes with their children inside."""
-    lists: _Lists = ([], [], [], [], [])
-    feature, border, left, right, value = lists
-    waiting: list[tuple[dict[str, Any], list[int] | None, int]] = [(root, None, 0)]
-    while waiting:
-        node, side, parent = waiting.pop()
-        if side is not None:
-            side[parent] = len(feature)
-        here = len(feature)
-        column, bound = (LEAF, 0.0) if "value" in node else _split(node["split"])
-        feature.append(column)
-        border.append(bound)
-        left.append(LEAF)
-        right.append(LEAF)
-        value.append(np.atleast_1d(node.get("value", [0.0] * width)))
-        if "value" not in node:
-            waiting += [(node["right"], right, here), (node["left"], left, here)]
-    return lists
+def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
+    """Features, borders, left and right children, values of such nodes, parents first."""
+    nodes: list[tuple[Any, ...]] = []
+
+    def add(node: dict[str, Any]) -> int:
+        here = len(nodes)
+        nodes.append(())
+        if "value" in node:
+            nodes[here] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
+        else:
+            sides = add(node["left"]), add(node["right"])
+            nodes[here] = (*_split(node["split"]), *sides, np.zeros(width))
+        return here
+
+    add(root)
+    return tuple(map(list, zip(*nodes, strict=True)))
 
 
 def _in_order(

@@ -13,7 +13,8 @@ Standard library and numpy alone: a device uses this.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.cloud_rules import check_cloud
@@ -37,6 +38,8 @@ __all__ = [
     "read_stage_graph",
 ]
 
+Checked = TypeVar("Checked")
+
 MOST_STAGE_BYTES: Final = 32 << 20
 MOST_PARTS: Final = 4096
 _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
@@ -52,30 +55,17 @@ def check_stage_graph(
     stage was given, as the manifest says.
     """
     if given:
-        model = read_model(content, file, most_bytes=MOST_STAGE_BYTES, most_parts=MOST_GIVEN_PARTS)
-        try:
-            _check_model(model)
-            check_given(model, _GIVEN_RULES, n_inputs, n_outputs)
-        except Malformed as error:
-            raise BundleError(f"{file} is refused: {error}") from None
-        return
-    read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
+        bounds = {"most_bytes": MOST_STAGE_BYTES, "most_parts": MOST_GIVEN_PARTS}
+        _checked(content, file, lambda m: check_given(m, _GIVEN_RULES, n_inputs, n_outputs), bounds)
+    else:
+        read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
 
 
 def read_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int) -> StageGraph:
     """Read a stage's graph as :func:`check_stage_graph` does, and keep what was read."""
-    model = read_model(
-        content,
-        file,
-        most_bytes=MOST_STAGE_BYTES,
-        most_parts=MOST_PARTS,
-        most_texts=MOST_TREE_NODES,
-    )
-    try:
-        _check_model(model)
-        return check_stage(model, n_inputs, n_outputs)
-    except Malformed as error:
-        raise BundleError(f"{file} is refused: {error}") from None
+    bounds = {"most_bytes": MOST_STAGE_BYTES, "most_parts": MOST_PARTS}
+    bounds["most_texts"] = MOST_TREE_NODES
+    return _checked(content, file, lambda model: check_stage(model, n_inputs, n_outputs), bounds)
 
 
 def check_cloud_graph(content: bytes, *, file: str) -> None:
@@ -86,10 +76,16 @@ def check_cloud_graph(content: bytes, *, file: str) -> None:
     a size that only a run will know. Sizes are followed from node to node as far as they can be
     known beforehand; a worker's own limit of memory is the second line.
     """
-    model = read_model(content, file)
+    _checked(content, file, check_cloud, {})
+
+
+def _checked(
+    content: bytes, file: str, check: Callable[[Model], Checked], bounds: dict[str, int]
+) -> Checked:
+    model = read_model(content, file, **bounds)
     try:
         _check_model(model)
-        check_cloud(model)
+        return check(model)
     except Malformed as error:
         raise BundleError(f"{file} is refused: {error}") from None
 

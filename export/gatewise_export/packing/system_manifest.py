@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ def manifest_of_system(
     """Make the manifest of a system from its files."""
     names, costs = system.feature_names_, system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
-    points = system.operating_points_
+    points, frontier = system.operating_points_, system.frontier_
     specs = tuple(
         StageSpec(
             file=stage_file(i, stage),
@@ -99,36 +99,18 @@ def manifest_of_system(
         every_stage=specs,
         chains=tuple(tuple(c) for c in chains),
         cloud=cloud_spec,
-        operating_points=tuple(
-            OperatingPointSpec(
-                # without a cloud the last stage's answer stands, whatever its score
-                thresholds=p.thresholds if f0 else (*p.thresholds[:-1], ALWAYS_STOP),
-                expected_cost=p.cost,
-                accuracy=p.accuracy,
-                offload_rate=p.offload_rate,
-                guarantee=None if p.guarantee is None else dict(p.guarantee),
-                accuracy_error=p.accuracy_error,
-                agreement=p.agreement if f0 else None,
-                chain=p.chain,
-                **_class_figures(p),
-                interval=p.interval,
-                measured=p.measured,
-                validation_groups=p.validation_groups,
-                bytes=p.bytes or None,
-            )
-            for p in points
-        ),
+        operating_points=tuple(_point(p, cloud=f0 is not None) for p in points),
         active=points.index(system.operating_point_),
         files={
             n: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
             for n, content in files.items()
         },
-        reference_accuracy=system.frontier_.reference_accuracy,
         encoder=encoder,
         signal=signal,
-        reference_weighted_accuracy=system.frontier_.reference_weighted_accuracy,
-        reference_recall=_rounded(system.frontier_.reference_recall),
-        class_rows=system.frontier_.class_rows or None,
+        reference_accuracy=frontier.reference_accuracy,
+        reference_weighted_accuracy=frontier.reference_weighted_accuracy,
+        reference_recall=_rounded(frontier.reference_recall),
+        class_rows=frontier.class_rows or None,
         packed_as=system.packed_as if points[0].bytes else None,
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
@@ -140,13 +122,18 @@ def stage_file(number: int, stage: Stage) -> str:
     return f"stage_{number}.npz" if stage.acquisition == "node" else f"stage_{number}.onnx"
 
 
-def _class_figures(point: OperatingPoint) -> dict[str, Any]:
-    """Figures of a point beyond accuracy; by class only where the manifest stays small."""
-    found = {name: getattr(point, name) for name in ("weighted_accuracy", "gate_range")}
+def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPointSpec:
+    """Entry of a point; figures by class only where the manifest stays small."""
+    names = {f.name for f in fields(OperatingPointSpec)} - {"expected_cost"}
+    found = {name: getattr(point, name) for name in names}
     for name in ("balanced_accuracy", "log_loss", "brier_score"):
-        value = getattr(point, name)
-        found[name] = None if value is None else round(value, 6)
-    return found | {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
+        found[name] = None if found[name] is None else round(found[name], 6)
+    found |= {name: _rounded(found[name]) for name in ("recall", "precision")}
+    if not cloud:  # the last stage's answer stands, whatever its score
+        found |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
+    if point.guarantee is not None:
+        found["guarantee"] = dict(point.guarantee)
+    return OperatingPointSpec(expected_cost=point.cost, **found | {"bytes": point.bytes or None})
 
 
 def _rounded(shares: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:

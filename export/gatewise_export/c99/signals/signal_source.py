@@ -32,15 +32,12 @@ FRAMES = 768
 
 @dataclass(frozen=True, eq=False)
 class SignalText:
-    """The two files of a graph, the features in them, their sizes in bytes."""
+    """The two files of a graph, the features in them, and their sizes (of `SignalSource`)."""
 
     header: str
     code: str
-    n_steps: int
     features: NDArray[np.int64]
-    table_bytes: int
-    struct_bytes: int
-    stack_bytes: int
+    sizes: dict[str, int]
 
 
 def write_signal_text(
@@ -100,11 +97,13 @@ def write_signal_text(
     return SignalText(
         header=filled("signals.h", **fill),
         code=f"{top}{made}{functions}{bottom}",
-        n_steps=len(steps),
         features=np.concatenate([np.arange(first, end) for first, end in spans]),
-        table_bytes=made.nbytes,
-        struct_bytes=4 * words + 4,
-        stack_bytes=FRAMES,
+        sizes={
+            "n_steps": len(steps),
+            "table_bytes": made.nbytes,
+            "struct_bytes": 4 * words + 4,
+            "stack_bytes": FRAMES,
+        },
     )
 
 

@@ -101,11 +101,8 @@ def signal_files(
         files=tuple(files),
         shape=tuple(shape),
         dtype=np.dtype(dtype).name,
-        n_steps=text.n_steps,
         n_features=len(text.features),
-        table_bytes=text.table_bytes,
-        struct_bytes=text.struct_bytes,
-        stack_bytes=text.stack_bytes,
+        **text.sizes,
         sample_windows=len(windows),
     )
     return source, files
