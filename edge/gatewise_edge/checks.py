@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from gatewise.errors import InputError
@@ -51,6 +52,11 @@ def check_text(what: str, value: object, shortest: int, longest: int) -> str:
 
 def check_level(what: str, value: str) -> str:
     """Return a topic level of 1 to 64 bytes without ``/ + #`` and controls, or raise WireError."""
+    return _level(what, value) if type(value) is str else check_text(what, value, 1, MAX_NAME)
+
+
+@lru_cache(maxsize=4096)  # names come again in each message; a refused one is not kept
+def _level(what: str, value: str) -> str:
     check_text(what, value, 1, MAX_NAME)
     if _NO_LEVEL.search(value):
         raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")

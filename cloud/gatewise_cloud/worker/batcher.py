@@ -41,7 +41,7 @@ RequestKey = tuple[str, bytes, bytes]
 """Identity of a request: device, id, and the digest of its payload."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)  # frozen, it would take three times as long to make
 class Ticket:
     """A request in the worker.
 
@@ -78,7 +78,7 @@ class Verdict(Enum):
     """The same request is queued or running."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests of one model that run together."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from gatewise_edge.link.mqtt import Endpoint, make_client
 _LOG = logging.getLogger("gatewise_cloud")
 _CONNECT_SECONDS = 5.0
 _ACK_SECONDS = 2.0
+_POLL_SECONDS = 0.005
 
 Receive = Callable[[str, bytes, bool], None]
 """Called with topic, payload and whether the broker had retained it, on paho's thread.
@@ -54,14 +56,12 @@ class MqttSession:
         self._granted = False  # for the connection that stands
         self._unsubscribed = False
         self._refusal: str | None = None
-        self._unacked = 0
         self._connects = 0
         self._client = make_client(endpoint, client_id, max_inflight=max_unacked)
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_unsubscribe = self._on_unsubscribe
         self._client.on_message = self._on_message
-        self._client.on_publish = self._on_publish
 
     @property
     def connected(self) -> bool:
@@ -131,16 +131,8 @@ class MqttSession:
         Dropped, and counted, when there is no connection (what is sent later is stale) or when too
         much is unacknowledged.
         """
-        # Asked first, since paho would keep the message and send it on reconnecting.
-        if self._client.is_connected():
-            with self._changed:
-                self._unacked += 1
-            if self._client.publish(topic, payload, qos=1).rc != paho.MQTT_ERR_QUEUE_SIZE:
-                # Else it would wait until paho's thread has been to select().
-                self._client.loop_write()
-                return
-            self._on_publish()
-        self._counters.add("unsent")
+        if self._client.send(topic, payload) is None:
+            self._counters.add("unsent")
 
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker has confirmed it."""
@@ -151,9 +143,9 @@ class MqttSession:
 
     def close(self) -> None:
         """Wait until the broker has what was published, then disconnect."""
-        with self._changed:
-            if self._client.is_connected():
-                self._changed.wait_for(lambda: self._unacked <= 0, _ACK_SECONDS)
+        until = time.monotonic() + _ACK_SECONDS
+        while self.connected and self._client.unacked and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
         close_client(self._client)
 
     # -- callbacks, on paho's thread -------------------------------------------------------
@@ -162,10 +154,7 @@ class MqttSession:
         self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         self._reader = threading.current_thread()
-        # paho would send again what the last connection left: nobody waits for it any more.
-        client.drop_out_messages()
         with self._changed:
-            self._unacked = 0
             self._granted = False
             if reason.is_failure:
                 self._refusal = str(reason)
@@ -196,11 +185,6 @@ class MqttSession:
         with self._changed:
             self._unsubscribed = True
             self._granted = False
-            self._changed.notify_all()
-
-    def _on_publish(self, *_: Any) -> None:
-        with self._changed:
-            self._unacked -= 1
             self._changed.notify_all()
 
     def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:

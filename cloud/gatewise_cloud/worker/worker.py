@@ -9,6 +9,7 @@ flight to a worker that is killed are lost; the device sends them again.
 
 from __future__ import annotations
 
+import gc
 import logging
 import secrets
 import threading
@@ -261,6 +262,9 @@ class Worker:
         try:
             with until_interrupted():
                 self.start()
+                # What is loaded stays: a collection that goes through it takes milliseconds.
+                gc.collect()
+                gc.freeze()
                 if ready is not None:
                     ready(self)
                 while not self._stopping.wait(_HEALTH_SECONDS):

@@ -12,6 +12,8 @@ import random
 import socket
 import ssl
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -26,6 +28,10 @@ _LOG = logging.getLogger(__name__)
 _USER_TIMEOUT_MS: Final = 3000
 _LONGEST_BACKOFF: Final = 60
 _READ_BYTES: Final = 65536
+#: Bytes of a packet's head at most: its type, and four of length.
+_LONGEST_HEAD: Final = 5
+_PUBLISH_QOS1: Final = 0x32
+_PUBACK: Final = 0x40
 
 
 class Endpoint:
@@ -120,16 +126,22 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
 
 
 class BrokerClient(paho.Client):
-    """A client that reads what has come in at once, writes from any thread, and outlives damage.
+    """A client that handles all that has come in, writes at once on any thread, outlives damage.
 
-    paho reads a packet's head byte by byte, has its network thread woken to write what another
-    thread publishes, and ends that thread at a packet that it cannot read: then a process lives
-    and hears nothing. Here such a packet ends the connection, and paho connects again.
+    paho reads a packet's head byte by byte, has its network thread woken to write what any thread
+    publishes, and ends that thread at a packet that it cannot read: then a process lives and hears
+    nothing. Here such a packet ends the connection, and paho connects again.
+
+    Ids of messages of :meth:`send` are `unacked` until the broker has them: then `on_ack` gets
+    them, on the network thread.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._came = memoryview(b"")
+        self.on_ack: Callable[[int], None] = lambda mid: None
+        self.unacked: set[int] = set()
+        self._chunk = memoryview(bytearray(_READ_BYTES))
+        self._came = bytearray()
         self._writing = threading.RLock()
 
     @property
@@ -137,30 +149,86 @@ class BrokerClient(paho.Client):
         """Whether bytes were received and not handled yet."""
         return bool(self._came)
 
-    def forget_received(self) -> None:
+    def forget(self) -> None:
         """Drop what the last connection left."""
-        self._came = memoryview(b"")
+        self._came.clear()
+        self.unacked.clear()
+
+    def send(self, topic: str, payload: bytes) -> int | None:
+        """Publish at QoS 1, on this connection or not at all; return its id, None if not taken."""
+        if not self.is_connected() or len(self.unacked) >= self._max_inflight_messages:
+            return None
+        mid = self._mid_generate()
+        name = topic.encode()
+        packet = bytearray((_PUBLISH_QOS1,))
+        self._pack_remaining_length(packet, len(name) + len(payload) + 4)
+        packet += len(name).to_bytes(2) + name + mid.to_bytes(2) + payload
+        self.unacked.add(mid)
+        self._packet_queue(_PUBLISH_QOS1, packet, mid, 1)
+        return mid
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Handle all packets that have come in."""
-        code = super().loop_read(max_packets)
-        while self._came and code == MQTTErrorCode.MQTT_ERR_SUCCESS:
-            code = super().loop_read(max_packets)
-        return code
+        """Receive what there is, and handle all packets that are whole."""
+        sock: Any = self._sock
+        try:
+            size = 0 if sock is None else sock.recv_into(self._chunk)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return MQTTErrorCode.MQTT_ERR_SUCCESS
+        except OSError:
+            size = 0
+        code = MQTTErrorCode.MQTT_ERR_SUCCESS if size else MQTTErrorCode.MQTT_ERR_CONN_LOST
+        self._came += self._chunk[:size]
+        self._last_bytes_received = time.monotonic()
+        while not code and self._next_packet():
+            code = self._packet_handle()
+        return self._loop_rc_handle(code) if code else code
+
+    def _next_packet(self) -> bool:
+        """Take the next packet out of what was received; False if it is not whole."""
+        came, size, at = self._came, 0, 1
+        while at < len(came):
+            size |= (came[at] & 0x7F) << 7 * (at - 1)
+            at += 1
+            if came[at - 1] < 0x80 or at == _LONGEST_HEAD:
+                break
+        else:
+            return False
+        if len(came) < at + size:
+            return False
+        packet: Any = {"command": came[0], "packet": came[at : at + size], "pos": 0}
+        self._in_packet = packet | {"remaining_length": size}
+        del came[: at + size]
+        return True
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what is queued; on any thread."""
         with self._writing:
             return super().loop_write()
 
-    def _sock_recv(self, bufsize: int) -> Any:
-        if not self._came:
-            self._came = memoryview(super()._sock_recv(_READ_BYTES))
-        part, self._came = self._came[:bufsize], self._came[bufsize:]
-        return part
+    def _packet_queue(
+        self, command: int, packet: Any, mid: int, qos: int, info: Any = None
+    ) -> MQTTErrorCode:
+        sent = 0
+        with self._writing:
+            # Of other packets paho has to do more after the write.
+            if qos == 1 and not self._out_packet:
+                try:
+                    sent = self._sock_send(packet)
+                    self._last_msg_out = time.monotonic()
+                except (OSError, ValueError):
+                    _LOG.debug("a packet waits for the network thread")
+                if sent == len(packet):
+                    return MQTTErrorCode.MQTT_ERR_SUCCESS
+            return super()._packet_queue(command, packet[sent:], mid, qos, info)
 
     def _packet_handle(self) -> MQTTErrorCode:
         try:
+            if self._in_packet["command"] == _PUBACK:
+                mid = int.from_bytes(self._in_packet["packet"][:2])
+                if mid in self.unacked:
+                    self.unacked.discard(mid)
+                    self.on_ack(mid)
+                    return MQTTErrorCode.MQTT_ERR_SUCCESS
             return super()._packet_handle()
         except Exception:
             _LOG.exception("a packet from the broker cannot be handled: connecting again")
@@ -194,7 +262,7 @@ def spread_backoff(client: paho.Client) -> None:
 
 
 def _tune_socket(client: Any, userdata: Any, sock: Any) -> None:
-    client.forget_received()
+    client.forget()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # A dead peer is noticed after this, not after the keepalive's one and a half periods.

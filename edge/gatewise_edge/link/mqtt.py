@@ -115,7 +115,7 @@ class MqttLink:
         self._client.on_subscribe = self._on_subscribe
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
-        self._client.on_publish = self._on_publish
+        self._client.on_ack = self._on_ack
 
     @property
     def ready(self) -> bool:
@@ -228,7 +228,7 @@ class MqttLink:
 
     def send(self, payload: bytes) -> bool:
         """Publish a request's `payload`, if the link is ready. See :meth:`.Link.send`."""
-        return self.publish(self._topic, payload)
+        return self._ready and self._client.send(self._topic, payload) is not None
 
     def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
         """Publish `parts` to `worker`, a few at a time. See :meth:`.PartLink.send_parts`."""
@@ -240,11 +240,11 @@ class MqttLink:
         while self._transfers and len(self._unacked_parts) < _PARTS_AHEAD:
             topic, parts = self._transfers[0]
             payload = next(parts, None)
-            sent = None if payload is None else self._client.publish(topic, payload, qos=1)
-            if sent is None or sent.rc != paho.MQTT_ERR_SUCCESS:
+            mid = None if payload is None else self._client.send(topic, payload)
+            if mid is None:
                 self._transfers.popleft()
             else:
-                self._unacked_parts.add(sent.mid)
+                self._unacked_parts.add(mid)
 
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
@@ -352,7 +352,7 @@ class MqttLink:
                 except Exception:
                     _LOG.exception("a message on %s could not be handled", message.topic)
 
-    def _on_publish(self, client: paho.Client, userdata: Any, mid: int, *_: Any) -> None:
+    def _on_ack(self, mid: int) -> None:
         if mid in self._unacked_parts:
             self._unacked_parts.discard(mid)
             self._send_next()

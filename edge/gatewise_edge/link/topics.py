@@ -20,6 +20,7 @@ Each function raises WireError for a name that cannot be a topic level.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from gatewise_edge.checks import check_device, check_level, check_model, check_worker
@@ -39,6 +40,7 @@ def request_topic(device: str) -> str:
     return f"{_ROOT}/{check_device(device)}/req"
 
 
+@lru_cache(maxsize=4096)
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
@@ -99,6 +101,7 @@ def shared(pool: str, topic_filter: str = REQUESTS) -> str:
     return f"$share/{check_level('pool', pool)}/{topic_filter}"
 
 
+@lru_cache(maxsize=4096)
 def device_of(topic: str) -> str:
     """Device id in a topic of the form ``gw/v1/<device>/<what>``, or ``.../json``.
 

@@ -114,17 +114,17 @@ class Messages:
         if error is None and rows > 1:
             if rows not in self._shared:
                 self._shared[rows] = _example(self._plan, exits=False, rows=rows)[1]
-            object.__setattr__(self._shared[rows], "id", id)
+            self._shared[rows].id = id
             return self._shared[rows]
         if error is None:
             # Its other fields were checked when it was made.
-            object.__setattr__(self._response, "id", id)
+            self._response.id = id
             return self._response
         return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
 
     def acceptance(self, id: bytes) -> Response:  # noqa: A002
         """Make a worker's acceptance of a request in parts; one object for all."""
-        object.__setattr__(self._acceptance, "id", id)
+        self._acceptance.id = id
         return self._acceptance
 
 

@@ -44,7 +44,7 @@ class DeviceSide(Protocol):
         """Take the worker's acceptance of a request in parts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
     """A ticket with the device's side of its request.
 

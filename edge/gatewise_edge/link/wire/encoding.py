@@ -287,8 +287,8 @@ class Entries:
                 "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
             )
         for key, value in entries.items():
-            inner = value.value if isinstance(value, _Tagged) else value
-            if isinstance(inner, list | tuple | dict | _Tagged):
+            inner = value.value if type(value) is _Tagged else value
+            if type(inner) in _NESTED:
                 raise WireError("type", f"{str(key)[:20]!r} is nested: nothing may be", id=self.id)
 
     def has(self, key: str) -> bool:
@@ -342,7 +342,7 @@ class Entries:
         if len(octets) != size:
             raise WireError("shape", f"{key!r} has {len(octets)} bytes, not those of {shape}")
         values: NDArray[Any] = np.frombuffer(octets, dtype).reshape(shape)
-        return values.astype(dtype.newbyteorder("="), copy=False)
+        return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 
 def _inflated(key: str, content: bytes, size: int) -> bytes:
@@ -361,10 +361,13 @@ def _inflated(key: str, content: bytes, size: int) -> bytes:
     return values
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Tagged:
     tag: int
     value: Any
+
+
+_NESTED: Final = frozenset({list, tuple, dict, _Tagged})
 
 
 class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
