@@ -14,6 +14,7 @@ from gatewise_sim.experiment.demo import training_settings
 from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.output import DEMO
 from tests.sim.command import GATEWISE
+from tests.sim.report.test_schema import check as check_schema
 from tests.support.demo_report import check_report
 from tests.support.processes import run_here
 
@@ -23,6 +24,7 @@ from tests.support.processes import run_here
 def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
     report = json.loads(quick_demo.printed)
     check_report(report)
+    check_schema(report)
     assert report["instances"] == 90
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:

@@ -34,10 +34,6 @@ def test_a_report_comes_back_from_its_csv_files():
     assert classes[5]["accuracy"] == ""
 
 
-def test_rows_of_different_columns_share_one_header():
-    assert to_csv([{"a": 1}, {"b": 'x,"y'}]) == 'a,b\n1,\n,"x,""y"\n'
-
-
 @pytest.mark.parametrize(
     ("label", "written"),
     [

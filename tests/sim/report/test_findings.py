@@ -9,7 +9,6 @@ import pytest
 
 from gatewise.formats import millis, percent
 from gatewise_sim.report.findings import answer, caveats, key_figures
-from gatewise_sim.report.policy_result import AnswerCounts
 from tests.sim.report.reports import live, made_up
 
 
@@ -73,13 +72,6 @@ def test_a_loss_is_called_a_loss():
 )
 def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     assert part in sentence(with_accuracy(made_up(), accuracy))
-
-
-def test_no_answer_at_all():
-    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
-    report = with_system(made_up(), answers=lost, latency_ms={})
-    assert sentence(report) == "No instance was answered."
-    assert caveats(report)[0].startswith("Gatewise: 1,000 of 1,000 instances got no answer")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.report.output import DEMO, SIMULATION, write_text
+from gatewise_sim.report.output import DEMO, SIMULATION
 
 
 @pytest.fixture
@@ -100,12 +100,3 @@ def test_a_file_in_the_way_is_named(tmp_path):
     for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
         with pytest.raises(InputError, match=r"out is a file, not a folder"):
             DEMO.check(out)
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path):
-    path = tmp_path / "report.html"
-    path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "new \ud800")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -186,8 +186,3 @@ def test_many_classes(number):
 @pytest.mark.parametrize("report", [made_up(accuracy=None), made_up(keys=("system",), faults=())])
 def test_plots_of_what_is_hardly_known(report):
     assert drawings(render(report))
-
-
-@pytest.mark.slow
-def test_the_same_report_gives_the_same_page(page):
-    assert render(made_up(money=30.0)) == page

@@ -30,8 +30,3 @@ def test_it_takes_reports_and_needs_their_keys(report):
     for key, wrong in (("instances", "1000"), ("legs", {}), ("kind", "gatewise-sweep")):
         with pytest.raises(fastjsonschema.JsonSchemaException, match=key):
             check(document | {key: wrong})
-
-
-@pytest.mark.slow
-def test_it_takes_a_real_demos_report(quick_demo):
-    check(json.loads((quick_demo.folder / "report.json").read_text()))

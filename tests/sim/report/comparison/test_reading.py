@@ -16,7 +16,9 @@ def write(tmp_path):
     def to(name: str, document) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        if isinstance(document, dict | list):
+            document = json.dumps(document)
+        path.write_bytes(document.encode() if isinstance(document, str) else document)
         return path
 
     return to
@@ -95,16 +97,11 @@ def test_a_sweep_that_is_none(write, points, said):
         ("[" * 100_000, ": not JSON, or damaged ("),  # each Python says it in its own words
         ('{"a": ' + "9" * 5000 + "}", ": not JSON, or damaged (Exceeds the limit"),
         ("\x00\x01", ": not JSON, or damaged"),
+        (b"\xff\xfe\xff", ": not JSON, or damaged"),
     ],
 )
 def test_what_is_no_report(write, text, said):
     assert refused(write("x.json", text)).startswith(said)
-
-
-def test_bytes_that_are_no_text(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_bytes(b"\xff\xfe\xff")
-    assert ": not JSON, or damaged" in refused(path)
 
 
 def test_what_is_not_there(tmp_path):
@@ -126,26 +123,11 @@ def test_a_huge_file_is_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"legs": None}, "legs"),
-        ({"legs": []}, "legs: no policy 'system'"),
         ({"legs": [{"key": "system"}]}, "legs[0].name: is missing"),
         ({"transport": {"kind": 5}}, "transport.kind"),
-        ({"settings": 3}, "settings"),
+        ({"legs": [simulation()["legs"][0] | {"instances": 0}]}, "instances is 0"),
+        ({"confidence_level": 10**400}, "confidence_level: is not a finite number"),
     ],
 )
 def test_a_wrong_field_is_named(write, change, named):
     assert refused(write("x.json", simulation() | change)).startswith(f": {named}")
-
-
-def test_without_an_instance_there_is_nothing_to_compare(write):
-    document = simulation()
-    document["legs"][0]["instances"] = 0
-    assert refused(write("x.json", document)).startswith(": instances is 0")
-
-
-@pytest.mark.parametrize("number", ["1e999", "9" * 400])
-def test_a_number_beyond_all_bounds_is_no_figure(write, number):
-    document = simulation()
-    document["legs"][0]["utilisation"] = 12345.0
-    text = json.dumps(document).replace("12345.0", number)
-    assert refused(write("x.json", text)) == ": legs[0].utilisation: is not a finite number"

@@ -45,13 +45,6 @@ def test_a_demo_beside_simulations_of_its_bundle(runs):
     names = {s["name"] for s in found["settings"]}
     assert {"kind", "engine", "link"} <= names
     assert "<svg" in comparison_page(found)
-
-
-def test_the_command_on_real_reports(runs, tmp_path):
-    sweep = runs[1] / "sweep.json"
-    done = run_here("report", sweep, "--html", tmp_path / "x.html")
+    done = run_here("report", runs[0], runs[1] / "sweep.json", "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "link=wifi" in done.stdout
-    assert "95 % of the offloaded within" in done.stdout
-    as_json = run_here("report", runs[0], sweep, "--json")
-    assert len(json.loads(as_json.stdout)["runs"]) == 3
+    assert json.loads(done.stdout) == json.loads(json.dumps(found))
