@@ -77,12 +77,9 @@ def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
         assert "DejaVu" not in ET.tostring(svg, "unicode")
 
 
-def test_every_policy_is_in_plots_and_tables(page):
+def test_policies_and_an_outage_are_named(page):
     for policy in made_up().policies:
         assert page.count(policy.name) >= 8
-
-
-def test_an_outage_is_shaded_and_named(page):
     assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
 
 
@@ -164,22 +161,14 @@ def test_a_run_without_an_answer_has_a_page():
 
 
 @pytest.mark.usefixtures("without_plots")
-@pytest.mark.parametrize("number", [26, 60])
-def test_many_classes(number):
-    classes = [
-        ClassResult(
-            class_index=k, label=chr(65 + k), instances=5.0, offload_rate=k / number, accuracy=0.9,
-            edge_accuracy=0.8,
-        )
-        for k in range(number)
-    ]  # fmt: skip
-    none = replace(
-        classes[0], label="none", instances=0.0, offload_rate=None, accuracy=None,
-        edge_accuracy=None,
-    )  # fmt: skip
-    found = render(made_up(classes=(*classes, none)))
-    assert f"the {min(number, 40)} of {number + 1} that are offloaded most" in text(found)
-    assert "none" in text(found)
+def test_of_many_classes_those_offloaded_most_are_drawn():
+    some = ClassResult(
+        class_index=0, label="A", instances=5.0, offload_rate=0.5, accuracy=0.9, edge_accuracy=0.8
+    )
+    none = replace(some, label="none", instances=0.0, offload_rate=None, accuracy=None)
+    found = text(render(made_up(classes=(*[some] * 60, none))))
+    assert "the 40 of 61 that are offloaded most" in found
+    assert "none" in found
 
 
 @pytest.mark.slow  # plots

@@ -39,12 +39,6 @@ class Clock:
         return self.now
 
 
-def test_quiet_is_quiet(capsys):
-    with shown_progress(quiet=True) as listener:
-        run(listener)
-    assert capsys.readouterr() == ("", "")
-
-
 def test_without_a_terminal_there_are_lines_on_standard_error_alone(capsys):
     with shown_progress() as listener:
         run(listener)

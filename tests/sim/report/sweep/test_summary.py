@@ -77,16 +77,13 @@ def test_failures_are_said_and_have_no_figures():
     assert found["answer"].endswith("1 of 2 settings failed.")
     assert (found["points"][0]["error"], found["points"][0]["figures"]) == ("it broke", {})
     assert [at for at, _ in sorted_points(found)] == [1, 0]
+    empty = simulation()
+    empty["legs"][0]["instances"] = 0
+    failed = document([empty, simulation()])["points"][0]
+    assert failed["error"] == "instances is 0; there is nothing to compare"
     none = document(["a", "b"])
     assert (none["cheapest"], none["cost"], none["dataset"]) == (None, "cost", None)
     assert none["answer"] == "None of 2 settings could be simulated."
-
-
-def test_a_run_without_an_instance_is_a_failure():
-    empty = simulation()
-    empty["legs"][0]["instances"] = 0
-    found = document([empty, simulation()])
-    assert found["points"][0]["error"] == "instances is 0; there is nothing to compare"
 
 
 def test_without_labels_cost_decides():
