@@ -76,10 +76,11 @@ def _small_fits() -> Iterator[None]:
         "adapt-lin": forest | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
         "confidence": forest | {"low_cost_model": "linear", "n_subsets": 3},
     }
+    make = methods.make
     with pytest.MonkeyPatch.context() as patch:
-        for name, settings in small.items():
-            kind, given = methods._METHODS[name]
-            patch.setitem(methods._METHODS, name, (kind, given | settings))
+        patch.setattr(
+            methods, "make", lambda name, **how: make(name, **(small.get(name, {}) | how))
+        )
         yield
 
 

@@ -26,15 +26,17 @@ SMALL: dict[str, dict[str, Any]] = {
     "adapt-lin": FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
     "confidence": FOREST | {"low_cost_model": "linear", "n_subsets": 3},
     "cegb": {"penalties": (0.001,), "n_rounds": 15},
+    "greedy-miser": {"penalties": (0.02,), "n_rounds": 20},
 }
 
 
 @contextmanager
 def _small_fits() -> Iterator[None]:
+    make = methods.make
     with pytest.MonkeyPatch.context() as patch:
-        for name, settings in SMALL.items():
-            kind, given = methods._METHODS[name]
-            patch.setitem(methods._METHODS, name, (kind, given | settings))
+        patch.setattr(
+            methods, "make", lambda name, **how: make(name, **(SMALL.get(name, {}) | how))
+        )
         yield
 
 

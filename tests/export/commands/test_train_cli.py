@@ -13,7 +13,6 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.packing.verification import graph_outcome
-from gatewise_training import methods
 from tests.support.bundle_files import contents
 from tests.support.wine_table import COSTS, put, table, wine
 
@@ -278,14 +277,10 @@ def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
             assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
 
 
-def test_a_method_without_a_cloud_goes_all_the_way(
-    home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = {"penalties": (0.02,), "n_rounds": 20}
-    entry = ("GreedyMiser", settings)
-    monkeypatch.setitem(methods._METHODS, "alone", entry)
+def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "alone"
-    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "alone", "--out", out]
+    given = ["train", home / "wine.csv", "--target", "cultivar"]
+    train = [*given, "--method", "greedy-miser", "--out", out]
     status, text, _ = run(*train)
     assert status == 0
     assert "cloud_only" not in text
