@@ -75,17 +75,15 @@ class Authority:
 
     def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
         """Write key and certificate of a server that answers to `hosts` (names or addresses)."""
-        key = _new_key(files.key)
-        builder = self._builder(hosts[0], key, SERVER_DAYS, ExtendedKeyUsageOID.SERVER_AUTH)
+        key, purpose = _new_key(files.key), ExtendedKeyUsageOID.SERVER_AUTH
+        builder = self._builder(_name(hosts[0]), key, SERVER_DAYS, purpose)
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        self._sign(files, builder.add_extension(names, critical=False))
+        self._sign(files.certificate, builder.add_extension(names, critical=False))
 
     def issue_client(self, files: Issued, name: str, role: str) -> None:
         """Write key and certificate of a client."""
-        key = _new_key(files.key)
-        self._sign(
-            files, self._builder(name, key, CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH, role)
-        )
+        key, purpose = _new_key(files.key), ExtendedKeyUsageOID.CLIENT_AUTH
+        self._sign(files.certificate, self._builder(_name(name, role), key, CLIENT_DAYS, purpose))
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Put a certificate on the list of those that are refused."""
@@ -100,53 +98,46 @@ class Authority:
 
     def _create(self) -> None:
         self._key = _new_key(self._key_file)
-        name = _name("gatewise authority", None)
-        now = self._clock()
-        self._certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BEFORE)
-            .not_valid_after(now + datetime.timedelta(days=CA_DAYS))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_key_usage(signs_others=True), critical=True)
-            .add_extension(
-                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
-            )
-            .sign(self._key, hashes.SHA256())
+        identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        builder = self._builder(_name("gatewise authority"), self._key, CA_DAYS)
+        self._certificate = self._sign(
+            self.certificate_file, builder.add_extension(identifier, critical=False)
         )
-        write_public(self.certificate_file, _pem(self._certificate))
 
     def _builder(
         self,
-        common_name: str,
+        subject: x509.Name,
         key: ec.EllipticCurvePrivateKey,
         days: int,
-        purpose: x509.ObjectIdentifier,
-        role: str | None = None,
+        purpose: x509.ObjectIdentifier | None = None,
     ) -> x509.CertificateBuilder:
-        now = self._clock()
-        # Nothing that it signs may outlive the authority.
-        end = min(now + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
-        own = self._key.public_key()
-        return (
+        """Begin a certificate; without a purpose the authority's own."""
+        now, own = self._clock(), purpose is None
+        end = now + datetime.timedelta(days=days)
+        builder = (
             x509.CertificateBuilder()
-            .subject_name(_name(common_name, role))
-            .issuer_name(self._certificate.subject)
+            .subject_name(subject)
+            .issuer_name(subject if own else self._certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _BEFORE)
-            .not_valid_after(end)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_others=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)
+            # Nothing that it signs may outlive the authority.
+            .not_valid_after(end if own else min(end, self._certificate.not_valid_after_utc))
+            .add_extension(
+                x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True
+            )
+            .add_extension(_key_usage(signs_others=own), critical=True)
         )
+        if purpose is None:
+            return builder
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        return builder.add_extension(issuer, critical=False)
 
-    def _sign(self, files: Issued, builder: x509.CertificateBuilder) -> None:
-        write_public(files.certificate, _pem(builder.sign(self._key, hashes.SHA256())))
+    def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
+        certificate = builder.sign(self._key, hashes.SHA256())
+        write_public(path, certificate.public_bytes(serialization.Encoding.PEM))
+        return certificate
 
     def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
         now = self._clock()
@@ -205,11 +196,12 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _name(common_name: str, role: str | None) -> x509.Name:
-    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "gatewise")]
+def _name(common_name: str, role: str | None = None) -> x509.Name:
+    parts = {NameOID.ORGANIZATION_NAME: "gatewise"}
     if role is not None:
-        parts.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
-    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+        parts[NameOID.ORGANIZATIONAL_UNIT_NAME] = role
+    parts[NameOID.COMMON_NAME] = common_name
+    return x509.Name([x509.NameAttribute(*part) for part in parts.items()])
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -235,7 +227,3 @@ def _key_usage(*, signs_others: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)

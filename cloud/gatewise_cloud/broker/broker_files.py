@@ -14,7 +14,7 @@ random, keeps it out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -24,12 +24,32 @@ from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 #: certificate counts until its handshake fails.
 _CONNECTIONS: Final = 1000
 
-#: What a device writes below its own topic: requests, its presence, which process it is, counters,
-#: answers that it passes on, and what `gatewise doctor` measures with.
-_OWN_TOPICS: Final = ("req", "req/json", "status", "session", "metrics", "answers", "probe")
-
-#: Parts of devices' large requests: the last level is a name that each worker process draws.
-_PARTS: Final = f"{REQUESTS}/+"
+#: Who may read and write what; ``%u`` is a client's own name. Every certificate of the authority is
+#: a device's: it reaches its own topics (requests, its presence, which process it is, counters,
+#: answers that it passes on, what `gatewise doctor` measures with, parts of large requests for the
+#: worker that took one) and no other's.
+_DEVICE: Final = {
+    **{
+        f"gw/v1/%u/{what}": "readwrite"
+        for what in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
+    },
+    "gw/v1/%u/req/+": "write",
+    "gw/v1/%u/rsp": "read",
+    "gw/v1/%u/rsp/json": "read",
+    "gw/v1/model/#": "read",
+}
+#: With the last two a worker finds out whether shared subscriptions work here.
+_WORKER: Final = {
+    REQUESTS: "read",
+    JSON_REQUESTS: "read",
+    f"{REQUESTS}/+": "read",
+    "gw/v1/+/rsp": "write",
+    "gw/v1/+/rsp/json": "write",
+    "gw/v1/dead/+": "write",
+    "gw/v1/+/plain": "readwrite",
+    "gw/v1/+/shared": "readwrite",
+}
+_OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
 #: A packet: the payload, its topic and the header.
 _MAX_PACKET = MAX_PAYLOAD + 1024
@@ -108,9 +128,15 @@ def rights(
 
     They are those of :func:`access_list`, with the workers' shared group named.
     """
-    roles = [_device_role(name) for name in devices]
-    roles += [_worker_role(name, pool) for name in workers]
-    roles += [_operator_role(name) for name in operators]
+    subscriptions = [
+        _acl("subscribeLiteral", shared(pool)),
+        _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
+        _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
+    ]
+    worker = {"gw/v1/%u/probe": "readwrite", **_WORKER}
+    roles = [_role(name, _DEVICE) for name in devices]
+    roles += [_role(name, worker, subscriptions) for name in workers]
+    roles += [_role(name, _OPERATOR) for name in operators]
     document = {
         "defaultACLAccess": {
             "publishClientSend": False,
@@ -127,41 +153,17 @@ def rights(
     return json.dumps(document, indent=1) + "\n"
 
 
-def _device_role(name: str) -> dict[str, Any]:
-    # Its status and its requests it reads back where `gatewise doctor` checks them.
-    own = [f"gw/v1/{name}/{what}" for what in _OWN_TOPICS]
-    responses = [f"gw/v1/{name}/rsp", f"gw/v1/{name}/rsp/json"]
-    parts = _PARTS.replace("+", name, 1)
-    return _role(name, writes=[*own, parts], reads=[*own, *responses, "gw/v1/model/#"])
-
-
-def _worker_role(name: str, pool: str) -> dict[str, Any]:
-    # With the last two it finds out whether shared subscriptions work here.
-    probes = [f"gw/v1/{name}/probe", "gw/v1/+/plain", "gw/v1/+/shared"]
-    responses = ["gw/v1/+/rsp", "gw/v1/+/rsp/json"]
-    role = _role(
-        name,
-        writes=[*responses, "gw/v1/dead/+", *probes],
-        reads=[REQUESTS, JSON_REQUESTS, _PARTS, *probes],
-    )
-    role["acls"] += [
-        _acl("subscribeLiteral", shared(pool)),
-        _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
-        _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
-    ]
-    return role
-
-
-def _operator_role(name: str) -> dict[str, Any]:
-    models = "gw/v1/model/#"
-    return _role(name, writes=[models], reads=[models, "gw/v1/#", "$SYS/#"])
-
-
-def _role(name: str, *, writes: Iterable[str], reads: Iterable[str]) -> dict[str, Any]:
-    acls = [_acl("publishClientSend", topic) for topic in writes]
-    for topic in reads:
-        acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
-    return {"rolename": name, "acls": acls}
+def _role(
+    name: str, access: Mapping[str, str], more: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    acls = []
+    for pattern, how in access.items():
+        topic = pattern.replace("%u", name)
+        if "write" in how:
+            acls.append(_acl("publishClientSend", topic))
+        if "read" in how:
+            acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
+    return {"rolename": name, "acls": [*acls, *more]}
 
 
 def _acl(kind: str, topic: str) -> dict[str, Any]:
@@ -169,39 +171,14 @@ def _acl(kind: str, topic: str) -> dict[str, Any]:
 
 
 def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
-    """Access list: who may read and write what. What it does not name is refused.
-
-    Every certificate of the authority is a device's: the patterns below (``%u`` is its common
-    name) let it reach its own topics and no other's. Workers and operators are named.
-    """
+    """Access list: who may read and write what. What it does not name is refused."""
     lines = [
         "# Written by `gatewise broker init`; made again by it.",
         "",
-        "# A device asks, tells how it is and what it answers, and is answered, on its own topics.",
-        *(f"pattern readwrite gw/v1/%u/{what}" for what in _OWN_TOPICS),
-        "# Parts of large requests, to the worker that took one.",
-        "pattern write gw/v1/%u/req/+",
-        "# Never write: only workers answer.",
-        "pattern read gw/v1/%u/rsp",
-        "pattern read gw/v1/%u/rsp/json",
-        "# Never write: only the operator announces models.",
-        "pattern read gw/v1/model/#",
+        "# Devices: only workers write responses, only the operator announces models.",
+        *(f"pattern {how} {topic}" for topic, how in _DEVICE.items()),
     ]
-    for name in workers:
-        lines += [
-            "",
-            f"user {name}",
-            "topic read gw/v1/+/req",
-            "topic read gw/v1/+/req/json",
-            f"topic read {_PARTS}",
-            "topic write gw/v1/+/rsp",
-            "topic write gw/v1/+/rsp/json",
-            "topic write gw/v1/dead/+",
-            "# A worker finds out whether shared subscriptions work here.",
-            "topic readwrite gw/v1/+/plain",
-            "topic readwrite gw/v1/+/shared",
-        ]
-    for name in operators:
-        lines += ["", f"user {name}", "topic readwrite gw/v1/model/#", "topic read gw/v1/#"]
-        lines += ["topic read $SYS/#"]
+    named = [*((name, _WORKER) for name in workers), *((name, _OPERATOR) for name in operators)]
+    for name, access in named:
+        lines += ["", f"user {name}", *(f"topic {how} {topic}" for topic, how in access.items())]
     return "\n".join([*lines, ""])

@@ -41,11 +41,41 @@ def close_client(client: paho.Client) -> None:
 
 
 @contextmanager
-def connected(client: paho.Client, endpoint: Endpoint) -> Iterator[None]:
-    """Keep a client's connection open, for :func:`run_until`; LinkError as :func:`open_client`."""
+def subscribed(
+    endpoint: Endpoint,
+    *topics: str,
+    take: Callable[[paho.MQTTMessage], None],
+    timeout: float,
+) -> Iterator[tuple[paho.Client, bool | None]]:
+    """Connect and subscribe, for :func:`run_until`; `take` gets each message.
+
+    Also whether all `topics` were granted; None: no word on it within `timeout` seconds. LinkError
+    if the broker cannot be reached, or refuses the connection.
+    """
+    grants: list[bool] = []
+    refusals: list[str] = []
+
+    def on_connect(
+        client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        if reason.is_failure:
+            refusals.append(str(reason))
+        else:
+            client.subscribe([(topic, 1) for topic in topics])
+
+    def on_subscribe(_client: Any, _userdata: Any, _mid: int, reasons: Any, _p: Any) -> None:
+        grants.append(not any(reason.is_failure for reason in reasons))
+
+    client = make_client(endpoint, f"gw-{secrets.token_hex(8)}", max_inflight=8)
+    client.on_connect = on_connect
+    client.on_subscribe = on_subscribe
+    client.on_message = lambda _client, _userdata, message: take(message)
     open_client(client, endpoint)
     try:
-        yield
+        run_until(client, lambda: bool(grants or refusals), timeout)
+        if refusals:
+            raise refused(endpoint, refusals[0])
+        yield client, grants[0] if grants else None
     finally:
         client.disconnect()
         client.reinitialise()
@@ -97,32 +127,20 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     plain, pooled = f"{base}/plain", f"{base}/shared"
     pool = shared(secrets.token_hex(8), pooled)
     came: set[str] = set()
-    refusals: list[str] = []
+    endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
 
-    def on_connect(
-        client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
-    ) -> None:
-        if reason.is_failure:
-            refusals.append(str(reason))
-        else:
-            client.subscribe([(plain, 1), (pool, 1)])
+    def take(message: paho.MQTTMessage) -> None:
+        came.add(message.topic)
 
-    def on_subscribe(client: paho.Client, *_: Any) -> None:
+    with subscribed(endpoint, plain, pool, take=take, timeout=timeout) as (client, granted):
+        if granted is None:
+            return None
         client.publish(pooled, b"", qos=1)
         client.publish(plain, b"", qos=1)
-
-    endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
-    client = make_client(endpoint, base.replace("/", "-"), max_inflight=8)
-    client.on_connect = on_connect
-    client.on_subscribe = on_subscribe
-    client.on_message = lambda _client, _userdata, message: came.add(message.topic)
-    with connected(client, endpoint):
-        arrived = run_until(client, lambda: plain in came or bool(refusals), timeout)
-        if refusals:
-            raise refused(endpoint, refusals[0])
+        if not run_until(client, lambda: plain in came, timeout):
+            return None
         # The shared one went first: it is here by now, or soon, or never.
-        works = arrived and run_until(client, lambda: pooled in came, _GRACE_SECONDS)
-        return works if arrived else None
+        return run_until(client, lambda: pooled in came, _GRACE_SECONDS)
 
 
 def publish_retained(
@@ -133,16 +151,14 @@ def publish_retained(
     MQTT 3.1.1 does not inform a client that it may not publish. Raises LinkError if the broker
     cannot be reached, or does not pass the message on.
     """
-    subscribed: set[int] = set()
     came: set[bytes] = set()
-    client = make_client(endpoint, f"gw-publish-{secrets.token_hex(4)}", max_inflight=4)
-    client.on_connect = lambda c, _u, _f, _reason, _p: c.subscribe(topic, qos=1)
-    client.on_subscribe = lambda _c, _u, mid, _reasons, _p: subscribed.add(mid)
-    client.on_message = lambda _c, _u, message: (
-        None if message.retain else came.add(bytes(message.payload))
-    )
-    with connected(client, endpoint):
-        if not run_until(client, lambda: bool(subscribed), timeout):
+
+    def take(message: paho.MQTTMessage) -> None:
+        if not message.retain:
+            came.add(bytes(message.payload))
+
+    with subscribed(endpoint, topic, take=take, timeout=timeout) as (client, granted):
+        if granted is None:
             raise refused(endpoint, "no subscription within the time")
         client.publish(topic, payload, qos=1, retain=True)
         if not run_until(client, lambda: payload in came, timeout):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport
+from gatewise_cloud.broker.mqtt_client import publish_retained
+from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport, read_statuses
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
@@ -15,8 +17,7 @@ from gatewise_export.repository.repository import Repository
 _LONGEST_STEP: Final = 10
 
 
-@dataclass(frozen=True)
-class RolloutEnd:
+class RolloutEnd(NamedTuple):
     """How a rollout ended: the release as it is offered now, what was reported, why it stopped."""
 
     offer: OfferedRelease
@@ -46,9 +47,7 @@ def roll_out(
     """
     if list(shares) != sorted(set(shares)):
         raise InputError("the shares of a rollout must rise, as 5%,25%,100%")
-    offered = max(
-        (o for o in repository.offers() if o.rollout), key=lambda o: o.serial, default=None
-    )
+    offered = next((o for o in repository.offers() if o.rollout), None)
     reached = 0.0
     if offered is not None and release in (str(offered), offered.version):
         reached = offered.rollout / WHOLE
@@ -67,3 +66,17 @@ def roll_out(
             announce(offer)
             return RolloutEnd(offer, found, reason)
     return RolloutEnd(offer, found, None)
+
+
+def announce(repository: Repository, offers: Iterable[OfferedRelease], endpoint: Endpoint) -> None:
+    """Announce to the devices of the offers' models that there is news."""
+    for model in sorted({offer.model for offer in offers}):
+        publish_retained(endpoint, manifest_topic(model), f"targets {repository.version}".encode())
+
+
+def read_reports(
+    offers: Iterable[OfferedRelease], endpoint: Endpoint
+) -> dict[OfferedRelease, RolloutReport]:
+    """Read what devices report of each release."""
+    statuses = read_statuses(endpoint)
+    return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}

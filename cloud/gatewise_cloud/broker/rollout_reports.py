@@ -13,14 +13,15 @@ can have a release withdrawn, never kept.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+import paho.mqtt.client as paho
+
 from gatewise.errors import InputError
-from gatewise_cloud.broker.mqtt_client import connected, refused, run_until
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_cloud.broker.mqtt_client import refused, run_until, subscribed
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUSES
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 
@@ -84,7 +85,7 @@ class RolloutReport:
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Counts and shares; a share without reports is None."""
-        shares = {what: self.share(what)[0] for what in _FIGURES}
+        shares = {what: self.share(what)[0] for what in FIGURES}
         return {"running": self.running, "refused": self.refused} | {
             what: None if math.isnan(share) else share for what, share in shares.items()
         }
@@ -104,15 +105,15 @@ class AbortLimits:
     worse_by: float | None = None
 
     def __post_init__(self) -> None:
-        for name, limit in (("failed", self.failed), ("worse by", self.worse_by)):
+        for limit in (self.failed, self.worse_by):
             if limit is not None and not 0 <= limit < 1:
-                raise InputError(f"a limit of {limit:g} ({name}); give a share from 0 to 1")
+                raise InputError(f"a limit of {limit:g}; give a share from 0 to 1")
 
     def is_vague(self, report: RolloutReport) -> bool:
         """Whether a difference is known less exactly than `worse_by`, and passes no limit yet."""
         if not self.worse_by or self.reason_to_abort(report) is not None:
             return False
-        for what in _FIGURES:
+        for what in FIGURES:
             error = report.worse_by(what)[1]
             # What the others report is still to come; what they do not will never be known. Slow
             # devices are waited for, too: a release that nobody runs yet has shown nothing.
@@ -131,7 +132,7 @@ class AbortLimits:
         ):
             return f"it failed on {report.refused} of {report.running + report.refused} devices"
         if self.worse_by is not None:
-            for what in _FIGURES:
+            for what in FIGURES:
                 more, error = report.worse_by(what)
                 if more - _STANDARD_ERRORS * error > self.worse_by:
                     return (
@@ -142,15 +143,15 @@ class AbortLimits:
 
 
 #: Which word of a status holds a figure, and where in it.
-_FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
+FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
 
 
 def _figures(statuses: Iterable[list[str]]) -> dict[str, list[_Counts]]:
     """Read the figures of devices; what is no such figure is left out."""
-    found: dict[str, list[_Counts]] = {what: [] for what in _FIGURES}
+    found: dict[str, list[_Counts]] = {what: [] for what in FIGURES}
     for words in statuses:
         pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        for what, (name, place) in _FIGURES.items():
+        for what, (name, place) in FIGURES.items():
             try:
                 numbers = [float(n) for n in pairs[name].split(",")]
                 instances, cases = numbers[0], numbers[place]
@@ -185,18 +186,13 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
 
     Raises LinkError if the broker cannot be reached, or does not grant it.
     """
-    granted: list[bool] = []
     statuses: dict[str, str] = {}
-    client = make_client(endpoint, f"gw-status-{secrets.token_hex(4)}", max_inflight=4)
-    client.on_connect = lambda c, _u, _f, _reason, _p: c.subscribe(STATUSES, qos=1)
-    client.on_subscribe = lambda _c, _u, _mid, reasons, _p: granted.append(
-        not any(reason.is_failure for reason in reasons)
-    )
-    client.on_message = lambda _c, _u, message: statuses.update(
-        {message.topic: message.payload.decode("utf-8", "replace")}
-    )
-    with connected(client, endpoint):
-        if not run_until(client, lambda: bool(granted), timeout) or not granted[0]:
+
+    def take(message: paho.MQTTMessage) -> None:
+        statuses[message.topic] = message.payload.decode("utf-8", "replace")
+
+    with subscribed(endpoint, STATUSES, take=take, timeout=timeout) as (client, granted):
+        if not granted:
             raise refused(endpoint, f"it does not grant {STATUSES}")
         while run_until(client, _grows(statuses), _QUIET_SECONDS):
             pass

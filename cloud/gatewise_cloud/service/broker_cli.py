@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gatewise.console import note, print_line
 from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
+from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
 
 _FOR_RUN = "run: "
@@ -110,9 +113,8 @@ def broker(
     if action is Action.INIT:
         if folder is None:
             raise InputError("gatewise broker init needs a folder: gatewise broker init DIR ...")
-        _init(
+        made = init_broker(
             folder,
-            as_json=as_json,
             hosts=host or [],
             port=port,
             at=at,
@@ -126,6 +128,7 @@ def broker(
             revoke=_split(revoke),
             renew=_split(renew),
         )
+        _print_made(made, as_json=as_json)
         return
     of_init = {
         "DIR": folder,
@@ -150,66 +153,46 @@ def broker(
 
 
 def _run(port: int, host: str, embedded: bool | None, *, as_json: bool) -> None:
-    from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
-    from gatewise_cloud.errors import BrokerError
-
     if embedded is None:
         embedded = find_mosquitto() is None
-    start: Callable[..., Broker] = EmbeddedBroker if embedded else MosquittoBroker
+    start: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
     with until_interrupted(), start(port, host=host) as running:
         if not running.shared_subscriptions:
             note(
                 "note: the embedded broker ignores shared subscriptions: "
                 f"run one worker, gatewise cloud BUNDLE --broker {running.url} --plain-subscription"
             )
-        print_line(
-            f"ready: {running.kind} broker on {running.url}",
-            {
-                "ready": True,
-                "kind": running.kind,
-                "url": running.url,
-                "shared_subscriptions": running.shared_subscriptions,
-            },
-            as_json=as_json,
-        )
+        document = {
+            name: getattr(running, name) for name in ("kind", "url", "shared_subscriptions")
+        }
+        text = f"ready: {running.kind} broker on {running.url}"
+        print_line(text, {"ready": True, **document}, as_json=as_json)
         while running.alive:
             threading.Event().wait(0.2)
         raise BrokerError(host, running.port, f"the {running.kind} broker ended by itself")
 
 
-def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
-    from gatewise_cloud.broker.broker_init import init_broker
-
-    done = init_broker(folder, **settings)
-    document: dict[str, Any] = {
-        "folder": str(done.folder),
-        "config": str(done.config),
-        "hosts": done.hosts,
-        "port": done.port,
-        "plugin": None if done.plugin is None else str(done.plugin),
-        "devices": done.devices,
-        "workers": done.workers,
-        "operators": done.operators,
-        "made": [str(path) for path in done.made],
-        "revoked": done.revoked,
-    }
+def _print_made(made: BrokerFolder, *, as_json: bool) -> None:
     if as_json:
-        print_line("", document, as_json=True)
+        names = [f.name for f in fields(made) if f.name != "pool"]
+        print_line("", {name: getattr(made, name) for name in names}, as_json=True)
         return
-    for path in done.made:
+    for path in made.made:
         print(f"made {path} and its key")
-    for name in done.revoked:
+    for name in made.revoked:
         print(f"revoked {name}: restart the broker")
-    people = [f"{len(document[role])} {role}" for role in ("devices", "workers", "operators")]
-    print(f"{', '.join(people)}; start it with: mosquitto -c {done.config}")
-    clients = done.folder / "clients"
     print(
-        f"each client needs its .crt and .key from {clients} and {done.folder / 'ca.crt'}, "
+        f"{len(made.devices)} devices, {len(made.workers)} workers, {len(made.operators)} "
+        f"operators; start it with: mosquitto -c {made.config}"
+    )
+    clients = made.folder / "clients"
+    print(
+        f"each client needs its .crt and .key from {clients} and {made.folder / 'ca.crt'}, "
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
-    if done.plugin is not None and done.made:
+    if made.plugin is not None and made.made:
         print("if the broker runs, restart it: it reads everyone's rights at its start")
-    if done.plugin is None:
+    if made.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "
             "refused: whoever learns the pool's name may take requests away"

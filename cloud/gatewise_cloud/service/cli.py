@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gatewise_cloud.service.supervisor import Supervisor
     from gatewise_cloud.worker.worker import Worker
 
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
-
 
 def cloud(
     bundles: Annotated[
@@ -94,7 +92,7 @@ def cloud(
     uplink_ca_file: Annotated[Path | None, typer.Option(help="As --ca-file, above.")] = None,
     uplink_cert_file: Annotated[Path | None, typer.Option(help="As --cert-file, above.")] = None,
     uplink_key_file: Annotated[Path | None, typer.Option(help="As --key-file, above.")] = None,
-    as_json: _Json = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
 ) -> None:
     """Serve the high-cost models of bundles to the devices of a broker.
 
@@ -117,10 +115,12 @@ def cloud(
     }
     if uplink is None and any(above.values()):
         raise InputError("--uplink-... options are for a gateway: give its --uplink, too")
+    if tier not in ("cloud", "gateway"):
+        raise InputError(f"--tier {tier}: choose one of cloud, gateway")
     options = {
         "bundles": bundles or [],
         "broker": broker,
-        "tier": _one_of("--tier", tier, "cloud", "gateway"),
+        "tier": tier,
         "uplink": None if uplink is None else {"url": uplink, **above},
         "pool": pool if pool_file is None else _read_pool(pool_file),
         "shared": shared,
@@ -205,12 +205,6 @@ def _batch(text: str) -> int | str:
     if not text.isdecimal() or int(text) < 1:
         raise InputError(f"--max-batch is {text}; give a number from 1, or auto")
     return int(text)
-
-
-def _one_of(option: str, value: str, *choices: str) -> str:
-    if value not in choices:
-        raise InputError(f"{option} {value}: choose one of {', '.join(choices)}")
-    return value
 
 
 def _print_ready(

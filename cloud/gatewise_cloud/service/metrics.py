@@ -7,20 +7,16 @@ and versions the first hundred count under their names, the others as ``other``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
+from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.endpoints import Endpoints
 
 _PREFIX = "gatewise_worker_"
@@ -50,83 +46,83 @@ class WorkerCollector(Collector):
     def __init__(self, worker: MeasuredWorker) -> None:
         self._worker = worker
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> Iterator[Metric]:
         """Make the metrics."""
         counters = self._worker.counters
         for name, text in COUNTS.items():
-            yield _counter(name, text, [((), counters[name])])
+            if name.endswith("_us"):  # Prometheus counts in seconds
+                seconds = [((), 1e-6 * counters[name])]
+                text = text.replace("microseconds", "seconds")
+                yield counter(f"{_PREFIX}{name[:-3]}_seconds", text, seconds)
+            else:
+                yield counter(_PREFIX + name, text, [((), counters[name])])
         for name, text in LABELLED_COUNTS.items():
-            counts = counters[name].items()
-            yield _counter(name, text, [(_values(name, label), n) for label, n in counts])
+            counts = [(_values(name, label), n) for label, n in counters[name].items()]
+            yield counter(_PREFIX + name, text, counts, *_LABELS[name])
         for name, (text, _) in HISTOGRAMS.items():
             bins, total = self._worker.histograms[name]
             buckets = [("+Inf" if bound == float("inf") else f"{bound:g}", n) for bound, n in bins]
             yield HistogramMetricFamily(_PREFIX + name, text, buckets=buckets, sum_value=total)
-        yield from self._state(counters)
-
-    def _state(self, counters: dict[str, Any]) -> Iterable[Metric]:
         serving = self._worker.trouble is None
-        gauges = {
-            "queue_depth": ("requests queued", counters["queued"]),
-            "connected": ("whether the connection to the broker stands", counters["connected"]),
-            "connections": ("connections to the broker so far", counters["connects"]),
-            "serving": ("whether it is connected and serves", serving),
-        }
+        for name, text, value in (
+            ("queue_depth", "requests queued", counters["queued"]),
+            ("connected", "whether the connection to the broker stands", counters["connected"]),
+            ("connections", "connections to the broker so far", counters["connects"]),
+            ("serving", "whether it is connected and serves", serving),
+            (
+                "certificate_expires",
+                "when its certificate expires, in Unix seconds",
+                counters["certificate_expires"],
+            ),
+        ):
+            yield gauge(_PREFIX + name, text, [((), value)])
         if "uplink" in counters:
-            gauges["uplink_connected"] = "whether the link to the cloud stands", counters["uplink"]
-        for name, (text, value) in gauges.items():
-            yield GaugeMetricFamily(_PREFIX + name, text, value=float(value))
-        text = "when its certificate expires, in Unix seconds"
-        expires = counters["certificate_expires"]  # None: no sample
-        yield GaugeMetricFamily(_PREFIX + "certificate_expires", text, value=expires)
-        models = GaugeMetricFamily(
-            _PREFIX + "model_info", "1 for each model served", labels=["model", "version"]
-        )
-        batch = GaugeMetricFamily(
-            _PREFIX + "max_batch", "instances in one run at most", labels=["model", "version"]
-        )
-        for entry in counters["models"][:100]:
-            names = [entry["name"], entry["version"]]
-            models.add_metric(names, 1.0)
-            batch.add_metric(names, float(counters["batching"][" ".join(names)]["max_batch"]))
-        yield models
-        yield batch
-        yield from _audits(counters["audits"])
+            text = "whether the link to the cloud stands"
+            yield gauge(f"{_PREFIX}uplink_connected", text, [((), counters["uplink"])])
+        batching = counters["batching"]
+        models = [(entry["name"], entry["version"]) for entry in counters["models"][:100]]
+        for name, text, samples in (
+            ("model_info", "1 for each model served", [(model, 1) for model in models]),
+            (
+                "max_batch",
+                "instances in one run at most",
+                [(model, batching[" ".join(model)]["max_batch"]) for model in models],
+            ),
+        ):
+            yield gauge(_PREFIX + name, text, samples, "model", "version")
+        audits = [*counters["audits"].items()][:100]
+        for kind, key, name, text in _AUDITS:
+            found = [(_values("audits", model), of.get(key)) for model, of in audits]
+            yield kind(_PREFIX + name, text, found, "model", "version")
 
 
-def _audits(audits: dict[str, dict[str, Any]]) -> Iterable[Metric]:
-    """Audits of devices' answers by model and version, and the test of all of them."""
-    for key, text in {
-        "audits": "audits of devices' own answers",
-        "disagreed": "audits in which the high-cost model gave another answer",
-        "evidence": "evidence that devices' answers disagree too often; 20 raises the alarm",
-        "alarm": "1 once devices' answers disagree more often than the model promises",
-    }.items():
-        name = _PREFIX + ("audits" if key == "audits" else f"audit_{key}")
-        family = (CounterMetricFamily if key in ("audits", "disagreed") else GaugeMetricFamily)(
-            name, text, labels=["model", "version"]
-        )
-        for model, found in [*audits.items()][:100]:
-            if key in found:
-                family.add_metric([*model.rpartition(" ")[::2]], float(found[key]))
-        yield family
+#: Audits of devices' answers by model and version, and the test of all of them.
+_AUDITS = (
+    (counter, "audits", "audits", "audits of devices' own answers"),
+    (
+        counter,
+        "disagreed",
+        "audit_disagreed",
+        "audits in which the high-cost model gave another answer",
+    ),
+    (
+        gauge,
+        "evidence",
+        "audit_evidence",
+        "evidence that devices' answers disagree too often; 20 raises the alarm",
+    ),
+    (
+        gauge,
+        "alarm",
+        "audit_alarm",
+        "1 once devices' answers disagree more often than the model promises",
+    ),
+)
 
 
 def _values(name: str, label: str) -> Sequence[str]:
     # Neither a model's name nor its version need be free of blanks, but most are.
-    return [*label.rpartition(" ")[::2]] if name == "model_instances" else [label]
-
-
-def _counter(name: str, text: str, samples: Iterable[tuple[Sequence[str], int]]) -> Metric:
-    # Prometheus counts in seconds.
-    factor = 1.0
-    if name.endswith("_us"):
-        name, factor, text = f"{name[:-3]}_seconds", 1e-6, text.replace("microseconds", "seconds")
-    labels = _LABELS.get(name, ())
-    family = CounterMetricFamily(_PREFIX + name, text, labels=list(labels))
-    for values, count in samples:
-        family.add_metric(list(values), factor * count)
-    return family
+    return label.rpartition(" ")[::2] if name in ("model_instances", "audits") else [label]
 
 
 def text_of(worker: MeasuredWorker) -> bytes:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from gatewise.console import emit, table
+from gatewise.console import emit, note, table
 from gatewise.errors import InputError
-from gatewise_cloud.service.rollouts import (
-    REPORTED_SHARES,
-    abort_limits,
-    announce,
-    endpoint_of,
-    read_share,
-    report_cells,
-    report_in_words,
-    reports_of,
-    roll_out_in_steps,
-    rollout_percent,
-)
+from gatewise.formats import percent
+from gatewise_cloud.broker.rollout import announce, read_reports, roll_out
+from gatewise_cloud.broker.rollout_reports import FIGURES, AbortLimits, RolloutReport
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
-
-if TYPE_CHECKING:
-    from gatewise_export.repository.release import OfferedRelease
-    from gatewise_export.repository.repository import Repository
+from gatewise_export.repository.release import WHOLE, OfferedRelease
+from gatewise_export.repository.repository import Repository
 
 _app = typer.Typer(
     add_completion=False,
@@ -80,8 +71,6 @@ def init(
 
         gatewise repo init fleet --root-keys 3 --threshold 2
     """
-    from gatewise_export.repository.repository import Repository
-
     made = Repository.init(repo, keys, root_keys=root_keys, threshold=threshold)
     text = f"repository {repo}, keys in {made.keys}; devices trust {made.root_file}"
     _print(as_json, {"root": made.root_file, "keys": made.keys}, text)
@@ -107,7 +96,7 @@ def add(
 
         gatewise repo add fleet digits-8.gwb --hardware aarch64
     """
-    made = _open(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
+    made = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
     size = sum(spec.size for spec in made.files.values())
     _print(as_json, {"release": str(made), "bytes": size}, f"added {made}: {size} bytes")
 
@@ -151,16 +140,30 @@ def publish(
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
             --above 5% --worse-by 1% --broker mqtts://broker.example
     """
-    opened, endpoint = _open(repo, keys), endpoint_of(broker, ca_file, cert_file, key_file)
-    limits = abort_limits(above, worse_by)
+    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
+    limits = _limits(above, worse_by)
     if every is not None:
         if release is None or endpoint is None:
             raise InputError("--every needs a release, and --broker, where devices report")
-        end = roll_out_in_steps(opened, release, rollout, every, limits, endpoint)
+        broker_of_devices = endpoint
+
+        def report(offer: OfferedRelease) -> RolloutReport:
+            return read_reports([offer], broker_of_devices)[offer]
+
+        end = roll_out(
+            opened,
+            release,
+            [_share(share.strip()) for share in rollout.split(",")],
+            limits,
+            announce=lambda offer: announce(opened, [offer], broker_of_devices),
+            report=report,
+            wait=lambda: time.sleep(every),
+            progress=lambda offer, found: note(f"{offer} at {_percent(offer)}: {_words(found)}"),
+        )
         document = {
             "version": opened.version,
             "release": str(end.offer),
-            "rollout": end.offer.rollout / 1e4,
+            "rollout": end.offer.rollout / WHOLE,
             "aborted": end.aborted,
             **end.report.to_dict(),
         }
@@ -175,8 +178,9 @@ def publish(
         opened.refresh()
         offers = opened.offers()
     else:
-        offers = [opened.publish(release, read_share(rollout))]
-    announce(opened, offers, endpoint)
+        offers = [opened.publish(release, _share(rollout))]
+    if endpoint is not None:
+        announce(opened, offers, endpoint)
     _print_offers(as_json, opened, offers if release else [])
 
 
@@ -201,18 +205,19 @@ def rollback(
 
         gatewise repo rollback fleet --above 5% --broker mqtts://broker.example
     """
-    opened, endpoint = _open(repo, keys), endpoint_of(broker, ca_file, cert_file, key_file)
+    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
     if above is not None or worse_by is not None:
         if endpoint is None:
             raise InputError("--above and --worse-by need --broker, where devices report")
-        limits, latest = abort_limits(above, worse_by), opened.latest(model)
-        report = reports_of([latest], endpoint)[latest]
+        limits, latest = _limits(above, worse_by), opened.latest(model)
+        report = read_reports([latest], endpoint)[latest]
         if limits.reason_to_abort(report) is None:
-            text = f"{latest} stays: {report_in_words(report)}"
+            text = f"{latest} stays: {_words(report)}"
             _print(as_json, {"release": str(latest), **report.to_dict()}, text)
             return
     offer = opened.rollback(model)
-    announce(opened, [offer], endpoint)
+    if endpoint is not None:
+        announce(opened, [offer], endpoint)
     _print_offers(as_json, opened, [offer])
 
 
@@ -232,7 +237,7 @@ def rotate_key(
 
         gatewise repo rotate-key fleet timestamp
     """
-    fresh = _open(repo, keys).rotate_key(role, revoke=revoke)
+    fresh = Repository(repo, keys).rotate_key(role, revoke=revoke)
     _print(as_json, {"role": role, "key": fresh}, f"{role} is signed by key {fresh[:16]} now")
 
 
@@ -250,45 +255,46 @@ def status(
 
     With --broker also how many devices report that they run a release, or that it failed there.
     """
-    opened = _open(repo, keys)
-    endpoint = broker and endpoint_of(broker, ca_file, cert_file, key_file)
-    reports = reports_of(opened.offers(), endpoint) if endpoint else {}
-    releases = [(offer, opened.release(offer)) for offer in opened.offers()]
+    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
+    offers = opened.offers()
+    reports = {} if endpoint is None else read_reports(offers, endpoint)
+    releases = {offer: opened.release(offer) for offer in offers}
+    sizes = {o: sum(f.size for f in release.files.values()) for o, release in releases.items()}
     if as_json:
         rows = [
             {
                 "release": str(offer),
                 "serial": offer.serial,
-                "rollout": offer.rollout / 10_000,
-                "bytes": sum(spec.size for spec in release.files.values()),
+                "rollout": offer.rollout / WHOLE,
+                "bytes": sizes[offer],
                 "features": release.features,
                 "runtime": release.runtime,
                 "hardware": release.hardware,
                 **(reports[offer].to_dict() if reports else {}),
             }
-            for offer, release in releases
+            for offer, release in releases.items()
         ]
         emit({"version": opened.version, "releases": rows, "roles": opened.roles()})
         return
-    header = ("release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware")
-    table(
-        f"Releases in {repo}",
-        (*header, "running", "failed", *REPORTED_SHARES) if reports else header,
+    header = ["release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware"]
+    cells = [
         [
-            (
-                offer,
-                offer.serial,
-                rollout_percent(offer),
-                len(release.files),
-                sum(spec.size for spec in release.files.values()),
-                len(release.features),
-                release.runtime,
-                ", ".join(release.hardware) or "all",
-                *report_cells(reports.get(offer)),
-            )
-            for offer, release in releases
-        ],
-    )
+            offer,
+            offer.serial,
+            _percent(offer),
+            len(release.files),
+            sizes[offer],
+            len(release.features),
+            release.runtime,
+            ", ".join(release.hardware) or "all",
+        ]
+        for offer, release in releases.items()
+    ]
+    if reports:
+        header += ["running", "failed", *FIGURES]
+        for row, report in zip(cells, reports.values(), strict=True):
+            row += [report.running, report.refused, *_shares(report)]
+    table(f"Releases in {repo}", header, cells)
     table(
         "Roles",
         ("role", "version", "expires", "keys"),
@@ -302,21 +308,51 @@ def status(
 commands = {"repo": _app}
 
 
-def _open(repo: Path, keys: Path | None) -> Repository:
-    from gatewise_export.repository.repository import Repository
+def _endpoint(
+    broker: str | None, ca_file: Path | None, cert_file: Path | None, key_file: Path | None
+) -> Endpoint | None:
+    if broker is not None:
+        return Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    if ca_file or cert_file or key_file:
+        raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+    return None
 
-    return Repository(repo, keys)
+
+def _limits(above: str | None, worse_by: str | None) -> AbortLimits:
+    return AbortLimits(*(None if text is None else _share(text) for text in (above, worse_by)))
+
+
+def _share(text: str) -> float:
+    """Read a share: ``10%`` or ``0.1``."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is no share: give one as 10% or 0.1") from None
+
+
+def _percent(offer: OfferedRelease) -> str:
+    return f"{offer.rollout / 100:g}%"
+
+
+def _shares(report: RolloutReport) -> list[str]:
+    return [percent(report.share(what)[0]) for what in FIGURES]
+
+
+def _words(report: RolloutReport) -> str:
+    shares = ", ".join(map(" ".join, zip(FIGURES, _shares(report), strict=True)))
+    return f"{report.running} run it, on {report.refused} it failed; {shares}"
 
 
 def _offered(offer: OfferedRelease) -> str:
-    return f"{offer} is offered to {rollout_percent(offer)} of the devices"
+    return f"{offer} is offered to {_percent(offer)} of the devices"
 
 
-def _print_offers(as_json: bool, repository: Repository, offers: list[OfferedRelease]) -> None:
+def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:
     document: dict[str, Any] = {"version": repository.version}
     text = [f"{repository.folder} is at version {repository.version}"]
     for offer in offers:
-        document |= {"release": str(offer), "serial": offer.serial, "rollout": offer.rollout / 1e4}
+        shown = {"release": str(offer), "serial": offer.serial, "rollout": offer.rollout / WHOLE}
+        document |= shown
         text.append(_offered(offer))
     _print(as_json, document, "; ".join(text))
 

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from gatewise.errors import GatewiseError, InputError
@@ -52,14 +53,10 @@ class Supervisor:
     ) -> None:
         if workers < 1:
             raise InputError("workers must be at least 1")
-        self._options = {
-            **options,
-            "drain_seconds": drain_seconds,
-            "metrics": metrics_port is not None,
-        }
+        more = {"drain_seconds": drain_seconds, "metrics": metrics_port is not None}
+        self._options = options | more
         self._workers = workers
-        self._metrics_port = metrics_port
-        self._metrics_host = metrics_host
+        self._metrics_port, self._metrics_host = metrics_port, metrics_host
         self._drain_seconds = drain_seconds
         self.children: list[WorkerProcess] = []
         self._due = [0.0] * workers
@@ -76,21 +73,20 @@ class Supervisor:
         workers.
         """
         try:
-            with until_interrupted():
+            with until_interrupted(), ExitStack() as stack:
                 self.children = [self._make(i) for i in range(self._workers)]
                 self._wait_for_all()
-                if self._metrics_port is None:
-                    self._look_after(ready)
-                else:
+                if self._metrics_port is not None:
                     pages = Endpoints(
                         self._metrics_port,
                         metrics=self._metrics,
                         trouble=lambda: self.trouble,
                         host=self._metrics_host,
                     )
-                    with pages:
-                        self.port = pages.port
-                        self._look_after(ready)
+                    self.port = stack.enter_context(pages).port
+                if ready is not None:
+                    ready(self)
+                self._look_after()
         finally:
             self._end_all()
 
@@ -144,9 +140,7 @@ class Supervisor:
                 "all of them: use --workers 1, or another broker"
             )
 
-    def _look_after(self, ready: Callable[[Supervisor], None] | None) -> None:
-        if ready is not None:
-            ready(self)
+    def _look_after(self) -> None:
         while not self._stopping.wait(0.1):
             now = time.monotonic()
             for i, child in enumerate(self.children):
@@ -177,23 +171,18 @@ class Supervisor:
             child.close(until - time.monotonic())
 
     def _metrics(self) -> bytes:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
         from gatewise_cloud.service.metrics import merged
+        from gatewise_edge.service.edge_metrics import counter, gauge
 
-        texts = {}
-        for i, child in enumerate(self.children):
-            status, text = child.page("/metrics")
-            if status == 200:
-                texts[str(i)] = text
-        name = "gatewise_workers"
-        return merged(
-            texts,
-            [
-                GaugeMetricFamily(f"{name}_wanted", "worker processes", value=self._workers),
-                GaugeMetricFamily(f"{name}_answering", "that answer now", value=len(texts)),
-                CounterMetricFamily(
-                    f"{name}_restarts", "worker processes started again", value=self.restarts
-                ),
-            ],
-        )
+        pages = [child.page("/metrics") for child in self.children]
+        texts = {str(i): text for i, (status, text) in enumerate(pages) if status == 200}
+        own = [
+            gauge("gatewise_workers_wanted", "worker processes", [((), self._workers)]),
+            gauge("gatewise_workers_answering", "that answer now", [((), len(texts))]),
+            counter(
+                "gatewise_workers_restarts",
+                "worker processes started again",
+                [((), self.restarts)],
+            ),
+        ]
+        return merged(texts, own)

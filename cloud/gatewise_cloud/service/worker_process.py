@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import GatewiseError
@@ -99,13 +98,11 @@ def make_worker(options: Mapping[str, Any]) -> Worker:
 
     kept = dict(options)
     backend, uplink = kept.pop("backend", None), kept.pop("uplink", None)
-    return Worker(
-        kept.pop("bundles"),
-        kept.pop("broker"),
-        uplink=None if uplink is None else MqttLink(max_inflight=kept.get("queue", 1024), **uplink),
-        backend=None if backend is None else chosen_backend(**backend),
-        **kept,
-    )
+    if uplink is not None:
+        uplink = MqttLink(max_inflight=kept.get("queue", 1024), **uplink)
+    if backend is not None:
+        backend = chosen_backend(**backend)
+    return Worker(kept.pop("bundles"), kept.pop("broker"), uplink=uplink, backend=backend, **kept)
 
 
 def be_quick() -> None:
@@ -135,12 +132,11 @@ def serve(
     be_quick()
     if follow_owner:
         end_with_owner(worker.stop)
-    with ExitStack() as stack:
-        port: int | None = None
-        if metrics_port is not None:
-            pages = worker_endpoints(worker, metrics_port, host=metrics_host)
-            port = stack.enter_context(pages).port
-        worker.run(lambda worker: ready(worker, port))
+    if metrics_port is None:
+        worker.run(lambda worker: ready(worker, None))
+    else:
+        with worker_endpoints(worker, metrics_port, host=metrics_host) as pages:
+            worker.run(lambda worker: ready(worker, pages.port))
     return worker.counters
 
 

@@ -224,12 +224,11 @@ def test_a_device_without_onnxruntime_answers_alike(name: str, tmp_path: Path) -
     assert len({(a.stage, a.route) for a in answers}) > 1
 
 
-def test_both_runners_pass_the_self_test(bundle: Bundle) -> None:
+def test_both_runners_pass_the_self_test_and_a_small_device_needs_no_onnxruntime(
+    bundle: Bundle, tools, tmp_path: Path
+) -> None:
     for runner in ("auto", "onnxruntime", "numpy"):
         assert self_test(bundle, StageRunner(bundle, runner=runner)) == 32
-
-
-def test_a_small_device_without_onnxruntime(bundle: Bundle, tools, tmp_path: Path) -> None:
     found = without_onnxruntime(bundle, tools.sample_rows(), tmp_path)
     with Device(bundle) as device:
         expected = [device.answer(x) for x in tools.sample_rows()]

@@ -7,7 +7,6 @@ sure the cloud reads a, c and e. Feature c and d share the price of "blood".
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -28,11 +27,12 @@ from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages import walker
-from gatewise_edge.stages.stages import StageRunner, self_test
+from gatewise_edge.stages.stages import self_test
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, BundleError
 from gatewise_export.bundle.flat_trees import read_trees, write_trees
+from tests.support.bundle_files import replace_file
 from tests.support.trees import random_trees
 
 NAN = float("nan")
@@ -60,16 +60,12 @@ def tree(**changes) -> TreeEnsemble:
 
 def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
     """Put files into a bundle, and a manifest that vouches for them."""
+    for name, content in files.items():
+        replace_file(bundle.path, name, content)
     document = json.loads((bundle.path / "manifest.json").read_text()) | fields
     used = {s["file"] for s in document["stages"]} | {"sample.npz"}
     if document["cloud"] is not None:
         used.add(document["cloud"]["file"])
-    for name, content in files.items():
-        (bundle.path / name).write_bytes(content)
-        document["files"][name] = {
-            "sha256": hashlib.sha256(content).hexdigest(),
-            "size": len(content),
-        }
     document["files"] = {k: v for k, v in document["files"].items() if k in used}
     for stage in document["stages"]:
         stage["bytes"] = document["files"][stage["file"]]["size"]
@@ -151,16 +147,6 @@ def test_features_are_asked_for_in_the_order_of_their_nodes():
 # -- a device ------------------------------------------------------------------------------
 
 
-def test_a_device_pays_for_the_path_alone(lazy, tools):
-    with Device(lazy, link=InProcessLink(tools.cloud_says)) as device:
-        easy, sure, hard = (device.answer(row) for row in (EASY, SURE, HARD))
-    assert (easy.label, easy.route, easy.acquired, easy.cost) == ("no", "edge", (0,), 1.0)
-    assert (sure.label, sure.route, sure.acquired) == ("yes", "edge", (0, 2, 3))
-    assert sure.cost == 1.0 + 2.0 + 3.0 + 10.0
-    assert (hard.label, hard.route, hard.acquired) == ("no", "cloud", (0, 2, 4))
-    assert hard.cost == 1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD
-
-
 def test_the_sample_knows_costs_and_labels(lazy, tools):
     expected = lazy.sample()
     with Device(lazy, link=InProcessLink(tools.cloud_says)) as device:
@@ -189,19 +175,25 @@ def sensors_of(row, **special):
 
 
 @pytest.mark.parametrize(
-    ("row", "reads", "cost"),
+    ("row", "reads", "label", "route", "acquired", "cost"),
     [
-        (EASY, ["a"], 1.0),
-        (SURE, ["a", "blood"], 16.0),
-        (HARD, ["a", "blood", "e"], 17.0 + OFFLOAD),
+        (EASY, ["a"], "no", "edge", (0,), 1.0),
+        # d comes with its group, and is paid only where it is tested
+        (SURE, ["a", "blood"], "yes", "edge", (0, 2, 3), 1.0 + 2.0 + 3.0 + 10.0),
+        (HARD, ["a", "blood", "e"], "no", "cloud", (0, 2, 4), 1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD),
     ],
 )
-def test_a_sensor_is_read_when_a_node_tests_it(lazy, tools, row, reads, cost):
+def test_a_feature_is_read_and_paid_when_a_node_tests_it(
+    lazy, tools, row, reads, label, route, acquired, cost
+):
     sensors, seen = sensors_of(row)
-    with Device(lazy, link=InProcessLink(tools.cloud_says), sensors=sensors) as device:
-        answer = device.answer()
+    link = InProcessLink(tools.cloud_says)
+    with Device(lazy, link=link, sensors=sensors) as device:
+        answers = device.answer(), device.answer(row)
     assert seen == reads
-    assert answer.cost == cost  # d came with its group, and is paid only where it was tested
+    for answer in answers:
+        found = (answer.label, answer.route, answer.acquired, answer.cost)
+        assert found == (label, route, acquired, cost)
 
 
 def test_a_sensor_that_fails_on_the_way(lazy, make_lazy):
@@ -221,28 +213,23 @@ def test_a_sensor_that_fails_on_the_way(lazy, make_lazy):
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
 
 
-def test_a_sensor_that_blocks_on_the_way(make_lazy):
+@pytest.mark.parametrize("second", [True, False])
+def test_a_sensor_that_blocks_on_the_way(make_lazy, second):
     gate = threading.Event()
-    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], blood=lambda: gate.wait(60) and [1.0, 1.0])
-    with Device(make_lazy(second=True), sensors=sensors, deadline_ms=60) as device:
+    row = [0.1, 0, 1, 1, 1, 1] if second else SURE
+    sensors, seen = sensors_of(row, blood=lambda: gate.wait(60) and [1.0, 1.0])
+    with Device(make_lazy(second=second), sensors=sensors, deadline_ms=100) as device:
         started = time.monotonic()
-        answer = device.answer()
-        assert time.monotonic() - started < 30
-        assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:blood", 0)
-        assert answer.cost == 1.5
-        gate.set()
-
-
-def test_each_read_has_the_time_that_is_left(make_lazy):
-    gate = threading.Event()
-    sensors, seen = sensors_of(SURE, blood=lambda: gate.wait(60) and [1.0, 1.0])
-    with Device(make_lazy(), sensors=sensors, deadline_ms=500) as device:
-        started = time.monotonic()
-        with pytest.raises(SensorError, match="did not answer in time"):
-            device.answer()
+        if second:
+            answer = device.answer()
+            assert (answer.route, answer.reason) == ("fallback", "sensor-late:blood")
+            assert (answer.stage, answer.cost) == (0, 1.5)
+        else:
+            with pytest.raises(SensorError, match="did not answer in time"):
+                device.answer()
         assert time.monotonic() - started < 30
         gate.set()
-    assert seen == ["a", "blood"]
+    assert seen == (["a", "b", "blood"] if second else ["a", "blood"])
 
 
 def test_values_that_are_refused(lazy, make_lazy, tools):
@@ -336,6 +323,7 @@ def test_the_self_test_finds_other_purchases(lazy):
 
 
 def test_trees_that_cannot_be_trusted_are_refused_in_one_line(lazy):
+    sample = read_arrays(lazy.read("sample.npz"))
     arrays = read_arrays(lazy.read("stage_1.npz"))
     circle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
     for content, says in (
@@ -346,21 +334,10 @@ def test_trees_that_cannot_be_trusted_are_refused_in_one_line(lazy):
         with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{says}") as caught:
             Device(replace_files(lazy, {"stage_1.npz": content}))
         assert "\n" not in str(caught.value)
-
-
-def test_a_sample_without_purchases_is_refused(lazy):
-    arrays = read_arrays(lazy.read("sample.npz"))
-    del arrays["bought_0"]
+    del sample["bought_0"]
+    replace_files(lazy, {"stage_1.npz": write_trees(tree())})
     with pytest.raises(BundleError, match="lacks the array 'bought_0'"):
-        Device(replace_files(lazy, {"sample.npz": write_arrays(arrays)}))
-
-
-def test_runners_know_both_kinds(make_lazy, tools):
-    runner = StageRunner(make_lazy(second=True))
-    X = tools.sample_rows()
-    outputs = runner.run_all(X)
-    np.testing.assert_array_equal(outputs[0].margins[:, 0], 4 * X[:, 0])
-    np.testing.assert_array_equal(outputs[1].outputs, tree().margins(X[:, [0, 2, 3]]))
+        Device(replace_files(lazy, {"sample.npz": write_arrays(sample)}))
 
 
 WITHOUT_GRAPHS = """
