@@ -31,15 +31,12 @@ class ChildProcess:
     """A program in a process of its own; a context manager.
 
     It is in a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
-    then ends its children in good order.
-
-    `name`: for messages. `on_message`: ``on_message(child, document)`` for each line of standard
-    output that is a JSON object, and ``on_message(child, None)`` once there will be no more. Called
-    on a thread of this object. A document ``{"error": text}`` becomes :attr:`error` instead.
-    `follows_input`: whether it ends by itself when its standard input closes. If not, SIGTERM asks
-    it to end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error
-    for :meth:`failure`; else it goes where the owner's goes. `error`: what it reported as its
-    error; empty if nothing.
+    then ends its children in good order. `name`: for messages. ``on_message(child, document)`` is
+    called on a thread of this object for each line of standard output that is a JSON object, and
+    with None once there will be no more; ``{"error": text}`` becomes :attr:`error` instead.
+    `follows_input`: it ends by itself when its standard input closes. If not, SIGTERM asks it to
+    end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error for
+    :meth:`failure`; else it goes where the owner's goes.
     """
 
     def __init__(
@@ -72,8 +69,9 @@ class ChildProcess:
                 # In the program's group: its number is not given to others while the guard runs.
                 process_group=self.pid,
             )
-        self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
+        self._reader: threading.Thread | None = None
         if on_message is not None:
+            self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
             self._reader.start()
 
     @property
@@ -94,12 +92,9 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def failure(self, lines: int = 1) -> str:
-        """Wait for its end, and give its last lines of standard error, or its own error message.
-
-        For a child that has ended by itself, or is about to, and is not closed yet.
-        """
+        """Wait for the end of a child that is not closed yet; its own error or last lines."""
         status = self._process.wait(_CLOSE_SECONDS)
-        if self._reader.ident is not None:
+        if self._reader is not None:
             self._reader.join()
         return self.error or self.last_lines(lines) or f"ended with status {status}"
 
@@ -112,7 +107,7 @@ class ChildProcess:
         return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
 
     def last_lines(self, lines: int = 1) -> str:
-        """Its last lines of standard error so far; empty if there are none."""
+        """The last lines of :meth:`errors`; empty if there are none."""
         return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
@@ -141,7 +136,7 @@ class ChildProcess:
             if self._guard is not None:
                 self._guard.kill()
                 self._guard.communicate()
-            if self._reader.ident is not None:
+            if self._reader is not None:
                 self._reader.join()
             if self._errors is not None:
                 self._errors.close()

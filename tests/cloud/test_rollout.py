@@ -15,8 +15,7 @@ import pytest
 
 from gatewise.cli import main
 from gatewise.errors import InputError
-from gatewise_cloud.broker.rollout import roll_out
-from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport
+from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, roll_out
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device

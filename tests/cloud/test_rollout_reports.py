@@ -8,7 +8,7 @@ import pytest
 
 from gatewise.cli import main
 from gatewise_cloud.broker.mqtt_client import publish_retained
-from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport, read_statuses
+from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, read_statuses
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.repository import Repository

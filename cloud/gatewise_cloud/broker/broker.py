@@ -115,22 +115,15 @@ class Broker(ABC):
     def _start(self, port: int, folder: Path) -> None:
         """Start on `port`, or on any free one: another program may be quicker, so try again."""
         for attempt in range(1, _PORT_TRIES + 1):
-            self.port = port or _free_port(self.host)
-            if port:
-                _check_free(self.host, port)
-            self._child = ChildProcess(
-                f"the {self.kind} broker",
-                self._command(folder),
-                follows_input=self._follows_input,
-            )
+            self.port = _free_port(self.host, port)
+            name, follows = f"the {self.kind} broker", self._follows_input
+            self._child = ChildProcess(name, self._command(folder), follows_input=follows)
             if self._wait_ready():
                 return
             failure = self._child.failure(2)
             self.close()
             if port or attempt == _PORT_TRIES:
-                raise BrokerError(
-                    self.host, port, f"the {self.kind} broker ended while it started: {failure}"
-                )
+                raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
 
     def _wait_ready(self) -> bool:
         """Wait until it lets a client in; False if the process ended before."""
@@ -169,22 +162,18 @@ class MosquittoBroker(Broker):
     kind = "mosquitto"
     shared_subscriptions = True
 
-    def __init__(self, port: int = 0, *, host: str = "127.0.0.1") -> None:
+    def _command(self, folder: Path) -> list[str]:
         program = find_mosquitto()
         if program is None:
             raise BrokerError(
-                host,
-                port,
+                self.host,
+                self.port,
                 "no mosquitto found on PATH or in /usr/sbin: install it "
                 "(apt install mosquitto, brew install mosquitto) or use the embedded broker",
             )
-        self._program = program
-        super().__init__(port, host=host)
-
-    def _command(self, folder: Path) -> list[str]:
         config = folder / "mosquitto.conf"
         config.write_text(mosquitto_config(self.port, host=self.host))
-        return [str(self._program), "-c", str(config)]
+        return [str(program), "-c", str(config)]
 
 
 def find_mosquitto() -> Path | None:
@@ -199,61 +188,45 @@ def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
 
     Nagle's algorithm is off: with it a request and its response take 44 ms instead of 0.7.
     """
-    return "\n".join(
-        [
-            f"listener {port} {host}",
-            "allow_anonymous true",
-            "set_tcp_nodelay true",
-            "persistence false",
-            "log_dest stderr",
-            "log_type error",
-            "",
-        ]
-    )
+    return f"""\
+listener {port} {host}
+allow_anonymous true
+set_tcp_nodelay true
+persistence false
+log_dest stderr
+log_type error
+"""
 
 
 def _check_loopback(host: str, port: int) -> None:
+    with contextlib.suppress(ValueError):
+        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+            return
+    raise BrokerError(
+        host,
+        port,
+        f"this broker lets everyone in, so it listens on loopback only, not on {host}: "
+        "for other machines configure a mosquitto with users and TLS",
+    )
+
+
+def _free_port(host: str, port: int) -> int:
+    """Try to listen on a port, 0 being any free one; return it, or raise BrokerError."""
     try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise BrokerError(
-            host,
-            port,
-            f"this broker lets everyone in, so it listens on loopback only, not on {host}: "
-            "for other machines configure a mosquitto with users and TLS",
-        )
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # As the brokers do: a port whose last connections are still closing counts as free.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _free_port(host: str) -> int:
-    with contextlib.closing(_listening(host, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def _check_free(host: str, port: int) -> None:
-    try:
-        _listening(host, port).close()
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+            # As the brokers do: a port whose last connections are still closing counts as free.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(1)
+            return int(listener.getsockname()[1])
     except (OSError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            problem = "is in use: stop the program that listens there, or give another --port"
-        elif isinstance(error, OSError) and error.errno == errno.EACCES:
-            problem = "may only be used by the administrator: give a --port above 1023"
-        else:
-            problem = f"cannot be used ({error}): give another --port"
+        problem = _PROBLEMS.get(
+            getattr(error, "errno", 0) or 0, f"cannot be used ({error}): give another --port"
+        )
         raise BrokerError(host, port, f"port {port} on {host} {problem}") from error
+
+
+_PROBLEMS: Final = {
+    errno.EADDRINUSE: "is in use: stop the program that listens there, or give another --port",
+    errno.EACCES: "may only be used by the administrator: give a --port above 1023",
+}

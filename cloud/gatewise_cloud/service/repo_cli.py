@@ -12,8 +12,14 @@ import typer
 from gatewise.console import emit, note, table
 from gatewise.errors import InputError
 from gatewise.formats import percent
-from gatewise_cloud.broker.rollout import announce, read_reports, roll_out
-from gatewise_cloud.broker.rollout_reports import FIGURES, AbortLimits, RolloutReport
+from gatewise_cloud.broker.rollout import (
+    FIGURES,
+    AbortLimits,
+    RolloutReport,
+    announce,
+    read_reports,
+    roll_out,
+)
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import WHOLE, OfferedRelease

@@ -34,10 +34,10 @@ from gatewise_edge.sensors.feature_reader import (
     Meter,
     RawRowSource,
     Values,
+    WindowSource,
     row_values,
 )
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.windows import WindowSource
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_edge.stages.stages import StageRunner, self_test

@@ -9,8 +9,9 @@ nothing until they are acquired.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.jpeg import check_jpeg, decode_jpeg
 from gatewise_edge.errors import SensorError
+from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_signals.blocks.block import FunctionBlock
+from gatewise_signals.signal_input import SignalInput
 
 #: Up to so many values Python's sum takes less time than two of numpy's calls.
 _FEW: Final = 64
@@ -273,6 +277,56 @@ class RawRowSource:
                 known.fail(members, SensorError(encoder.names[column], str(error)), spare=spare)
             else:
                 known.enter(slice(members.start, members.stop), values)
+
+
+class WindowSource:
+    """A source with one window at hand, each block of which is computed once, when it is read.
+
+    The window's own values, where they are columns, cost nothing. A block that cannot be computed
+    is a failed sensor, and one that is a function, run by the `reader`, a late one if it is not
+    done in time. InputError if it is no such window.
+    """
+
+    def __init__(
+        self, window: ArrayLike, signal: SignalInput, reader: BlockingReader | None = None
+    ) -> None:
+        self._graph, self._signal = signal.graph, signal
+        self._reader = reader
+        one = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
+        try:
+            self._window = signal.checked(one)  # type: ignore[arg-type]
+            self._values = signal.graph.start(self._window[0])
+        except InputError as error:
+            raise InputError(f"no instance: {error}") from None
+
+    def read(
+        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+    ) -> None:
+        """See :class:`.FeatureSource`."""
+        graph, until = self._graph, time.monotonic() + timeout
+        computed = len(graph.block_of)
+        if len(features) and features.max() >= computed:
+            known.enter(slice(computed, None), self._signal.values(self._window)[0])
+            features = features[features < computed]
+        for number in dict.fromkeys(graph.block_of[features].tolist()):
+            columns, label = graph.columns(number), graph.blocks[number].label
+            members = range(columns.start, columns.stop)
+            try:
+                found = self._computed(number, until)[0]
+            except StillReading:
+                text = f"block {label} was not computed in time"
+                known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
+            except Exception as error:  # a user's function may raise anything
+                failure = SensorError(label, f"block {label} cannot be computed: {error}")
+                known.fail(members, failure, spare=spare)
+            else:
+                known.enter(columns, found)
+
+    def _computed(self, number: int, until: float) -> NDArray[Any]:
+        """Features of a block; StillReading if it is a function that is not done in time."""
+        if self._reader is None or not isinstance(self._graph.blocks[number], FunctionBlock):
+            return self._values.of_block(number)
+        return self._reader.run(partial(self._values.of_block, number), until - time.monotonic())
 
 
 def _all_finite(values: Values) -> bool:

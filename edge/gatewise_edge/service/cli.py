@@ -17,8 +17,7 @@ from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
-from gatewise_edge.service.serve import AnswerTotals, run_loop
-from gatewise_edge.service.smoothing import Smoothing
+from gatewise_edge.service.serve import AnswerTotals, Smoothing, run_loop
 from gatewise_edge.service.startup import (
     Troubles,
     first_that_runs,

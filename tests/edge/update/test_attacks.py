@@ -14,9 +14,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tuf.api.metadata import Metadata
 
-from gatewise_export.repository import signed_metadata
-from gatewise_export.repository.repository import Repository
-from gatewise_export.repository.signed_metadata import LIFETIMES, read_signer
+from gatewise_export.repository import repository as repository_module
+from gatewise_export.repository.repository import LIFETIMES, Repository, read_signer
 from tests.edge.update.conftest import PATIENCE, Server
 from tests.support.waiting import wait_until
 
@@ -299,7 +298,7 @@ def test_a_publisher_whose_clock_was_in_2036(at_8, fleet, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3650)
 
-    monkeypatch.setattr(signed_metadata, "datetime", Ahead)
+    monkeypatch.setattr(repository_module, "datetime", Ahead)
     fleet.publish("9")
     monkeypatch.undo()
     assert datetime.now(UTC).year < 2030

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gatewise_edge.update import Store
-from gatewise_edge.update.state import State, read_state, write_state
+from gatewise_edge.update.store import State, read_state, write_state
 from gatewise_export.repository.release import UpdateError
 
 STATE = State(

@@ -325,7 +325,7 @@ def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, monkey
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("gatewise_edge.update.state.replace_file", full)
+    monkeypatch.setattr("gatewise_edge.update.store.replace_file", full)
     on_trial.updater._accounted -= 100.0
     on_trial.updater.observe(on_trial.device.answer(EASY))
     on_trial.news()
