@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,23 +26,26 @@ RELEASE = Release(
 )
 
 
-@pytest.fixture
-def make(tmp_path):
-    return lambda version, **changes: (
-        write_bundle(
-            tmp_path / f"v{version}-{len(list(tmp_path.iterdir()))}", version=version, **changes
-        ).path
-    )
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """Paths of versions of the small bundle."""
+    folder = tmp_path_factory.mktemp("bundles")
+    return {v: write_bundle(folder / v, version=v).path for v in ("8", "9")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, bundles):
+    """A repository with release 8, not offered; do not change it."""
+    made = Repository.init(tmp_path_factory.mktemp("made") / "repo")
+    made.add(bundles["8"])
+    return made
 
 
 @pytest.fixture
-def repository(tmp_path):
-    return Repository.init(tmp_path / "repo")
-
-
-def test_a_release_is_read_as_it_was_written():
-    assert Release.from_json(RELEASE.to_json()) == RELEASE
-    assert RELEASE.digest == hashlib.sha256(RELEASE.to_json()).hexdigest()
+def repository(made, tmp_path):
+    """A copy of it, with its keys."""
+    shutil.copytree(made.folder.parent, tmp_path / "copy")
+    return Repository(tmp_path / "copy" / "repo")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +62,8 @@ def test_a_release_is_read_as_it_was_written():
     ],
 )
 def test_a_release_is_read_strictly(change):
+    assert Release.from_json(RELEASE.to_json()) == RELEASE
+    assert RELEASE.digest == hashlib.sha256(RELEASE.to_json()).hexdigest()
     with pytest.raises(ManifestError):
         Release.from_json(json.dumps(json.loads(RELEASE.to_json()) | change).encode())
 
@@ -80,8 +86,7 @@ def test_which_devices_a_release_fits(device, why):
     assert found is None if why is None else why in found
 
 
-def test_files_are_named_by_their_hashes_and_the_timestamp_names_the_rest(repository, make):
-    repository.add(make("8"))
+def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository, bundles, tmp_path):
     for path in (repository.folder / "targets").rglob("*.*"):
         if path.is_file():
             digest, _, name = path.name.partition(".")
@@ -90,20 +95,18 @@ def test_files_are_named_by_their_hashes_and_the_timestamp_names_the_rest(reposi
     metadata = repository.folder / "metadata"
     timestamp = Metadata.from_file(str(metadata / "timestamp.json")).signed
     assert (metadata / f"{timestamp.snapshot_meta.version}.snapshot.json").is_file()
+    assert str(repository.add(bundles["8"])) == "small/8"
+    for changes, says in (
+        ({"created": "2027-01-01T00:00:00Z"}, "another version"),
+        ({"name": "a b"}, "names are of letters"),
+    ):
+        other = write_bundle(tmp_path / says, version="8", **changes)
+        with pytest.raises(InputError, match=says):
+            repository.add(other.path)
 
 
-def test_a_version_never_changes(repository, make):
-    release = repository.add(make("8"))
-    assert repository.add(make("8")) == release
-    with pytest.raises(InputError, match="another version"):
-        repository.add(make("8", created="2027-01-01T00:00:00Z"))
-    with pytest.raises(InputError, match="names are of letters"):
-        repository.add(make("8", name="a b"))
-
-
-def test_publishing_and_rolling_back(repository, make):
-    for version in ("8", "9"):
-        repository.add(make(version))
+def test_publishing_and_rolling_back(repository, bundles):
+    repository.add(bundles["9"])
     with pytest.raises(InputError, match="no release is offered"):
         repository.rollback()
     assert [repository.publish(f"small/{v}").serial for v in ("8", "9")] == [1, 2]
@@ -118,8 +121,7 @@ def test_publishing_and_rolling_back(repository, make):
         repository.publish("10")
 
 
-def test_what_somebody_wrote_into_the_folder_is_not_signed(repository, make):
-    repository.add(make("8"))
+def test_what_somebody_wrote_into_the_folder_is_not_signed(repository):
     path = max((repository.folder / "metadata").glob("*.targets.json"))
     content = path.read_bytes().replace(b'"rollout":0', b'"rollout":9')
     assert content != path.read_bytes()
@@ -130,24 +132,23 @@ def test_what_somebody_wrote_into_the_folder_is_not_signed(repository, make):
 
 
 @pytest.mark.parametrize("role", ["root", "targets", "snapshot", "timestamp"])
-def test_keys_rotate(repository, make, role):
+def test_keys_rotate(repository, role):
     before = repository.roles()
     fresh = repository.rotate_key(role)
     after = {r["role"]: r for r in Repository(repository.folder).roles()}
     for old in before:
-        same = after[old["role"]]["keys"] == old["keys"]
-        assert same == (old["role"] != role)
+        assert (after[old["role"]]["keys"] == old["keys"]) == (old["role"] != role)
     assert after[role]["keys"] == [fresh]
-    repository.add(make("8"))
+    repository.publish("8")
     with pytest.raises(InputError, match="no key of"):
         repository.rotate_key(role, revoke="0" * 64)
     with pytest.raises(InputError, match="choose one of"):
         repository.rotate_key("mirrors")
 
 
-def test_keys_that_are_not_here(repository, make):
+def test_keys_that_are_not_here(repository):
     (repository.keys / "root-1.key").unlink()
-    repository.add(make("8"))
+    repository.publish("8")
     with pytest.raises(InputError, match="must sign"):
         repository.rotate_key("timestamp")
     assert Repository(repository.folder).offers()
@@ -157,22 +158,21 @@ def test_keys_that_are_not_here(repository, make):
         repository.publish("8")
 
 
-def test_a_writer_that_is_killed_leaves_the_repository_usable(tmp_path, repository, make):
+def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
     program = (
         "import os, signal, sys\n"
-        "from gatewise_export.repository import repository as module\n"
+        "from gatewise_export.repository.repository import Repository\n"
         "left, replace = int(sys.argv[2]), os.replace\n"
         "def killing(*args):\n"
         "    global left\n"
         "    left -= 1\n"
         "    if left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    replace(*args)\n"
-        "repository = module.Repository(sys.argv[1])\n"
+        "repository = Repository(sys.argv[1])\n"
         "os.replace = killing\n"
         "repository.publish('8')\n"
         "repository.rotate_key('snapshot')\n"
     )
-    repository.add(make("8"))
     for left in range(12):
         args = [sys.executable, "-c", program, str(repository.folder), str(left)]
         done = subprocess.run(args, capture_output=True, text=True, timeout=60)
@@ -183,25 +183,26 @@ def test_a_writer_that_is_killed_leaves_the_repository_usable(tmp_path, reposito
     assert left >= 5
 
 
-def test_the_command_line(tmp_path, make, capsys):
+def test_the_command_line(tmp_path, bundles, capsys):
     repo = str(tmp_path / "fleet")
-    assert main(["repo", "init", repo, "--root-keys", "3", "--threshold", "2", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["root"].endswith("1.root.json")
-    assert main(["repo", "add", repo, str(make("8")), "--hardware", "aarch64"]) == 0
-    assert main(["repo", "publish", repo, "small/8", "--rollout", "10%"]) == 0
-    assert "10%" in capsys.readouterr().out
-    assert main(["repo", "publish", repo]) == 0
-    assert main(["repo", "rotate-key", repo, "timestamp"]) == 0
-    capsys.readouterr()
-    assert main(["repo", "status", repo, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+
+    def run(*words: str) -> str:
+        assert main(["repo", *words]) == 0
+        return capsys.readouterr().out
+
+    made = run("init", repo, "--root-keys", "3", "--threshold", "2", "--json")
+    assert json.loads(made)["root"].endswith("1.root.json")
+    run("add", repo, str(bundles["8"]), "--hardware", "aarch64")
+    assert "10%" in run("publish", repo, "small/8", "--rollout", "10%")
+    run("publish", repo)
+    run("rotate-key", repo, "timestamp")
+    found = json.loads(run("status", repo, "--json"))
     assert found["releases"][0]["rollout"] == 0.1
     assert found["roles"][0]["role"] == "root"
-    assert main(["repo", "status", repo]) == 0
-    shown = capsys.readouterr().out
+    shown = run("status", repo)
     assert "small/8" in shown
     assert "2 of 3" in shown
-    assert main(["repo", "rollback", repo]) == 0
+    run("rollback", repo)
     for bad in (
         ["status", str(tmp_path / "none")],
         ["init", repo],
