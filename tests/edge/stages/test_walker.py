@@ -136,14 +136,6 @@ def test_a_walk_has_the_bits_and_the_purchases_of_training(seed, mixed, listed):
         assert sorted(asked) == np.flatnonzero(bought).tolist()
 
 
-def test_features_are_asked_for_in_the_order_of_their_nodes():
-    flat = read_trees(write_trees(tree()), "s.npz", n_features=3, n_outputs=1)
-    for values, wanted in (([-1, 0, 0], [0]), ([1, 0, 0], [0, 1]), ([1, 1, 1], [0, 1, 2])):
-        asked: list[int] = []
-        Walker(flat).walk(lambda k, v=values, a=asked: a.append(k) or float(v[k]))
-        assert asked == wanted
-
-
 # -- a device ------------------------------------------------------------------------------
 
 
@@ -258,15 +250,6 @@ def test_a_missing_value_that_is_allowed_goes_its_way_and_is_paid(make_lazy, too
             device.answer([-np.inf, 0, 0, 0, 0, 0])
 
 
-def test_policies(lazy, tools):
-    with Device(lazy, policy="edge-only") as device:
-        answer = device.answer(HARD)
-    assert (answer.route, answer.reason, answer.cost) == ("edge", "edge-only", 13.0)
-    with Device(lazy, policy="cloud-only") as device:
-        answer = device.answer(EASY)
-    assert (answer.route, answer.reason, answer.cost) == ("fallback", "no-link", 1.0)
-
-
 def test_several_threads_walk_at_a_time(lazy):
     rows = [EASY, SURE]
     wrong: list[float] = []
@@ -301,22 +284,18 @@ def test_the_self_test_finds_other_margins(lazy):
 
 
 def test_the_self_test_finds_other_purchases(lazy):
-    # c is asked for first, for nothing: the same margins at another price
-    extra = TreeEnsemble(
-        feature=np.array([1, -1, -1], np.int32), threshold=np.zeros(3, np.float32),
-        left=np.array([1, -1, -1], np.int32), right=np.array([2, -1, -1], np.int32),
-        nan_left=np.zeros(3, np.bool_), value=np.zeros((3, 1), np.float32),
-        roots=np.array([0], np.int32), output=np.array([0], np.int32),
-        base=np.zeros(1, np.float32), n_features=3,
-    )  # fmt: skip
+    # another tree tests c first, for nothing: the same margins at another price
+    whole, before = tree(), {"feature": [1, -1, -1], "left": [1, -1, -1], "right": [2, -1, -1]}
     both = {
-        name: np.concatenate([getattr(extra, name), getattr(tree(), name)])
-        for name in ("feature", "threshold", "nan_left", "value", "output")
+        name: np.concatenate([before.get(name, [0, 0, 0]), getattr(whole, name)])
+        for name in ("feature", "threshold", "nan_left", "left", "right")
     }
     for side in ("left", "right"):
-        moved = getattr(tree(), side)
-        both[side] = np.concatenate([getattr(extra, side), np.where(moved < 0, -1, moved + 3)])
-    trees = replace(tree(), **both, roots=np.array([0, 3], np.int32))
+        both[side][3:] += 3 * (both[side][3:] >= 0)
+    arrays = {name: both[name].astype(getattr(whole, name).dtype) for name in both}
+    value = np.concatenate([np.zeros((3, 1), np.float32), whole.value])
+    roots, output = np.array([0, 3], np.int32), np.zeros(2, np.int32)
+    trees = replace(whole, **arrays, value=value, roots=roots, output=output)
     with pytest.raises(SelfTestError) as caught:
         Device(forged(lazy, trees))
     assert set(caught.value.differences) == {"bought_0"}
