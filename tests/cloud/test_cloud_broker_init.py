@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import ssl
 import stat
 
@@ -24,8 +25,20 @@ def contents(folder):
     }
 
 
-def test_a_folder_that_holds_all_that_is_needed(tmp_path):
-    made = init_broker(tmp_path / "b", hosts=["broker.example", "192.0.2.1"], devices=["pi-1"])
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder as the first call makes it; do not change it."""
+    hosts = ["broker.example", "192.0.2.1"]
+    return init_broker(tmp_path_factory.mktemp("made") / "b", hosts=hosts, devices=["pi-1"])
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(made.folder, tmp_path / "copy")
+
+
+def test_a_folder_that_holds_all_that_is_needed(made):
     assert (made.devices, made.workers, made.operators) == (["pi-1"], ["worker-1"], ["operator"])
     folder = made.folder
     for key in folder.rglob("*.key"):
@@ -67,17 +80,17 @@ def test_a_folder_that_holds_all_that_is_needed(tmp_path):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
 
-def test_the_pool_has_an_unguessable_name_that_stays(tmp_path):
-    made, other = (init_broker(tmp_path / n, hosts=["x"]) for n in ("a", "b"))
+def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
+    other = init_broker(tmp_path / "other", hosts=["x"])
     assert made.pool != other.pool
     assert len(made.pool) >= 32
     assert (made.folder / "clients" / "pool").read_text().strip() == made.pool
-    assert made.worker("worker-1")["pool"] == made.pool == init_broker(made.folder).pool
+    assert made.worker("worker-1")["pool"] == made.pool == init_broker(folder).pool
     # A folder of a version without one gets one.
-    roster = json.loads((made.folder / "roster.json").read_text())
+    roster = json.loads((folder / "roster.json").read_text())
     del roster["pool"]
-    (made.folder / "roster.json").write_text(json.dumps(roster))
-    assert len(init_broker(made.folder).pool) >= 32
+    (folder / "roster.json").write_text(json.dumps(roster))
+    assert len(init_broker(folder).pool) >= 32
 
 
 @pytest.mark.parametrize(
@@ -98,9 +111,8 @@ def test_what_the_broker_has_and_may_do(tmp_path, monkeypatch, settings, lines, 
     assert not [line for line in config if line.startswith(absent)]
 
 
-def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
-    folder = tmp_path / "b"
-    init_broker(folder, hosts=["broker.example"], devices=["pi-1"], port=8884)
+def test_a_second_call_adds_and_keeps_the_rest(folder):
+    init_broker(folder, port=8884)
     before = contents(folder)
     made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
     assert [path.name for path in made.made] == ["pi-2.crt", "w-2.crt"]
@@ -112,27 +124,25 @@ def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
     assert "user w-2" in (folder / "acl").read_text()
 
 
-def test_certificates_are_made_anew_when_they_are_due(tmp_path):
-    folder = tmp_path / "b"
-    init_broker(folder, hosts=["one.example"])
-    names = [p.name for p in init_broker(folder, hosts=["one.example", "two.example"]).made]
-    assert names == ["server.crt"]
-    assert init_broker(folder).made == []
-    later = datetime.datetime.now(datetime.UTC) + 380 * DAY
-    names = [p.name for p in init_broker(folder, clock=lambda: later).made]
-    assert names == ["server.crt"]
-    later = datetime.datetime.now(datetime.UTC) + 800 * DAY
-    names = [p.name for p in init_broker(folder, clock=lambda: later).made]
-    assert names == ["server.crt", "worker-1.crt", "operator.crt"]
-    assert init_broker(folder, clock=lambda: later).made == []
+def test_certificates_are_made_anew_when_they_are_due(folder):
+    now = datetime.datetime.now(datetime.UTC)
+    for settings, due in (
+        ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),
+        ({}, []),
+        ({"clock": lambda: now + 380 * DAY}, ["server.crt"]),
+        (
+            {"clock": lambda: now + 800 * DAY},
+            ["server.crt", "pi-1.crt", "worker-1.crt", "operator.crt"],
+        ),
+        ({"clock": lambda: now + 800 * DAY}, []),
+    ):
+        assert [path.name for path in init_broker(folder, **settings).made] == due
 
 
-def test_revoked_clients_are_on_the_list(tmp_path):
-    folder = tmp_path / "b"
-    init_broker(folder, hosts=["one.example"], devices=["pi-1", "pi-2"])
+def test_revoked_clients_are_on_the_list(folder):
     serial = read_certificate(folder / "clients" / "pi-1.crt").serial_number
     made = init_broker(folder, revoke=["pi-1"])
-    assert made.devices == ["pi-2"]
+    assert made.devices == []
     assert not list((folder / "clients").glob("pi-1.*"))
     listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in listed] == [serial]
@@ -161,11 +171,10 @@ def test_what_it_refuses(tmp_path, settings, word):
         init_broker(tmp_path / "b", **({"hosts": ["one.example"]} | settings))
 
 
-def test_half_an_authority(tmp_path):
-    init_broker(tmp_path, hosts=["one.example"])
-    (tmp_path / "ca.key").unlink()
+def test_half_an_authority(folder):
+    (folder / "ca.key").unlink()
     with pytest.raises(InputError, match="without its other half"):
-        init_broker(tmp_path)
+        init_broker(folder)
 
 
 def test_the_command(tmp_path):
@@ -176,6 +185,10 @@ def test_the_command(tmp_path):
     document = json.loads(done.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
     assert len(document["made"]) == 5
+    assert document.keys() == {
+        "folder", "config", "hosts", "port", "plugin", "devices", "workers", "operators", "made",
+        "revoked",
+    }  # fmt: skip
     done = run_here(*arguments)
     assert done.returncode == 0
     assert f"mosquitto -c {folder / 'mosquitto.conf'}" in done.stdout

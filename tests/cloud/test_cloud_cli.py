@@ -72,22 +72,17 @@ def failure(*arguments):
     return done.stderr
 
 
-def test_an_unreachable_broker_is_one_line(bundle):
+def test_what_cannot_be_is_one_line(bundle, tmp_path):
     port = free_port()
     err = failure("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
-
-
-def test_a_bundle_that_is_not_there_is_one_line(tmp_path, mosquitto):
-    err = failure("cloud", tmp_path / "nothing", "--broker", mosquitto.url)
-    assert "nothing" in err
-
-
-@pytest.mark.parametrize("kind", ["--embedded", "--mosquitto"])
-def test_a_port_in_use_is_one_line(kind):
+    assert "nothing" in failure("cloud", tmp_path / "nothing")
+    assert "choose one of" in failure("cloud", bundle, "--tier", "edge")
+    assert "give its --uplink" in failure("cloud", bundle, "--uplink-device", "gw-1")
+    assert "--max-batch is 0" in failure("cloud", bundle, "--max-batch", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        err = failure("broker", "--port", port, kind)
+        err = failure("broker", "--port", port, "--embedded")
     assert f"port {port} on 127.0.0.1 is in use" in err
 
 

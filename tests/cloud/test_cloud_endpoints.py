@@ -1,15 +1,10 @@
 """What operators ask for: /metrics and /healthz of a worker on a real broker."""
 
-import socket
-
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gatewise.errors import InputError
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.service.metrics import merged, text_of, worker_endpoints
+from gatewise_cloud.service.metrics import merged, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
-from gatewise_edge.service.endpoints import Endpoints
 from tests.support.ports import page
 from tests.support.waiting import wait_until
 
@@ -49,6 +44,9 @@ def test_metrics_tell_what_the_worker_counted(bundle, tiny, mosquitto, caller):
     assert got["batch_instances_bucket", ("le", "4")] == 3
     assert got["batch_instances_sum",] == 7
     assert (got["queue_depth",], got["connected",], got["serving",]) == (0, 1, 1)
+    both = samples(merged({"0": text, "1": text}).decode())
+    assert both["answered_total", ("worker", "0")] == both["answered_total", ("worker", "1")] == 3
+    assert both["batch_instances_bucket", ("le", "+Inf"), ("worker", "0")] == 3
     names = {name for name, *_ in got}
     assert {f"{n}_total" for n in COUNTS if not n.endswith("_us")} <= names
     assert all(f"gatewise_worker_{n}" in text for n in names)
@@ -79,23 +77,3 @@ def test_labels_are_bounded():
     counts = counters.snapshot()["model_instances"]
     assert len(counts) == MOST_LABELS + 1
     assert counts["other"] == 2 * MOST_LABELS
-
-
-def test_metrics_of_several_workers_are_told_apart(bundle, tiny, mosquitto, caller):
-    with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
-        one = caller(mosquitto)
-        for _ in range(4):
-            one.ask(tiny.rows(1))
-            one.response()
-        texts = {"0": text_of(first).decode(), "1": text_of(second).decode()}
-    got = samples(merged(texts).decode())
-    shares = [got["answered_total", ("worker", w)] for w in "01"]
-    assert sum(shares) == 4
-    assert got["batch_instances_bucket", ("le", "+Inf"), ("worker", "0")] == shares[0]
-
-
-def test_a_port_in_use_is_said():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"metrics-port {port} on 127.0.0.1 cannot be used"):
-            Endpoints(port, metrics=bytes, trouble=lambda: None)

@@ -15,11 +15,13 @@ import pytest
 
 from gatewise.cli import main
 from gatewise.errors import InputError
-from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, roll_out
+from gatewise_cloud.broker.mqtt_client import publish_retained
+from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, read_statuses, roll_out
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt import Endpoint, MqttLink
+from gatewise_edge.link.topics import status_topic
 from gatewise_edge.update import Store, Updater
 from gatewise_export.bundle.manifest import OperatingPointSpec
 from gatewise_export.repository.repository import Repository
@@ -37,6 +39,12 @@ def repository(tmp_path):
         made.add(write_bundle(tmp_path / f"v{version}", version=version).path)
     made.publish("small/7")
     return made
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    with Mosquitto(tmp_path) as broker:
+        yield Endpoint(broker.url)
 
 
 def figures(devices, disagreed):
@@ -97,6 +105,46 @@ def test_shares_and_limits_that_cannot_be(repository):
         rolled_out(repository, (0.5, 0.1), lambda _: RolloutReport(0, 0))
     with pytest.raises(InputError, match="give a share"):
         AbortLimits(failed=1.5)
+
+
+def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
+    offer = repository.publish("small/8")
+
+    def report(device, status):
+        publish_retained(endpoint, status_topic(device), status.encode())
+
+    def rollback():
+        words = ["repo", "rollback", str(repository.folder), "--above", "20%"]
+        assert main([*words, "--broker", endpoint.url, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for i in range(8):
+        report(f"pi-{i}", f"online small/8 seen=1000,{i},20 audited=900,{i}.5")
+    for i in range(2):
+        report(f"bad-{i}", f"online small/7 refused {offer.digest[:12]}")
+    report("old", "online small/7 refused 000000000000 seen=nan,-1,x audited=7")
+    report("away", "offline")
+    assert len(read_statuses(endpoint)) == 12
+    shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
+    assert rollback() == {"release": "small/8", "running": 8, "refused": 2, **shares}
+    assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
+    latest, before = json.loads(capsys.readouterr().out)["releases"]
+    assert (latest["running"], latest["refused"]) == (8, 2)
+    assert (before["running"], before["refused"]) == (3, 0)
+    report("pi-0", f"online small/7 refused {offer.digest[:12]}")
+    assert rollback()["rollout"] == 0.0
+    assert str(Repository(repository.folder).latest()) == "small/7"
+
+
+def test_a_step_waits_for_devices_that_have_yet_to_take_the_release():
+    """Slow devices have shown nothing, whose others report; where too few will come, it goes on."""
+    others = {what: [(2.0, 100.0)] * 150 for what in ("errors", "fallbacks", "disagreement")}
+    limits = AbortLimits(worse_by=0.05)
+    assert limits.is_vague(RolloutReport(1, 0, {}, others, offered=10.0))
+    assert not limits.is_vague(RolloutReport(1, 0, {}, others, offered=2.0))
+    assert not limits.is_vague(RolloutReport(1, 0, {}, {}, offered=10.0))  # nor do others report
+    shown = {what: entries[:10] for what, entries in others.items()}
+    assert not limits.is_vague(RolloutReport(10, 0, shown, others, offered=10.0))
 
 
 def test_no_accident_stops_a_rollout():
