@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn, Protocol, Self, TypeVar
 
+from gatewise.columns import encoders
 from gatewise.columns.cells import TIME_PARTS
-from gatewise.columns.encoders import (
-    KINDS,
-    BooleanColumn,
-    CategoryColumn,
-    CategoryForm,
-    Column,
-    NumberColumn,
-    RowEncoder,
-    TimeColumn,
-)
 from gatewise.errors import InputError
 
 MOST_COLUMNS: Final = 65535
@@ -27,7 +18,7 @@ MOST_CELL_BYTES: Final = 256
 LARGEST: Final = 3.4e38
 _Word = TypeVar("_Word", bound=str)
 
-FORMS: Final[tuple[CategoryForm, ...]] = ("one-hot", "ordinal")
+FORMS: Final[tuple[encoders.CategoryForm, ...]] = ("one-hot", "ordinal")
 
 
 class DocumentField(Protocol):
@@ -55,7 +46,7 @@ class DocumentField(Protocol):
     def number(self, least: float, most: float) -> float: ...
 
 
-def read_encoder(field: DocumentField, feature_names: tuple[str, ...]) -> RowEncoder:
+def read_encoder(field: DocumentField, feature_names: tuple[str, ...]) -> encoders.RowEncoder:
     """Read the encoders that make the manifest's features of raw columns."""
     field.keys(("missing_words", "columns"))
     words = [w.text(MOST_CELL_BYTES) for w in field["missing_words"].items(0, MOST_WORDS)]
@@ -64,14 +55,14 @@ def read_encoder(field: DocumentField, feature_names: tuple[str, ...]) -> RowEnc
     names = [column.name for column in made]
     if len(set(names)) != len(names):
         columns.fail(f"column {next(n for n in names if names.count(n) > 1)!r} stands twice")
-    encoder = RowEncoder(made, frozenset(words))
+    encoder = encoders.RowEncoder(made, frozenset(words))
     if encoder.feature_names != feature_names:
         columns.fail("their features are not those of the manifest, in its order")
     return encoder
 
 
-def _column(field: DocumentField) -> Column:
-    kind = field["kind"].choice(tuple(KINDS))
+def _column(field: DocumentField) -> encoders.Column:
+    kind = field["kind"].choice(tuple(encoders.KINDS))
     more = {"category": ("form", "categories"), "time": ("parts", "format")}.get(kind, ())
     field.keys(("name", "kind", "features", "fill", *more))
     fill = field.get("fill")
@@ -84,18 +75,18 @@ def _column(field: DocumentField) -> Column:
     }
     try:
         if kind == "number":
-            return NumberColumn(**given)
+            return encoders.NumberColumn(**given)
         if kind == "boolean":
-            return BooleanColumn(**given)
+            return encoders.BooleanColumn(**given)
         if kind == "time":
             parts = tuple(p.choice(TIME_PARTS) for p in field["parts"].items(1, len(TIME_PARTS)))
-            return TimeColumn(**given, parts=parts, format=field["format"].text(64))
+            return encoders.TimeColumn(**given, parts=parts, format=field["format"].text(64))
         items = field["categories"].items(1, MOST_CATEGORIES)
         categories = tuple(_category(item) for item in items)
         if len(set(categories)) != len(categories):
             field["categories"].fail("a category stands twice")
         form = field["form"].choice(FORMS)
-        return CategoryColumn(**given, categories=categories, form=form)
+        return encoders.CategoryColumn(**given, categories=categories, form=form)
     except InputError as error:
         field.fail(str(error))
 

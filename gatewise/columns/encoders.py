@@ -25,17 +25,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import (
-    ISO,
-    TIME_PARTS,
-    check_time_format,
-    is_missing,
-    read_boolean,
-    read_category,
-    read_number,
-    read_time,
-    time_part,
-)
+from gatewise.columns import cells
 from gatewise.errors import InputError
 
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
@@ -79,7 +69,7 @@ class Column(ABC):
 
     def encode(self, cell: Any, missing_words: frozenset[str]) -> tuple[float, ...]:
         """Values of all features of a cell; InputError, which names the column, if it is bad."""
-        if is_missing(cell, missing_words):
+        if cells.is_missing(cell, missing_words):
             return self._empty
         try:
             return self.read(cell) + self._rest
@@ -108,7 +98,7 @@ class NumberColumn(Column):
     width: ClassVar[int] = 1
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        return (read_number(cell),)
+        return (cells.read_number(cell),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +109,7 @@ class BooleanColumn(Column):
     width: ClassVar[int] = 1
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        return (read_boolean(cell),)
+        return (cells.read_boolean(cell),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +129,7 @@ class CategoryColumn(Column):
         return {name: i for i, name in enumerate(self.categories)}
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        place = self._place.get(read_category(cell), -1)
+        place = self._place.get(cells.read_category(cell), -1)
         if self.form == "ordinal":
             return (float(place),)
         return tuple(float(i == place) for i in range(len(self.categories)))
@@ -154,12 +144,12 @@ class TimeColumn(Column):
 
     kind: ClassVar[str] = "time"
     parts: tuple[str, ...]
-    format: str = ISO
+    format: str = cells.ISO
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_time_format(self.format)
-        strange = [part for part in self.parts if part not in TIME_PARTS]
+        cells.check_time_format(self.format)
+        strange = [part for part in self.parts if part not in cells.TIME_PARTS]
         if strange:
             raise InputError(f"column {self.name!r}: a time has no {strange[0]!r}")
 
@@ -168,8 +158,8 @@ class TimeColumn(Column):
         return len(self.parts)
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        time = read_time(cell, self.format)
-        return tuple(time_part(time, part) for part in self.parts)
+        time = cells.read_time(cell, self.format)
+        return tuple(cells.time_part(time, part) for part in self.parts)
 
     def _more(self) -> dict[str, Any]:
         return {"parts": list(self.parts), "format": self.format}

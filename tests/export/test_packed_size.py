@@ -118,19 +118,6 @@ def test_a_fit_within_bytes_packs_within_them(method, packed_as, tmp_path) -> No
     assert alone.manifest.active_point.thresholds == point.thresholds
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["staged", "confidence"])
-def test_where_nothing_is_as_small_the_smallest_is_said(method) -> None:
-    X, _, y, _ = table()
-    with pytest.raises(TooLargeError) as refused:
-        ready(method, X, y, max_bytes=20).fit(X, y)
-    assert refused.value.max_bytes == 20
-    smallest = refused.value.smallest
-    assert smallest > 20
-    system = ready(method, X, y, max_bytes=2 * smallest).fit(X, y)
-    assert system.operating_point_.bytes <= 2 * smallest
-
-
 @pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"max_bytes": 1.5}, {"packed_as": "zip"}])
 def test_settings_that_say_no_size(wrong) -> None:
     X, _, y, _ = table()

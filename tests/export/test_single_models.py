@@ -13,13 +13,7 @@ from sklearn.datasets import load_diabetes, load_wine
 from gatewise.cli import main
 from gatewise_edge import Device
 from gatewise_edge.stages.stages import self_test as device_self_test
-from gatewise_export import (
-    pack,
-    self_test,
-    set_operating_point,
-    verify,
-    verify_graphs,
-)
+from gatewise_export import pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.manifest import SAMPLE
 from gatewise_training import (

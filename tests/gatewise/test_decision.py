@@ -6,21 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gatewise.decision import (
-    ALWAYS_STOP,
-    answers,
-    as_float32,
-    exit_stages,
-    labels,
-    midway,
-    probabilities,
-    row_answer,
-    row_probabilities,
-    row_stop_score,
-    split,
-    stop_score,
-    stops,
-)
+from gatewise import decision
 
 FLOATS = st.floats(-50, 50, width=32)
 MARGINS = st.integers(1, 5).flatmap(lambda k: arrays(np.float32, (7, k), elements=FLOATS))
@@ -29,32 +15,32 @@ MARGINS = st.integers(1, 5).flatmap(lambda k: arrays(np.float32, (7, k), element
 @given(MARGINS)
 def test_score_grows_with_the_confidence_of_the_label(margins):
     link = "sigmoid" if margins.shape[1] == 1 else "softmax"
-    p = probabilities(margins, link)
+    p = decision.probabilities(margins, link)
     np.testing.assert_allclose(p.sum(axis=1), 1.0)
-    score = stop_score(margins)
+    score = decision.stop_score(margins)
     assert (score >= 0).all()
     sure = score > 1e-3
-    np.testing.assert_array_equal(p.argmax(axis=1)[sure], labels(margins)[sure])
+    np.testing.assert_array_equal(p.argmax(axis=1)[sure], decision.labels(margins)[sure])
 
 
 def test_nan_margins_go_on():
     margins = np.array([[0.0, np.nan, 1.0], [0.0, 3.0, 1.0]], np.float32)
-    score = stop_score(margins)
+    score = decision.stop_score(margins)
     assert np.isnan(score[0])
-    assert stops(score, ALWAYS_STOP).tolist() == [False, True]
-    assert stops(score, None).tolist() == [False, False]
+    assert decision.stops(score, decision.ALWAYS_STOP).tolist() == [False, True]
+    assert decision.stops(score, None).tolist() == [False, False]
 
 
 def test_a_value_has_no_probabilities():
     margins = np.array([[0.5], [-2.0]], np.float32)
-    assert answers(margins, "identity").tolist() == [0.5, -2.0]
-    assert answers(margins, "sigmoid").tolist() == [1, 0]
-    assert probabilities(margins, "identity").shape == (2, 0)
+    assert decision.answers(margins, "identity").tolist() == [0.5, -2.0]
+    assert decision.answers(margins, "sigmoid").tolist() == [1, 0]
+    assert decision.probabilities(margins, "identity").shape == (2, 0)
 
 
 def test_column_score_is_the_last_output():
     outputs = np.array([[1.0, 2.0, -3.0]], np.float32)
-    margins, score = split(outputs, "column")
+    margins, score = decision.split(outputs, "column")
     assert margins.tolist() == [[1.0, 2.0]]
     assert score.tolist() == [-3.0]
 
@@ -63,18 +49,18 @@ def test_column_score_is_the_last_output():
 def test_midway_parts_two_scores(a, b):
     low, high = np.float32(min(a, b)), np.float32(max(a, b))
     if low < high:
-        threshold = np.float32(midway(float(low), float(high)))
+        threshold = np.float32(decision.midway(float(low), float(high)))
         assert low < threshold <= high
 
 
 def test_first_stage_that_clears_its_threshold_answers():
     scores = [np.array([0.1, 0.9, np.nan], np.float32), np.array([0.8, 0.0, 0.3], np.float32)]
-    assert exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]
+    assert decision.exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.0])
 def test_a_binary_tie_is_class_zero(margin):
-    assert labels(np.array([[margin]], np.float32)).tolist() == [0]
+    assert decision.labels(np.array([[margin]], np.float32)).tolist() == [0]
 
 
 ANY = st.floats(width=32)  # NaN, infinities, subnormals and zeros of both signs among them
@@ -85,13 +71,15 @@ ROWS = st.integers(1, 6).flatmap(lambda k: arrays(np.float32, (1, k), elements=A
 def test_a_row_in_plain_floats_is_decided_as_in_arrays(margins, threshold):
     row = margins[0].tolist()
     with np.errstate(all="ignore"):
-        score = stop_score(margins)
-        np.testing.assert_array_equal(np.float32([row_stop_score(row)]), score)
-        limit = as_float32(threshold)
-        stopped = limit is not None and row_stop_score(row) >= limit
-        assert stopped == stops(score, threshold)[0]
+        score = decision.stop_score(margins)
+        np.testing.assert_array_equal(np.float32([decision.row_stop_score(row)]), score)
+        limit = decision.as_float32(threshold)
+        stopped = limit is not None and decision.row_stop_score(row) >= limit
+        assert stopped == decision.stops(score, threshold)[0]
         links = ("sigmoid", "identity") if len(row) == 1 else ("softmax", "identity")
         for link in links:
-            np.testing.assert_equal(row_answer(row, link), answers(margins, link)[0].item())
-            expected = probabilities(margins, link)[0]
-            np.testing.assert_equal(row_probabilities(row, link), expected)
+            np.testing.assert_equal(
+                decision.row_answer(row, link), decision.answers(margins, link)[0].item()
+            )
+            expected = decision.probabilities(margins, link)[0]
+            np.testing.assert_equal(decision.row_probabilities(row, link), expected)

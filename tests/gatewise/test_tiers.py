@@ -14,8 +14,6 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise.acquisition import exit_costs
 from gatewise.errors import InputError
-from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble
 from gatewise.prices import request_bytes
 from gatewise.tiers import TIERS, cascade_costs, in_order, on_device, place
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
@@ -80,14 +78,6 @@ def test_all_on_the_device_is_as_without_tiers():
         assert np.array_equal(cascade_costs(COSTS, acquired, asked, PRICES, tiers), plain)
 
 
-def test_an_answer_of_the_gateway_pays_no_evaluation():
-    masks = [COSTS.mask([5]), COSTS.mask([5, 6])]
-    asked = COSTS.mask([5, 6, 7])
-    here, gateway, cloud = cascade_costs(COSTS, masks, asked, PRICES, ("device", "gateway"))
-    assert here == 1.0
-    assert cloud - gateway == PRICES.evaluation
-
-
 @given(st.lists(st.sampled_from(TIERS), max_size=6), st.integers(0, 9))
 def test_places_are_in_order_or_refused(tiers, n):
     if tiers and tiers[0] == "device" and tiers == sorted(tiers, key=TIERS.index):
@@ -145,18 +135,6 @@ def test_bad_places_are_refused_with_a_reason(wanted, message):
         StagedCascade(tiers=wanted).fit(np.zeros((1, 1)), [0])
 
 
-def test_only_the_device_acquires_node_by_node():
-    forest = ExtraTreesClassifier(2, random_state=0).fit([[0.0], [1.0]], [0, 1])
-    with pytest.raises(InputError, match="only on the device"):
-        Stage(
-            TreeEnsemble.from_forest(forest),
-            np.arange(1),
-            "identity",
-            acquisition="node",
-            tier="gateway",
-        )
-
-
 SYSTEM = StagedCascade(
     ExtraTreesClassifier(40, random_state=0),
     COSTS,
@@ -200,16 +178,6 @@ def test_a_system_charges_each_instance_step_by_step(fitted):
                 expected = cost_step_by_step(exits[i], sets, tiers, cloud, accounting)
                 assert costs[i] == pytest.approx(expected)
     assert seen == {"device", "gateway", "cloud"}
-
-
-def test_the_frontier_counts_the_devices_trees_and_bytes_only(fitted):
-    system, _ = fitted
-    for point in system.frontier_.points:
-        chain = system.chains_[point.chain]
-        first = chain[0]
-        assert point.nbytes <= first.nbytes
-        assert point.trees <= first.n_trees
-    assert any(p.nbytes == system.chains_[p.chain][0].nbytes for p in system.frontier_.points)
 
 
 def _at(system, point):

@@ -13,6 +13,7 @@ from gatewise.columns.document import read_encoder
 from gatewise.decision import reachable_exits
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
+from gatewise_export.bundle.manifest_parts import specs
 from gatewise_export.bundle.manifest_parts.features import (
     check_groups,
     expanded,
@@ -21,15 +22,6 @@ from gatewise_export.bundle.manifest_parts.features import (
     read_prices,
 )
 from gatewise_export.bundle.manifest_parts.files import read_files
-from gatewise_export.bundle.manifest_parts.specs import (
-    MANIFEST,
-    MOST_BYTES,
-    MOST_POINTS,
-    MOST_STAGES,
-    SAMPLE,
-    SCHEMA_VERSION,
-    FileSpec,
-)
 from gatewise_export.bundle.manifest_parts.stages import (
     check_by_class,
     check_point,
@@ -56,7 +48,7 @@ _APART = (
 def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
-    document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
+    document["schema_version"].integer(specs.SCHEMA_VERSION, specs.SCHEMA_VERSION)
     values = document.values(Manifest, _APART)
     task = values["task"]
     classes = read_classes(document["classes"], task)
@@ -69,7 +61,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     values["features"] = expanded(document["features"], listed, instance, signal)
     names = dict.fromkeys(f.name for f in values["features"])
     files = _listed_files(document["files"])
-    stage_fields = document["stages"].items(1, MOST_STAGES)
+    stage_fields = document["stages"].items(1, specs.MOST_STAGES)
     stages = values["every_stage"] = tuple(
         checked_stage(f, spec, names, files, len(classes))
         for f, spec in zip(stage_fields, values["every_stage"], strict=True)
@@ -82,12 +74,12 @@ def read_manifest(text: str | bytes) -> Manifest:
     check_values(document, task, stages, chains, cloud is not None)
     check_window(document, signal, stages, cloud)
     points = values["operating_points"]
-    point_fields = document["operating_points"].items(1, MOST_POINTS)
+    point_fields = document["operating_points"].items(1, specs.MOST_POINTS)
     for field, point in zip(point_fields, points, strict=True):
         check_point(field, point, chains, cloud is not None, task, len(classes))
     if values["link"] != stages[-1].link:
         document["link"].fail(f"is {values['link']!r}, the last stage's is {stages[-1].link!r}")
-    used = [s.file for s in stages] + [SAMPLE] + ([cloud.file] if cloud is not None else [])
+    used = [s.file for s in stages] + [specs.SAMPLE] + ([cloud.file] if cloud is not None else [])
     used += [] if signal is None else list(signal.models)
     document["files"].unique(used, "two models share the file")
     if set(files) != set(used):
@@ -119,7 +111,7 @@ def check_highest_costs(points: JsonField, manifest: Manifest) -> None:
     if most is None:
         return
     limits: dict[int, NDArray[np.float64]] = {}
-    fields = points.items(1, MOST_POINTS)
+    fields = points.items(1, specs.MOST_POINTS)
     for i, (field, point) in enumerate(zip(fields, manifest.operating_points, strict=True)):
         if point.chain not in limits:
             limits[point.chain] = manifest.with_active(i).exit_costs()
@@ -129,10 +121,12 @@ def check_highest_costs(points: JsonField, manifest: Manifest) -> None:
             field.fail(f"may cost {highest:g} an instance, more than max_instance_cost {most:g}")
 
 
-def _listed_files(field: JsonField) -> dict[str, FileSpec]:
-    files = read_files(field, most=MOST_STAGES + MOST_BLOCK_MODELS + 2, most_bytes=MOST_BYTES)
+def _listed_files(field: JsonField) -> dict[str, specs.FileSpec]:
+    files = read_files(
+        field, most=specs.MOST_STAGES + MOST_BLOCK_MODELS + 2, most_bytes=specs.MOST_BYTES
+    )
     if sum(f.size for f in files.values()) > MOST_BYTES_OF_ALL:
         field.fail(f"of more than {MOST_BYTES_OF_ALL} B together")
-    if MANIFEST in files:
-        field.fail(f"lists {MANIFEST!r} itself")
+    if specs.MANIFEST in files:
+        field.fail(f"lists {specs.MANIFEST!r} itself")
     return files

@@ -17,15 +17,7 @@ from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import byte_leaves
 from gatewise_export.c99.c_files import template_names
-from gatewise_export.c99.c_text import (
-    Tables,
-    enumerated,
-    filled,
-    number,
-    quoted,
-    safe,
-    smallest,
-)
+from gatewise_export.c99.c_text import Tables, enumerated, filled, number, quoted, safe, smallest
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 

@@ -14,23 +14,7 @@ import typer
 from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
-from gatewise_export.commands.options import (
-    AsJson,
-    BlockFunctions,
-    Budget,
-    BundlePath,
-    MaxBytes,
-    MaxLoss,
-    MinPrecision,
-    MinRecall,
-    OffloadRate,
-    PublicKeyFile,
-    Sign,
-    Target,
-    by_class_option,
-    bytes_option,
-    chosen_goal,
-)
+from gatewise_export.commands import options
 from gatewise_export.commands.tables import print_bundle, print_checks, print_frontier
 from gatewise_signals.blocks.block import load_block_functions
 
@@ -41,18 +25,18 @@ if TYPE_CHECKING:
 
 
 def frontier(
-    bundle: BundlePath,
-    budget: Budget = None,
-    max_loss: MaxLoss = None,
-    offload_rate: OffloadRate = None,
-    min_recall: MinRecall = None,
-    min_precision: MinPrecision = None,
-    max_bytes: MaxBytes = None,
+    bundle: options.BundlePath,
+    budget: options.Budget = None,
+    max_loss: options.MaxLoss = None,
+    offload_rate: options.OffloadRate = None,
+    min_recall: options.MinRecall = None,
+    min_precision: options.MinPrecision = None,
+    max_bytes: options.MaxBytes = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
     ] = None,
-    sign: Sign = None,
-    as_json: AsJson = False,
+    sign: options.Sign = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
 
@@ -74,17 +58,17 @@ def frontier(
     )
 
     opened = Bundle.open(bundle, for_device=True)
-    goal = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    goal = options.chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     bounds = bounds_of(
         opened.manifest,
-        by_class_option("--min-recall", min_recall),
-        by_class_option("--min-precision", min_precision),
+        options.by_class_option("--min-recall", min_recall),
+        options.by_class_option("--min-precision", min_precision),
     )
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # as train
-    most = bytes_option(max_bytes)
+    most = options.bytes_option(max_bytes)
     if goal:
         chosen = chosen_point(opened.manifest, goal, bounds, most)
         shares = bounds.min_recall, bounds.min_precision
@@ -105,7 +89,11 @@ def frontier(
         note(f"{bundle} is now at operating point {manifest.active}")
 
 
-def inspect(bundle: BundlePath, public_key: PublicKeyFile = None, as_json: AsJson = False) -> None:
+def inspect(
+    bundle: options.BundlePath,
+    public_key: options.PublicKeyFile = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Show what is in a bundle, after checking every hash; who signed it.
 
     Example:
@@ -142,11 +130,11 @@ def inspect(bundle: BundlePath, public_key: PublicKeyFile = None, as_json: AsJso
 
 
 def verify(
-    bundle: BundlePath,
+    bundle: options.BundlePath,
     data: Annotated[
         str | None, typer.Option(help="Rows to check on: a .csv, .parquet or .npz file.")
     ] = None,
-    target: Target = None,
+    target: options.Target = None,
     backend: Annotated[
         str | None,
         typer.Option(
@@ -154,9 +142,9 @@ def verify(
             help="What runs the high-cost model, as of gatewise cloud: where the bundle has none.",
         ),
     ] = None,
-    block: BlockFunctions = None,
-    public_key: PublicKeyFile = None,
-    as_json: AsJson = False,
+    block: options.BlockFunctions = None,
+    public_key: options.PublicKeyFile = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check that a bundle decides as it must; exit status 1 if it does not.
 

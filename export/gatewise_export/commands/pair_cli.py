@@ -14,16 +14,7 @@ from gatewise.console import emit, note
 from gatewise.formats import byte_size
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
-from gatewise_export.commands.options import (
-    AsJson,
-    Budget,
-    BundleName,
-    BundleVersion,
-    OffloadRate,
-    Out,
-    Sign,
-    chosen_goal,
-)
+from gatewise_export.commands import options
 from gatewise_export.commands.tables import point_text, print_frontier
 
 SAMPLE_ROWS = 64
@@ -35,16 +26,16 @@ def pair(
     data: Annotated[
         Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
     ],
-    out: Out,
+    out: options.Out,
     target: Annotated[
         str | None,
         typer.Option(help="The labels' array or column; without it, agreement is measured."),
     ] = None,
-    budget: Budget = None,
+    budget: options.Budget = None,
     max_loss: Annotated[
         float | None, typer.Option(help="Accuracy or agreement to give up at most.")
     ] = None,
-    offload_rate: OffloadRate = None,
+    offload_rate: options.OffloadRate = None,
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, with commas between.")
     ] = None,
@@ -55,10 +46,10 @@ def pair(
         bool, typer.Option("--jpeg", help="Devices may be given, and send, images as JPEG files.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the rows that choose thresholds.")] = 0,
-    name: BundleName = None,
-    bundle_version: BundleVersion = "1",
-    sign: Sign = None,
-    as_json: AsJson = False,
+    name: options.BundleName = None,
+    bundle_version: options.BundleVersion = "1",
+    sign: options.Sign = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Put a threshold between two given models, and pack them into a bundle.
 
@@ -77,7 +68,9 @@ def pair(
     from gatewise_training.cascades.pair import PairCascade
     from gatewise_training.data.instance_files import load_instances
 
-    goal: dict[str, Any] = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    goal: dict[str, Any] = options.chosen_goal(
+        budget=budget, max_loss=max_loss, offload_rate=offload_rate
+    )
     check_destination(out)
     if sign is not None:
         Signer(sign)  # refuse a key that cannot be used before the work

@@ -10,25 +10,7 @@ import typer
 
 from gatewise.console import emit, note
 from gatewise_export.bundle.signing import Signer
-from gatewise_export.commands.options import (
-    AsJson,
-    Budget,
-    BundleName,
-    BundleVersion,
-    MaxBytes,
-    MaxInstanceCost,
-    MaxLossByClass,
-    MinPrecision,
-    MinRecall,
-    OffloadRate,
-    Out,
-    Sign,
-    Target,
-    by_class_option,
-    bytes_option,
-    chosen_goal,
-    loss_option,
-)
+from gatewise_export.commands import options
 from gatewise_export.commands.tables import print_trained
 
 
@@ -36,8 +18,8 @@ def train(
     dataset: Annotated[
         str, typer.Argument(help="A .csv, .parquet or .npz file, or digits, wine, breast_cancer.")
     ],
-    out: Out,
-    target: Target = None,
+    out: options.Out,
+    target: options.Target = None,
     method: Annotated[
         str,
         typer.Option(
@@ -46,13 +28,13 @@ def train(
             "greedy-miser)."
         ),
     ] = "staged",
-    budget: Budget = None,
-    max_loss: MaxLossByClass = None,
-    offload_rate: OffloadRate = None,
-    min_recall: MinRecall = None,
-    min_precision: MinPrecision = None,
-    max_bytes: MaxBytes = None,
-    max_instance_cost: MaxInstanceCost = None,
+    budget: options.Budget = None,
+    max_loss: options.MaxLossByClass = None,
+    offload_rate: options.OffloadRate = None,
+    min_recall: options.MinRecall = None,
+    min_precision: options.MinPrecision = None,
+    max_bytes: options.MaxBytes = None,
+    max_instance_cost: options.MaxInstanceCost = None,
     guarantee: Annotated[
         float | None,
         typer.Option(help="Certify the bounds on rows set aside, with this confidence: 0.95."),
@@ -125,10 +107,10 @@ def train(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of the models.")] = 0,
     test_size: Annotated[float, typer.Option(help="Share of the rows held out to measure.")] = 0.25,
-    name: BundleName = None,
-    bundle_version: BundleVersion = "1",
-    sign: Sign = None,
-    as_json: AsJson = False,
+    name: options.BundleName = None,
+    bundle_version: options.BundleVersion = "1",
+    sign: options.Sign = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Learn a system from a table under a budget, and pack it into a bundle.
 
@@ -157,14 +139,14 @@ def train(
 
     weights: Any = class_weight
     if weights is not None and weights != ["balanced"]:
-        weights = by_class_option("--class-weight", weights)
-    total, losses = loss_option(max_loss)
-    goal = chosen_goal(budget=budget, max_loss=total, offload_rate=offload_rate)
+        weights = options.by_class_option("--class-weight", weights)
+    total, losses = options.loss_option(max_loss)
+    goal = options.chosen_goal(budget=budget, max_loss=total, offload_rate=offload_rate)
     objectives = {
-        "min_recall": by_class_option("--min-recall", min_recall) or None,
-        "min_precision": by_class_option("--min-precision", min_precision) or None,
+        "min_recall": options.by_class_option("--min-recall", min_recall) or None,
+        "min_precision": options.by_class_option("--min-precision", min_precision) or None,
         "class_weight": "balanced" if weights == ["balanced"] else weights,
-        "max_bytes": bytes_option(max_bytes),
+        "max_bytes": options.bytes_option(max_bytes),
         "max_instance_cost": max_instance_cost,
         "guarantee": guarantee,
         "max_exit_loss": max_exit_loss,

@@ -14,16 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.onnx_files.onnx_parts import (
-    DTYPES,
-    FIXED_FIELDS,
-    Attribute,
-    Graph,
-    Model,
-    Node,
-    Tensor,
-    ValueInfo,
-)
+from gatewise_export.onnx_files import onnx_parts
 from gatewise_export.onnx_files.protobuf import (
     BYTES,
     FIXED32,
@@ -64,7 +55,7 @@ def read_model(
     most_bytes: int = MOST_BYTES,
     most_parts: int = MOST_PARTS,
     most_texts: int = MOST_TEXTS,
-) -> Model:
+) -> onnx_parts.Model:
     """Read an ONNX file of bounded size, parts (nodes, tensors, names) and texts in lists."""
     if len(content) > most_bytes:
         raise BundleError(f"{file} is too large: {len(content)} B, {most_bytes} are allowed")
@@ -83,7 +74,7 @@ class _Reader(Fields):
         self.texts = most_texts
         self.words: dict[bytes, bytes] = {}  # equal texts are held once
 
-    def model(self) -> Model:
+    def model(self) -> onnx_parts.Model:
         known = {
             1: VARINT, 2: BYTES, 3: BYTES, 4: BYTES, 5: VARINT, 6: BYTES, 7: BYTES, 8: BYTES,
             14: BYTES, 20: BYTES, 25: BYTES, 26: BYTES,
@@ -98,7 +89,7 @@ class _Reader(Fields):
             if opsets.setdefault(domain, self.number(one, 2)) != self.number(one, 2):
                 raise Malformed(f"operator set {domain!r} stands in two versions")
         functions = [self.name(self.loose(f.start, f.end), 1) for f in found.get(25, ())]
-        return Model(
+        return onnx_parts.Model(
             ir_version=self.number(found, 1),
             opsets=opsets,
             graph=self.graph(found[7][0], 0),
@@ -106,7 +97,7 @@ class _Reader(Fields):
             others=tuple(w for n, w in ((20, "training"), (26, "devices")) if n in found),
         )
 
-    def graph(self, at: Field, depth: int) -> Graph:
+    def graph(self, at: Field, depth: int) -> onnx_parts.Graph:
         if depth > DEEPEST:
             raise Malformed(f"graphs inside graphs, more than {DEEPEST} deep")
         known = dict.fromkeys((1, 2, 5, 10, 11, 12, 13, 14, 15, 16), BYTES)
@@ -116,7 +107,7 @@ class _Reader(Fields):
         def each(number: int, read: Callable[[Field], Part]) -> tuple[Part, ...]:
             return tuple(read(f) for f in found.get(number, ()))
 
-        return Graph(
+        return onnx_parts.Graph(
             name=self.name(found, 2),
             nodes=each(1, lambda f: self.node(f, depth)),
             initializers=each(5, self.tensor),
@@ -126,16 +117,16 @@ class _Reader(Fields):
             n_sparse=len(found.get(15, ())),
         )
 
-    def node(self, at: Field, depth: int) -> Node:
+    def node(self, at: Field, depth: int) -> onnx_parts.Node:
         known = dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9, 10), BYTES)
         found = self.fields("a node", at.start, at.end, known, many={1, 2, 5, 9, 10})
-        attributes: dict[str, Attribute] = {}
+        attributes: dict[str, onnx_parts.Attribute] = {}
         for f in found.get(5, ()):
             attribute = self.attribute(f, depth)
             if attribute.name in attributes:
                 raise Malformed(f"attribute {attribute.name!r} of a node stands twice")
             attributes[attribute.name] = attribute
-        return Node(
+        return onnx_parts.Node(
             op_type=self.name(found, 4),
             domain=self.name(found, 7),
             name=self.name(found, 3),
@@ -147,7 +138,7 @@ class _Reader(Fields):
 
     # -- attributes ------------------------------------------------------------------------
 
-    def attribute(self, at: Field, depth: int) -> Attribute:
+    def attribute(self, at: Field, depth: int) -> onnx_parts.Attribute:
         """Read one pass; lists of numbers stay where they are."""
         found: Found = {}
         runs: dict[int, list[Run]] = {}
@@ -188,7 +179,7 @@ class _Reader(Fields):
             value = tuple(texts)
         else:
             value = self._single(found, declared, depth)
-        return Attribute(name, declared, value, wire)
+        return onnx_parts.Attribute(name, declared, value, wire)
 
     def _single(self, found: Found, declared: int, depth: int) -> Any:
         number = _VALUES[declared][0]
@@ -213,7 +204,7 @@ class _Reader(Fields):
         if not fields:
             return 0.0
         run = self.wire.packed(fields[0].start, fields[0].end, FIXED32)
-        return float(self.wire.fixed(run, DTYPES[1])[0])
+        return float(self.wire.fixed(run, onnx_parts.DTYPES[1])[0])
 
     def _words(self, at: int, end: int, texts: list[bytes]) -> int:
         """Read the short texts that stand here, one field each; gives where that ends."""
@@ -249,7 +240,7 @@ class _Reader(Fields):
 
     # -- tensors, types --------------------------------------------------------------------
 
-    def tensor(self, at: Field) -> Tensor:
+    def tensor(self, at: Field) -> onnx_parts.Tensor:
         """Read what a tensor says of itself; its numbers stay where they are."""
         known = {
             1: VARINT, 2: VARINT, 3: BYTES, 4: FIXED32, 5: VARINT, 6: BYTES, 7: VARINT, 8: BYTES,
@@ -264,7 +255,7 @@ class _Reader(Fields):
                 dims += self._dims(field)
                 if len(dims) > MOST_DIMENSIONS:
                     raise Malformed(f"a tensor of more than {MOST_DIMENSIONS} dimensions")
-            elif number in FIXED_FIELDS and kind in (known[number], BYTES):
+            elif number in onnx_parts.FIXED_FIELDS and kind in (known[number], BYTES):
                 self.part()
                 runs.setdefault(number, []).append(self._run(field, number, known[number]))
             else:
@@ -273,7 +264,7 @@ class _Reader(Fields):
         if 3 in found:
             raise Malformed("a tensor in segments, which nothing reads")
         raw = found.get(9)
-        return Tensor(
+        return onnx_parts.Tensor(
             name=self.name(found, 8),
             kind=self.number(found, 2),
             shape=tuple(dims),
@@ -300,13 +291,13 @@ class _Reader(Fields):
             return self.wire.packed(field.start, field.end, kind)
         return Run(field.kind, field.start, field.end, None, 1)
 
-    def value_info(self, at: Field) -> ValueInfo:
+    def value_info(self, at: Field) -> onnx_parts.ValueInfo:
         known = {1: BYTES, 2: BYTES, 3: BYTES, 4: BYTES}
         found = self.fields("a value", at.start, at.end, known, many={4})
         kind, element, shape = "nothing", 0, None
         if 2 in found:
             kind, element, shape = self._type(found[2][0], 0)
-        return ValueInfo(self.name(found, 1), kind, element, shape)
+        return onnx_parts.ValueInfo(self.name(found, 1), kind, element, shape)
 
     def _type(self, at: Field, depth: int) -> tuple[str, int, tuple[int | str | None, ...] | None]:
         if depth > DEEPEST:

@@ -19,11 +19,7 @@ from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.bundle import signing
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
-from gatewise_export.bundle.errors import (
-    BundleError,
-    DamagedFileError,
-    SignatureError,
-)
+from gatewise_export.bundle.errors import BundleError, DamagedFileError, SignatureError
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
 from tests.support.bundle_files import contents

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import gatewise_signals as sig
 from benchmarks.compiled_c import (
     CORTEX_M4_LINK,
     CORTEX_M4_RUN,
@@ -34,29 +35,6 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.signals.kinds import KINDS
 from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
-from gatewise_signals import (
-    Autocorrelation,
-    BandPowers,
-    Channels,
-    Envelope,
-    Frame,
-    FrameDifference,
-    Jerk,
-    Magnitude,
-    Mean,
-    MelEnergies,
-    MelSpectrogram,
-    Pixels,
-    Quantiles,
-    Resample,
-    SignalGraph,
-    Spectrogram,
-    Spectrum,
-    Statistics,
-    Step,
-    ZeroCrossings,
-    standard_blocks,
-)
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
 from tests.support.needs import needs_compiler
@@ -115,13 +93,13 @@ static int ${p}(void)
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    graph: SignalGraph
+    graph: sig.SignalGraph
     windows: NDArray[Any]
     exact: bool = False
 
 
-def acceleration(scale: float = 1 / 720) -> Channels:
-    return Channels("acc", (0, 1, 2), ("x", "y", "z"), scale)
+def acceleration(scale: float = 1 / 720) -> sig.Channels:
+    return sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), scale)
 
 
 def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDArray[Any]:
@@ -142,28 +120,29 @@ def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDA
 def cases() -> dict[str, Case]:
     x = acceleration()
     plain = [
-        Mean(x), Statistics(x), Quantiles(x), ZeroCrossings(x), Autocorrelation(x),
-        Statistics(Magnitude(x)), Mean(Jerk(x, 50.0)), Mean(Envelope(Resample(x, 2), 3)),
+        *(kind(x) for kind in (sig.Mean, sig.Statistics, sig.Quantiles, sig.ZeroCrossings)),
+        sig.Autocorrelation(x), sig.Statistics(sig.Magnitude(x)), sig.Mean(sig.Jerk(x, 50.0)),
+        sig.Mean(sig.Envelope(sig.Resample(x, 2), 3)),
     ]  # fmt: skip
-    one = Channels('*/\n#error "é\\', (1,))  # a name may be anything
-    few = [Mean(x), Statistics(x), BandPowers(Spectrum(x, 25.0), (0.0, 5.0))]
+    one = sig.Channels('*/\n#error "é\\', (1,))  # a name may be anything
+    few = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]
     # a spectrogram with two readers is kept, one with a single reader is not
-    found = {"all": Case(SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
-    spectrogram = Spectrogram(one, RATE_HZ, 16, 5)
-    blocks = [MelEnergies(MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
-    found["shared"] = Case(SignalGraph(blocks), random_windows(6, 20, 90))
+    found = {"all": Case(sig.SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
+    spectrogram = sig.Spectrogram(one, RATE_HZ, 16, 5)
+    blocks = [sig.MelEnergies(sig.MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
+    found["shared"] = Case(sig.SignalGraph(blocks), random_windows(6, 20, 90))
     for dtype in ("int8", "uint16", "float32"):
-        found[dtype] = Case(SignalGraph(few), random_windows(5, 40, 60, dtype))
+        found[dtype] = Case(sig.SignalGraph(few), random_windows(5, 40, 60, dtype))
     for n in (17, 1500):  # numpy's sums and C's are the same
         windows = random_windows(n, 24, n)
-        found[f"plain{n}"] = Case(SignalGraph(plain), windows, exact=True)
+        found[f"plain{n}"] = Case(sig.SignalGraph(plain), windows, exact=True)
     rng = np.random.default_rng(4)
     for name, shape in {"grey": (19, 23), "colour": (17, 14, 3), "frames": (3, 12, 31)}.items():
         top = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # flat ones, too
         windows = rng.integers(0, top, (60, *shape)).astype(np.uint8)
-        first, last = Frame(0, scale=1 / 255), Frame(2, scale=1 / 255)
-        pixels = FrameDifference(first, last) if name == "frames" else Pixels(scale=0.5)
-        found[name] = Case(SignalGraph(picture_blocks(pixels)), windows)
+        first, last = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
+        pixels = sig.FrameDifference(first, last) if name == "frames" else sig.Pixels(scale=0.5)
+        found[name] = Case(sig.SignalGraph(picture_blocks(pixels)), windows)
     return found
 
 
@@ -239,12 +218,12 @@ def check_features(case: Case, got: NDArray[Any]) -> None:
     assert {feature: gap for feature, gap in worst.items() if not gap <= BOUND} == {}
 
 
-def ancestors(step: Step) -> set[Step]:
+def ancestors(step: sig.Step) -> set[sig.Step]:
     return {step}.union(*map(ancestors, step.inputs))
 
 
 def test_every_built_in_step_is_among_the_cases():
-    built_in, left = set(), [Step]
+    built_in, left = set(), [sig.Step]
     while left:
         left += (cls := left.pop()).__subclasses__()
         if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
@@ -256,7 +235,7 @@ def test_every_built_in_step_is_among_the_cases():
 def test_nan_and_infinite_samples_give_what_numpy_gives(tmp_path):
     windows = random_windows(3, 3, 40, "float32")
     windows[0, 5, 1], windows[1, 7, 0] = np.nan, np.inf
-    graph = SignalGraph(signal_blocks()[:5])
+    graph = sig.SignalGraph(signal_blocks()[:5])
     case = Case(graph, windows)
     files = write_all(tmp_path, {"odd": case})
     run([*(compiler() or ()), *STRICT, "-o", "run", *files, "-lm"], tmp_path)
@@ -277,13 +256,13 @@ class Peak(SignalBlock):
 
 def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
     x = acceleration()
-    graph = SignalGraph([Mean(x), Peak(x), Statistics(x)])
+    graph = sig.SignalGraph([sig.Mean(x), Peak(x), sig.Statistics(x)])
     with pytest.raises(ConversionError, match=r"^no C of peak\(acc\): "):
         write_signals(graph, (64, 3), "int16", tmp_path)
     with pytest.raises(ConversionError, match="windows of int64 have no form in C"):
-        write_signals(SignalGraph([Mean(x)]), (64, 3), "int64", tmp_path)
+        write_signals(sig.SignalGraph([sig.Mean(x)]), (64, 3), "int64", tmp_path)
     with pytest.raises(InputError, match=r"\(64, 2\)"):
-        write_signals(SignalGraph([Mean(x)]), (64, 2), "int16", tmp_path)
+        write_signals(sig.SignalGraph([sig.Mean(x)]), (64, 2), "int16", tmp_path)
     assert not list(tmp_path.iterdir())
     # only features that are not of that block, and only the C that they need
     made = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
@@ -297,8 +276,13 @@ def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
 def decider(folder: Path) -> tuple[CSource, SignalInput]:
     """Two linear stages on noise; the second reads spectra, and a later model a block not in C."""
     x = acceleration()
-    blocks = [Mean(x), BandPowers(Spectrum(x, 25.0), (0.0, 4.0, 8.0, 12.5)), Statistics(x), Peak(x)]
-    signal = SignalInput(SignalGraph(blocks), (64, 3), "int16")
+    blocks = [
+        sig.Mean(x),
+        sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 4.0, 8.0, 12.5)),
+        sig.Statistics(x),
+        Peak(x),
+    ]
+    signal = SignalInput(sig.SignalGraph(blocks), (64, 3), "int16")
     windows = random_windows(8, 80, 64)
     rows, rng = signal.features(windows), np.random.default_rng(2)
     stages, thresholds = [], []
@@ -351,8 +335,8 @@ def hapt() -> Case:
     with np.load(shared_data("hapt_windows.npz")) as data:
         windows = data["X"][::9]
     names = [f"{signal}_{axis}" for signal in ("acc", "gyro") for axis in "xyz"]
-    blocks = standard_blocks(rate_hz=50, channels=names, scale=1 / 720, samples=128)
-    return Case(SignalGraph(blocks), windows)
+    blocks = sig.standard_blocks(rate_hz=50, channels=names, scale=1 / 720, samples=128)
+    return Case(sig.SignalGraph(blocks), windows)
 
 
 @pytest.mark.slow

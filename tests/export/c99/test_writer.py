@@ -7,7 +7,6 @@ import re
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge import Device
 from gatewise_edge.errors import SensorError
-from gatewise_export import pack, set_operating_point, to_c
+from gatewise_export import pack, to_c
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import lay_out
@@ -221,7 +220,7 @@ def test_by_default_the_smaller_form_is_written(made, tmp_path):
         assert sizes.pop(None) == min(sizes.values())
 
 
-def test_only_what_classifies(tmp_path):
+def test_what_cannot_be_written_is_refused_and_nothing_is_overwritten(made, tmp_path):
     model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, Y)
     with pytest.raises(ConversionError, match="only what classifies"):
         to_c(model, tmp_path)
@@ -229,17 +228,10 @@ def test_only_what_classifies(tmp_path):
         to_c(3, tmp_path)
     with pytest.raises(InputError, match="not StagedCascade; fit it first"):
         to_c(StagedCascade(), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["", "main", "while", "9lives", "a-b", "Model", "x" * 50])
-def test_names_that_c_does_not_take(made, tmp_path, name):
-    with pytest.raises(InputError, match="cannot begin names of C"):
-        to_c(made["kernels"][2], tmp_path / "out", name=name)
-    assert not (tmp_path / "out").exists()
-
-
-def test_no_file_of_another_is_replaced(made, tmp_path):
     bundle = made["kernels"][2]
+    for name in ("", "main", "while", "9lives", "a-b", "Model", "x" * 50):
+        with pytest.raises(InputError, match="cannot begin names of C"):
+            to_c(bundle, tmp_path, name=name)
     (tmp_path / "main.c").write_text("int main(void) { return 1; }\n")
     with pytest.raises(InputError, match=r"main\.c exists and is not of Gatewise"):
         to_c(bundle, tmp_path)
@@ -254,6 +246,9 @@ def test_no_file_of_another_is_replaced(made, tmp_path):
 
 def test_the_command(made, tmp_path, capsys):
     bundle = made["lazy"][2]
+    for number in (0, len(bundle.manifest.operating_points) - 1):
+        moved = bundle.with_active(number)
+        assert cascade_of(moved).thresholds == tuple(moved.manifest.active_point.thresholds)
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "8",
                  "--json"]) == 0  # fmt: skip
     told = json.loads(capsys.readouterr().out)
@@ -265,14 +260,3 @@ def test_the_command(made, tmp_path, capsys):
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2
     assert "choose 8, 16 or float" in capsys.readouterr().err
     assert main(["c99", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2
-
-
-def test_the_point_in_force_is_written(made, tmp_path):
-    _, _, bundle, _ = made["heart-1e6"]
-    points = bundle.manifest.operating_points
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(bundle.path), str(copy)], check=True)
-    for number in (0, len(points) - 1):
-        opened = set_operating_point(copy, number)
-        cascade = cascade_of(Path(copy))
-        assert cascade.thresholds == tuple(opened.manifest.active_point.thresholds)

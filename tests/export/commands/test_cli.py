@@ -28,10 +28,12 @@ Refused = Callable[..., str]
 # -- frontier ------------------------------------------------------------------------------
 
 
-def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run) -> None:
+def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run, refused: Refused) -> None:
     before = contents(bundle)
     status, text, _ = run("frontier", bundle)
     assert status == 0
+    assert "not several" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
+    assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
     assert text.count("<- active") == 1
     status, text, _ = run("frontier", bundle, "--json")
     document = json.loads(text)
@@ -105,13 +107,6 @@ def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsy
     assert "off the curve" not in row
 
 
-def test_an_operating_point_that_there_is_not(bundle: Path, refused: Refused) -> None:
-    before = contents(bundle)
-    assert "not several" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
-    assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
-    assert contents(bundle) == before
-
-
 # -- inspect -------------------------------------------------------------------------------
 
 
@@ -174,19 +169,12 @@ def test_verify(home: Path, bundle: Path, run: Run) -> None:
     assert 0 <= data["offload_rate"] <= 1
     assert data["seen_in_training"] == 142  # a fifth was held out
     assert "note: Training saw 142 of these 178 rows" in text_of_tables
+    wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "turned.csv", index=False)
+    args[3] = home / "turned.csv"  # columns are found by their names
+    assert json.loads(run(*args, "--json")[1])["data"] == data
     held_out = ["verify", bundle, "--data", home / "bundle-test.csv", "--json"]  # no --target
     data = json.loads(run(*held_out)[1])["data"]
     assert (data["rows"], data["seen_in_training"], data["remarks"]) == (36, 0, [])
-
-
-def test_columns_are_found_by_their_names(home: Path, bundle: Path, run: Run) -> None:
-    frame = wine()
-    frame["spare"] = 1.0
-    frame[frame.columns[::-1]].to_csv(home / "turned.csv", index=False)
-    args = ["verify", bundle, "--target", "cultivar", "--json", "--data"]
-    straight = json.loads(run(*args, home / "wine.csv")[1])["data"]
-    turned = json.loads(run(*args, home / "turned.csv")[1])["data"]
-    assert turned == straight
 
 
 def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None:

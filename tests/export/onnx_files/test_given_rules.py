@@ -19,6 +19,7 @@ from tests.support.onnx_graphs import edited, external_data, node
 
 
 def check(*nodes: Any, n_inputs: int = 16, n_outputs: int = 4, **constants: Any) -> None:
+    constants = {"square": SQUARE, "flat": FLAT} | constants
     content = graph_of(
         nodes, ("x", 1, ["n", n_inputs]), ("margins", 1, ["n", n_outputs]), **constants
     )
@@ -52,7 +53,7 @@ def test_the_operators_of_image_classifiers_pass() -> None:
         node("GlobalAveragePool", "s", "g"),
         node("Flatten", "g", "f"),
         node("Gemm", "f last", "margins", transB=1),
-        square=SQUARE, w=ones(2, 1, 3, 3), b=ones(2), depthwise=ones(2, 1, 3, 3), zero=ones(),
+        w=ones(2, 1, 3, 3), b=ones(2), depthwise=ones(2, 1, 3, 3), zero=ones(),
         six=ones(), last=ones(4, 2),
     )  # fmt: skip
 
@@ -67,7 +68,7 @@ def test_a_shape_that_is_read_from_the_rows_is_followed() -> None:
         node("Unsqueeze", "rows axis", "row"),
         node("Concat", "row rest", "wanted", axis=0),
         node("Reshape", "pooled wanted", "margins"),
-        square=SQUARE, first=np.array(0), axis=np.array([0]), rest=np.array([-1]),
+        first=np.array(0), axis=np.array([0]), rest=np.array([-1]),
     )  # fmt: skip
 
 
@@ -99,12 +100,12 @@ REFUSED: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "a window beyond the image": (
         "a window of 9 over 4",
         [IMAGE, node("MaxPool", "image", "pooled", kernel_shape=[9, 9]), LAST],
-        {"square": SQUARE, "flat": FLAT},
+        {},
     ),
     "much padding": (
         "more than 33554432 numbers",
         [IMAGE, node("MaxPool", "image", "pooled", kernel_shape=[2, 2], pads=[9000] * 4), LAST],
-        {"square": SQUARE, "flat": FLAT},
+        {},
     ),
     "an outer product": (
         "more than 33554432 numbers",
@@ -146,7 +147,7 @@ REFUSED: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
     "attributes of another type": (
         "a window of other dimensions",
         [IMAGE, helper.make_node("MaxPool", ["image"], ["pooled"], kernel_shape="2"), LAST],
-        {"square": SQUARE, "flat": FLAT},
+        {},
     ),
     "coefficients that are missing": (
         "coefficients",

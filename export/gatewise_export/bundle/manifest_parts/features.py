@@ -10,31 +10,23 @@ from gatewise.costs import CloudPrices
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, JPEG, MOST_VALUES, InstanceSpec
 from gatewise_export.bundle.json_reader import JsonField
-from gatewise_export.bundle.manifest_parts.specs import (
-    INSTANCE,
-    LARGEST,
-    MOST_CLASSES,
-    MOST_FEATURES,
-    ClassLabel,
-    FeatureSpec,
-    Task,
-)
+from gatewise_export.bundle.manifest_parts import specs
 from gatewise_signals.signal_input import SignalInput
 
 
-def read_classes(field: JsonField, task: Task) -> tuple[ClassLabel, ...]:
+def read_classes(field: JsonField, task: specs.Task) -> tuple[specs.ClassLabel, ...]:
     """Read the user's labels, all of one type; none where answers are values."""
     if task != "classify":
         field.items(0, 0)
         return ()
-    items = field.items(2, MOST_CLASSES)
+    items = field.items(2, specs.MOST_CLASSES)
     for item in items:
         if type(item.value) not in (int, float, str, bool):
             item.fail("must be a number, text, true or false")
         if type(item.value) is not type(items[0].value):
             item.fail("is of another type than the first class")
         if isinstance(item.value, float):
-            item.number(-LARGEST, LARGEST)
+            item.number(-specs.LARGEST, specs.LARGEST)
     field.unique([i.value for i in items], "class")
     return tuple(i.value for i in items)
 
@@ -61,7 +53,9 @@ def check_groups(document: JsonField, values: Mapping[str, Any]) -> None:
     groups, features = values["groups"], values["features"]
     document["groups"].unique([g.name for g in groups], "group")
     known = {g.name for g in groups}
-    for item, feature in zip(document["features"].items(1, MOST_FEATURES), features, strict=True):
+    for item, feature in zip(
+        document["features"].items(1, specs.MOST_FEATURES), features, strict=True
+    ):
         if feature.group is not None and feature.group not in known:
             item["group"].fail(f"{feature.group!r} is not among the groups")
     document["features"].unique([f.name for f in features], "feature")
@@ -79,17 +73,17 @@ def check_groups(document: JsonField, values: Mapping[str, Any]) -> None:
 
 def expanded(
     field: JsonField,
-    listed: Sequence[FeatureSpec],
+    listed: Sequence[specs.FeatureSpec],
     instance: InstanceSpec | None,
     signal: SignalInput | None,
-) -> tuple[FeatureSpec, ...]:
+) -> tuple[specs.FeatureSpec, ...]:
     """Put the values of an array in the place of the one name that stands for them."""
     features, values = list(listed), () if signal is None else signal.window_names
-    if instance is not None and [f.name for f in listed] == [INSTANCE]:
+    if instance is not None and [f.name for f in listed] == [specs.INSTANCE]:
         values = tuple(instance.names)
     if values:
         own, group = features[-1].own, features[-1].group
-        features[-1:] = [FeatureSpec(name, own, group) for name in values]  # up to a million
+        features[-1:] = [specs.FeatureSpec(name, own, group) for name in values]  # up to a million
     if instance is not None and len(features) != instance.n_values:
         field.fail(
             f"lists {len(features)}, an instance of shape {list(instance.shape)} has "
@@ -103,7 +97,7 @@ def read_prices(field: JsonField, item_size: int) -> CloudPrices:
     keys = ("request", "byte", "evaluation")
     field.keys(keys, ("gateway",))
     return CloudPrices(
-        **{k: field[k].number(0.0, LARGEST) for k in keys},
-        gateway=field["gateway"].number(0.0, LARGEST) if field.get("gateway") else 0.0,
+        **{k: field[k].number(0.0, specs.LARGEST) for k in keys},
+        gateway=field["gateway"].number(0.0, specs.LARGEST) if field.get("gateway") else 0.0,
         item_size=item_size,
     )

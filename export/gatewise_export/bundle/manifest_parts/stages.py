@@ -8,29 +8,19 @@ from typing import TypeVar
 from gatewise.decision import ALWAYS_STOP
 from gatewise.tiers import in_order
 from gatewise_export.bundle.json_reader import JsonField
-from gatewise_export.bundle.manifest_parts.specs import (
-    INSTANCE,
-    LARGEST,
-    MOST_FEATURES,
-    MOST_STAGES,
-    CloudSpec,
-    FileSpec,
-    OperatingPointSpec,
-    StageSpec,
-    Task,
-)
+from gatewise_export.bundle.manifest_parts import specs
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
-Model = TypeVar("Model", StageSpec, CloudSpec)
+Model = TypeVar("Model", specs.StageSpec, specs.CloudSpec)
 
 
 def checked_stage(
     field: JsonField,
-    stage: StageSpec,
+    stage: specs.StageSpec,
     features: dict[str, None],
-    files: dict[str, FileSpec],
+    files: dict[str, specs.FileSpec],
     classes: int,
-) -> StageSpec:
+) -> specs.StageSpec:
     """Check a stage and that its outputs fit its link; give it with all of its inputs."""
     stage = with_inputs(field, stage, features, files)
     if stage.origin == "given" and stage.kind != "graph":
@@ -47,17 +37,17 @@ def checked_stage(
 
 
 def with_inputs(
-    field: JsonField, spec: Model, features: dict[str, None], files: dict[str, FileSpec]
+    field: JsonField, spec: Model, features: dict[str, None], files: dict[str, specs.FileSpec]
 ) -> Model:
     """Check file and inputs of a stage or high-cost model; list the values of an array."""
     if spec.file not in files:
         field["file"].fail(f"{spec.file!r} is not listed under files")
-    for array in (INSTANCE, WINDOW):
+    for array in (specs.INSTANCE, WINDOW):
         if spec.inputs == (array,) and array not in features:
             values = tuple(name for name in features if name.startswith(f"{array}["))
             if values:
                 return replace(spec, inputs=values)
-    for item, name in zip(field["inputs"].items(0, MOST_FEATURES), spec.inputs, strict=True):
+    for item, name in zip(field["inputs"].items(0, specs.MOST_FEATURES), spec.inputs, strict=True):
         if name not in features:
             item.fail(f"{name!r} is not a feature")
     field["inputs"].unique(spec.inputs, "feature")
@@ -69,7 +59,7 @@ def read_chains(field: JsonField | None, n_stages: int) -> tuple[tuple[int, ...]
     if field is None:
         return (tuple(range(n_stages)),)
     chains = []
-    for item in field.items(1, MOST_STAGES):
+    for item in field.items(1, specs.MOST_STAGES):
         chain = tuple(i.integer(0, n_stages - 1) for i in item.items(1, n_stages))
         item.unique(chain, "stage")
         chains.append(chain)
@@ -81,12 +71,14 @@ def read_chains(field: JsonField | None, n_stages: int) -> tuple[tuple[int, ...]
 
 def check_tiers(
     field: JsonField,
-    stages: tuple[StageSpec, ...],
+    stages: tuple[specs.StageSpec, ...],
     chains: tuple[tuple[int, ...], ...],
     cloud: bool,
 ) -> None:
     """Check that chains start on the device and never come back to it."""
-    for number, (item, stage) in enumerate(zip(field.items(1, MOST_STAGES), stages, strict=True)):
+    for number, (item, stage) in enumerate(
+        zip(field.items(1, specs.MOST_STAGES), stages, strict=True)
+    ):
         if stage.tier != "device" and not cloud:
             item["tier"].fail("must be 'device': there is no cloud model")
         if stage.tier != "device" and stage.kind == "lazy":
@@ -102,8 +94,8 @@ def check_tiers(
 
 def check_values(
     document: JsonField,
-    task: Task,
-    stages: tuple[StageSpec, ...],
+    task: specs.Task,
+    stages: tuple[specs.StageSpec, ...],
     chains: tuple[tuple[int, ...], ...],
     cloud: bool,
 ) -> None:
@@ -114,7 +106,7 @@ def check_values(
         document["cloud"].fail(f"must be null: there are no classes to offload for task {task!r}")
     if any(len(chain) != 1 for chain in chains):
         JsonField(None, "chains").fail(f"must hold one stage each for task {task!r}")
-    for item, stage in zip(document["stages"].items(1, MOST_STAGES), stages, strict=True):
+    for item, stage in zip(document["stages"].items(1, specs.MOST_STAGES), stages, strict=True):
         if stage.link != "identity":
             item["link"].fail(f"must be 'identity' for task {task!r}")
         if stage.score != "margin":
@@ -124,8 +116,8 @@ def check_values(
 def check_window(
     document: JsonField,
     signal: SignalInput | None,
-    stages: tuple[StageSpec, ...],
-    cloud: CloudSpec | None,
+    stages: tuple[specs.StageSpec, ...],
+    cloud: specs.CloudSpec | None,
 ) -> None:
     """Check that requests carry the values of a window that is listed, and that no stage reads."""
     carries = cloud is not None and cloud.carries is not None
@@ -134,7 +126,7 @@ def check_window(
             document["cloud"]["carries"].fail(f"the features do not list {WINDOW!r}")
         return
     values = set(signal.window_names)
-    for item, stage in zip(document["stages"].items(1, MOST_STAGES), stages, strict=True):
+    for item, stage in zip(document["stages"].items(1, specs.MOST_STAGES), stages, strict=True):
         if not values.isdisjoint(stage.inputs):
             item["inputs"].fail("holds values of the window, which the cloud's model alone reads")
         if stage.tier != "device":
@@ -150,10 +142,10 @@ def check_window(
 
 def check_point(
     field: JsonField,
-    point: OperatingPointSpec,
+    point: specs.OperatingPointSpec,
     chains: tuple[tuple[int, ...], ...],
     cloud: bool,
-    task: Task,
+    task: specs.Task,
     n_classes: int,
 ) -> None:
     """Check an operating point of one of the chains."""
@@ -179,9 +171,9 @@ def check_point(
         )
 
 
-def least_merit(task: Task) -> float:
+def least_merit(task: specs.Task) -> float:
     """Least accuracy or average precision; R² has no floor."""
-    return -LARGEST if task == "regress" else 0.0
+    return -specs.LARGEST if task == "regress" else 0.0
 
 
 def check_by_class(field: JsonField | None, n_classes: int) -> None:

@@ -9,46 +9,7 @@ from typing import Any
 import numpy as np
 
 from gatewise_export.c99.signals.step_code import StepCode
-from gatewise_signals.blocks.images import (
-    BlockStatistics,
-    Edges,
-    Frame,
-    FrameDifference,
-    GreyHistogram,
-    Thumbnail,
-)
-from gatewise_signals.blocks.sound import (
-    MelEnergies,
-    MelSpectrogram,
-    Mfcc,
-    Spectrogram,
-    dct_rows,
-)
-from gatewise_signals.blocks.spectra import (
-    BandPowers,
-    Goertzel,
-    SpectralMoments,
-    Spectrum,
-    fft_size,
-    goertzel_waves,
-    weighted_hann,
-)
-from gatewise_signals.blocks.time_domain import (
-    DB4,
-    ROOT_HALF,
-    Autocorrelation,
-    Envelope,
-    Jerk,
-    Magnitude,
-    Mean,
-    Quantiles,
-    Resample,
-    Statistics,
-    Tilt,
-    WaveletEnergies,
-    ZeroCrossings,
-    quantile_positions,
-)
+from gatewise_signals.blocks import images, sound, spectra, time_domain
 from gatewise_signals.steps import LUMINANCE, Channels, Pixels, Step
 
 # -- the window ----------------------------------------------------------------------------
@@ -68,7 +29,7 @@ def _pixels(code: StepCode, step: Pixels) -> None:
         code.call("grey", size, scale, *LUMINANCE)
 
 
-def _frame(code: StepCode, step: Frame) -> None:
+def _frame(code: StepCode, step: images.Frame) -> None:
     size = math.prod(code.shape)
     code.inputs = [f"{code.inputs[0]} + {step.index * size}"]
     code.call("pixels", size, float(step.scale))
@@ -77,23 +38,23 @@ def _frame(code: StepCode, step: Frame) -> None:
 # -- time ----------------------------------------------------------------------------------
 
 
-def _quantiles(code: StepCode, step: Quantiles) -> None:
-    lower, _, part = quantile_positions(step.at, code.length)
+def _quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
+    lower, _, part = time_domain.quantile_positions(step.at, code.length)
     indices, parts = code.table(lower, "Sorted samples below"), code.floats(part, "Part of the way")
     code.call_of_rows("quantiles", indices, parts, len(part), code.scratch(code.length))
 
 
-def _autocorrelation(code: StepCode, step: Autocorrelation) -> None:
+def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
     code.call_of_rows("autocorrelation", code.table(step.lags, "Lags"), len(step.lags))
 
 
-def _wavelet(code: StepCode, step: WaveletEnergies) -> None:
+def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
     half = code.length // 2
     if step.wavelet == "haar":
         work = code.scratch(code.length + half)
-        code.call_of_rows("haar", float(ROOT_HALF), step.levels, work)
+        code.call_of_rows("haar", float(time_domain.ROOT_HALF), step.levels, work)
         return
-    low = np.asarray(DB4, np.float32)
+    low = np.asarray(time_domain.DB4, np.float32)
     high = low[::-1] * np.asarray([1, -1] * 4, np.float32)
     filters = code.floats(low, "Daubechies' taps"), code.floats(high, "Those of the details")
     code.call_of_rows("wavelet", *filters, step.levels, code.scratch(code.length + 6 + half))
@@ -104,38 +65,38 @@ def _wavelet(code: StepCode, step: WaveletEnergies) -> None:
 
 def _transform(code: StepCode, samples: int) -> tuple[str | int | float, ...]:
     """Arguments that describe the power spectrum of so many samples."""
-    window, squares = weighted_hann(samples)
-    size = fft_size(samples)
+    window, squares = spectra.weighted_hann(samples)
+    size = spectra.fft_size(samples)
     turn = code.tables.transform(size)
     return code.floats(window, "Hann window"), float(squares), size, turn, code.scratch(size)
 
 
-def _spectrum(code: StepCode, step: Spectrum) -> None:
+def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:
     code.call_of_rows("spectrum", *_transform(code, code.length))
 
 
-def _band_powers(code: StepCode, step: BandPowers) -> None:
+def _band_powers(code: StepCode, step: spectra.BandPowers) -> None:
     edges = np.asarray(step.edges, np.float32)
     starts = np.searchsorted(step.source.hz(code.length), edges)
     code.call_of_rows("band_powers", code.table(starts, "First bins of bands"), len(starts) - 1)
 
 
-def _moments(code: StepCode, step: SpectralMoments) -> None:
+def _moments(code: StepCode, step: spectra.SpectralMoments) -> None:
     hz = code.floats(step.source.hz(code.length), "Frequencies of bins")
     scale, work = float(-np.log(code.length)), code.scratch(2 * code.length)
     code.call_of_rows("spectral_moments", hz, float(step.rolloff), scale, work)
 
 
-def _goertzel(code: StepCode, step: Goertzel) -> None:
-    waves = goertzel_waves(step.hz, step.rate_hz, code.length)
+def _goertzel(code: StepCode, step: spectra.Goertzel) -> None:
+    waves = spectra.goertzel_waves(step.hz, step.rate_hz, code.length)
     code.call_of_rows("goertzel", code.floats(waves, "Cosines, then sines"), len(step.hz))
 
 
-def _spectrogram(code: StepCode, step: Spectrogram) -> None:
+def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
     code.call_of_rows("spectrogram", step.frame, step.hop, *_transform(code, step.frame))
 
 
-def _mel_bands(code: StepCode, step: MelSpectrogram) -> None:
+def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     bins, weights, starts = step.filters()
     first = code.table(bins[starts], "First bins of mel bands")
     weight = code.floats(weights, "Their bins' weights")
@@ -145,20 +106,20 @@ def _mel_bands(code: StepCode, step: MelSpectrogram) -> None:
         code.call_of_rows("mel_bands", *filters)
         return
     source = step.source  # it has no result of its own
-    size = fft_size(source.frame)
+    size = spectra.fft_size(source.frame)
     transform = _transform(code, source.frame)
     code.scratch(size + size // 2 + 1)
     code.call_of_rows("mel_of_frames", source.frame, source.hop, *filters, *transform)
 
 
-def _mel_energies(code: StepCode, step: MelEnergies) -> None:
+def _mel_energies(code: StepCode, step: sound.MelEnergies) -> None:
     channels, frames, bands = code.input_shapes[0]
     code.call("mel_energies", channels, frames, bands, code.scratch(frames))
 
 
-def _mfcc(code: StepCode, step: Mfcc) -> None:
+def _mfcc(code: StepCode, step: sound.Mfcc) -> None:
     channels, frames, bands = code.input_shapes[0]
-    rows = code.floats(dct_rows(step.coefficients, bands), "Rows of the cosine transform")
+    rows = code.floats(sound.dct_rows(step.coefficients, bands), "Rows of the cosine transform")
     work = code.scratch(frames * (step.coefficients + 1))
     code.call("mfcc", channels, frames, bands, rows, step.coefficients, work)
 
@@ -167,7 +128,7 @@ def _mfcc(code: StepCode, step: Mfcc) -> None:
 
 
 def _cells(function: str) -> Callable[[StepCode, Any], None]:
-    def write(code: StepCode, step: Thumbnail | BlockStatistics) -> None:
+    def write(code: StepCode, step: images.Thumbnail | images.BlockStatistics) -> None:
         height, width = code.input_shapes[0]
         work = code.scratch(-(-height // step.rows))
         code.call(function, height, width, step.rows, step.columns, work)
@@ -175,12 +136,12 @@ def _cells(function: str) -> Callable[[StepCode, Any], None]:
     return write
 
 
-def _histogram(code: StepCode, step: GreyHistogram) -> None:
+def _histogram(code: StepCode, step: images.GreyHistogram) -> None:
     factor = step.bins / (step.high - step.low)
     code.call("histogram", math.prod(code.input_shapes[0]), step.bins, float(step.low), factor)
 
 
-def _edges(code: StepCode, step: Edges) -> None:
+def _edges(code: StepCode, step: images.Edges) -> None:
     grid, factor = (step.rows, step.columns, step.directions), step.directions / math.pi
     code.call("edges", *code.input_shapes[0], *grid, factor)
 
@@ -193,30 +154,30 @@ def _plain(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
 KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     Channels: _channels,
     Pixels: _pixels,
-    Magnitude: _plain("magnitude"),
-    Resample: _plain("resample", "factor"),
-    Envelope: _plain("envelope", "width"),
-    Jerk: lambda code, step: code.call_of_rows("jerk", float(step.rate_hz)),
-    Mean: _plain("mean"),
-    Statistics: _plain("statistics"),
-    Quantiles: _quantiles,
-    ZeroCrossings: _plain("crossings"),
-    Autocorrelation: _autocorrelation,
-    WaveletEnergies: _wavelet,
-    Tilt: lambda code, step: code.call("tilt", code.length),
-    Spectrum: _spectrum,
-    BandPowers: _band_powers,
-    SpectralMoments: _moments,
-    Goertzel: _goertzel,
-    Spectrogram: _spectrogram,
-    MelSpectrogram: _mel_bands,
-    MelEnergies: _mel_energies,
-    Mfcc: _mfcc,
-    Frame: _frame,
-    FrameDifference: lambda code, step: code.call("difference", math.prod(code.shape)),
-    Thumbnail: _cells("thumbnail"),
-    BlockStatistics: _cells("cells"),
-    GreyHistogram: _histogram,
-    Edges: _edges,
+    time_domain.Magnitude: _plain("magnitude"),
+    time_domain.Resample: _plain("resample", "factor"),
+    time_domain.Envelope: _plain("envelope", "width"),
+    time_domain.Jerk: lambda code, step: code.call_of_rows("jerk", float(step.rate_hz)),
+    time_domain.Mean: _plain("mean"),
+    time_domain.Statistics: _plain("statistics"),
+    time_domain.Quantiles: _quantiles,
+    time_domain.ZeroCrossings: _plain("crossings"),
+    time_domain.Autocorrelation: _autocorrelation,
+    time_domain.WaveletEnergies: _wavelet,
+    time_domain.Tilt: lambda code, step: code.call("tilt", code.length),
+    spectra.Spectrum: _spectrum,
+    spectra.BandPowers: _band_powers,
+    spectra.SpectralMoments: _moments,
+    spectra.Goertzel: _goertzel,
+    sound.Spectrogram: _spectrogram,
+    sound.MelSpectrogram: _mel_bands,
+    sound.MelEnergies: _mel_energies,
+    sound.Mfcc: _mfcc,
+    images.Frame: _frame,
+    images.FrameDifference: lambda code, step: code.call("difference", math.prod(code.shape)),
+    images.Thumbnail: _cells("thumbnail"),
+    images.BlockStatistics: _cells("cells"),
+    images.GreyHistogram: _histogram,
+    images.Edges: _edges,
 }
 """What C can compute."""

@@ -10,13 +10,7 @@ import numpy as np
 from gatewise_export.onnx_files.given_rules import KnownValue, OperatorCall, by_operator
 from gatewise_export.onnx_files.onnx_parts import Tensor
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.shapes import (
-    ROWS,
-    Shape,
-    checked_axis,
-    row_size,
-    written,
-)
+from gatewise_export.onnx_files.shapes import ROWS, Shape, checked_axis, row_size, written
 
 
 def _reshape(call: OperatorCall) -> KnownValue:

@@ -6,10 +6,7 @@ from typing import Final
 
 from gatewise_export.onnx_files.given_rules import KnownValue, OperatorCall, by_operator, same_shape
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.shapes import (
-    ROWS,
-    written,
-)
+from gatewise_export.onnx_files.shapes import ROWS, written
 from gatewise_export.onnx_files.tree_rules import MOST_TREE_NODES, TREE_OPERATORS, read_trees_node
 
 
