@@ -48,7 +48,7 @@ class BudgetedModel(BaseEstimator, ABC):
     ----------
     n_features_in_ : int
     feature_names_ : tuple of str
-        Column names, x0, x1, ... where the table had none.
+        x0, x1, ... where the table had none.
     feature_costs_ : FeatureCosts
     chains_ : tuple of tuple of Stage
         The stages of each candidate cascade that is on the frontier.

@@ -151,8 +151,8 @@ class PairCascade(CascadeClassifier):
         y : array-like of shape (n,), optional
             Their labels.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row: whole groups choose or state figures, and
-            errors, intervals and guarantees are about new groups.
+            Subject, machine or recording of each row: whole groups choose or state figures, which
+            are about new groups.
         time : array-like of shape (n,), optional
             Numbers or dates: the earlier rows choose, the later ones state figures.
 

@@ -215,19 +215,15 @@ def read_table(
     `target` is the label; without it a column called target, label, class or y. InputError if the
     file cannot be read, is cut short, or has no such column, or a label is missing.
     """
-    import pandas as pd
-
     path, options = Path(path), ColumnOptions() if options is None else options
     try:
         if path.suffix.lower() == ".csv":
             frame = _read_csv(path, target, options)
         else:
             frame = read_parquet(path)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: {error}") from error
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} cannot be read: {error}") from error
     frame.columns = [str(c).strip() for c in frame.columns]
     _check_names(path, list(frame.columns))

@@ -73,8 +73,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Columns that are no features.
     impute : bool, default False
         Fill missing cells of numbers and dates with the median, of booleans with the usual value;
-        where training has seen some, one more feature says that the cell was missing. Without it
-        they are NaN, for estimators with ``allow_missing=True``. A missing category needs none.
+        one more feature says so where training has seen some. Without it they are NaN, for
+        estimators with ``allow_missing=True``. A missing category needs none.
     missing_words : sequence of str, default ()
         Texts of a missing cell, beside ``NA``, ``NaN``, ``null``, ``?`` and the like.
     max_one_hot : int, default 12
@@ -87,18 +87,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ----------
     encoder_ : RowEncoder
         What was learned, as plain data.
-    feature_names_in_ : ndarray of str
-    n_features_in_ : int
 
     Examples
     --------
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"supplier": ["ACME", "Bolt", None], "mass": ["1.5", "2", "3"]})
     >>> encoder = TableEncoder(categorical=["supplier"]).fit(frame)
-    >>> encoder.get_feature_names_out().tolist()
-    ['supplier=ACME', 'supplier=Bolt', 'supplier_missing', 'mass']
-    >>> encoder.transform(frame).iloc[1].tolist()
-    [0.0, 1.0, 0.0, 2.0]
+    >>> encoder.transform(frame).iloc[1].to_dict()
+    {'supplier=ACME': 0.0, 'supplier=Bolt': 1.0, 'supplier_missing': 0.0, 'mass': 2.0}
     >>> encoder.feature_costs({"supplier": 5.0, "mass": 1.0}).total
     6.0
     """
@@ -116,12 +112,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_options(cls, options: ColumnOptions) -> TableEncoder:
-        """Make one with a user's settings of the columns.
+        """Make one with the settings of the command line or a file.
 
         Parameters
         ----------
         options : ColumnOptions
-            As read from the command line or a file.
 
         Returns
         -------
@@ -145,7 +140,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If columns cannot be used as they are: all of them, and what to say about each.
+            Of all columns that cannot be used as they are, with what to say about each.
         """
         frame = _frame(X)
         time = self.time if isinstance(self.time, Mapping) else dict.fromkeys(self.time, ISO)
@@ -292,7 +287,31 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             features.
         """
         check_is_fitted(self, "encoder_")
-        return shared_prices(self.encoder_, prices, default)
+        names = self.encoder_.names
+        if prices is None:
+            columns = FeatureCosts([1.0 if default is None else default] * len(names), names=names)
+        elif isinstance(prices, PriceList):
+            columns = FeatureCosts.from_prices(prices, names=names, default=default)
+        else:
+            if default is not None and isinstance(prices, Mapping):
+                prices = dict.fromkeys(names, default) | dict(prices)
+            columns = check_costs(prices, names, named=True)
+        own, group = [], []
+        shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
+        for c, column in enumerate(self.encoder_.columns):
+            width, price = len(column.features), float(columns.own[c])
+            label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
+            if width > 1 and label is None:
+                label = column.name if column.name not in shared else f"column {column.name}"
+                shared[label], price = price, 0.0
+            elif width > 1 and price:
+                raise InputError(
+                    f"column {column.name!r} becomes {width} features and has a price of its own "
+                    f"beside that of group {label!r}: give it 0, or no group, or make it ordinal"
+                )
+            own += [price] * width
+            group += [label] * width
+        return FeatureCosts(own, group=group, shared=shared, names=self.encoder_.feature_names)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "encoder_")
@@ -331,37 +350,6 @@ def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray
         rows[i] = made[key]
     width = len(encoder.columns[column].features)
     return np.array(values, np.float64).reshape(-1, width)[rows]
-
-
-def shared_prices(
-    encoder: RowEncoder, prices: CostsLike | PriceList | None, default: float | None
-) -> FeatureCosts:
-    """Prices of an encoder's features; see :meth:`TableEncoder.feature_costs`."""
-    names = encoder.names
-    if prices is None:
-        columns = FeatureCosts([1.0 if default is None else default] * len(names), names=names)
-    elif isinstance(prices, PriceList):
-        columns = FeatureCosts.from_prices(prices, names=names, default=default)
-    else:
-        if default is not None and isinstance(prices, Mapping):
-            prices = dict.fromkeys(names, default) | dict(prices)
-        columns = check_costs(prices, names, named=True)
-    own, group = [], []
-    shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
-    for c, column in enumerate(encoder.columns):
-        width, price = len(column.features), float(columns.own[c])
-        label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
-        if width > 1 and label is None:
-            label = column.name if column.name not in shared else f"column {column.name}"
-            shared[label], price = price, 0.0
-        elif width > 1 and price:
-            raise InputError(
-                f"column {column.name!r} becomes {width} features and has a price of its own "
-                f"beside that of group {label!r}: give it 0, or no group, or make it ordinal"
-            )
-        own += [price] * width
-        group += [label] * width
-    return FeatureCosts(own, group=group, shared=shared, names=encoder.feature_names)
 
 
 def _frame(X: Any) -> DataFrame:
