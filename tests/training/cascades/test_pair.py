@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
+import skl2onnx
 from onnx import helper
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris
@@ -42,15 +43,19 @@ def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
     return graph_of(nodes, ("v", 1, ["n", "k"]), declared, **constants)
 
 
-IDENTITY = helper.make_node("Identity", ["v"], ["out"])
+IDENTITY, SIGMOID = (helper.make_node(kind, ["v"], ["out"]) for kind in ("Identity", "Sigmoid"))
 SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
+
+
+def pair_of(low, high, **settings) -> gw.PairCascade:
+    given = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
+    return gw.PairCascade(**given | settings)
 
 
 def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_models):
     images, _ = digit_images()
     small, big = image_models
-    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
-    pair.fit(images[FREE])
+    pair = pair_of(small, big).fit(images[FREE])
     logits = np.concatenate([run(small, x[None, None].astype(np.float32))[0] for x in images[FREE]])
     flat = images[FREE].reshape(-1, 64).astype(np.float32)
     np.testing.assert_array_equal(pair.stages_[0].margins(flat), logits)  # bit for bit
@@ -71,11 +76,11 @@ def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_mode
 
 def test_labels_make_it_an_accuracy(image_models):
     images, y = digit_images()
-    small, big = image_models
-    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
-    pair.set_params(max_loss=0.05, guarantee=0.9).fit(images[FREE], y[FREE])
+    pair = pair_of(*image_models, max_loss=0.05, guarantee=0.9).fit(images[FREE], y[FREE])
     assert pair.operating_point_.measured == "accuracy"
-    truth = (run(big, images[FREE].reshape(-1, 64).astype(np.float32))[0] == y[FREE]).mean()
+    truth = (
+        run(image_models[1], images[FREE].reshape(-1, 64).astype(np.float32))[0] == y[FREE]
+    ).mean()
     assert pair.frontier_.reference_accuracy == pytest.approx(truth, abs=0.02)
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
@@ -89,10 +94,7 @@ def test_classes_with_too_few_rows_for_a_guarantee_are_told_before_any_model_run
     def big(_rows):
         raise AssertionError("the high-cost model was asked")
 
-    pair = gw.PairCascade(
-        low_cost_model=small, high_cost_model=big, classes=[0, 1], gate=gate,
-        max_loss={1: 0.05}, guarantee=0.95, random_state=0,
-    )  # fmt: skip
+    pair = pair_of(small, big, classes=[0, 1], gate=gate, max_loss={1: 0.05}, guarantee=0.95)
     wanted = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
     with pytest.raises(InputError, match=wanted):
         pair.fit(rows, y)
@@ -106,27 +108,22 @@ def test_channels_last_and_integer_inputs():
         helper.make_node("ReduceMean", ["f"], ["out"], axes=[2, 3], keepdims=0),
     ]
     means = graph_of(nodes, ("v", 2, ["n", 3, 4, 5]), ("out", 1, ["n", 3]))
-    pair = gw.PairCascade(low_cost_model=means, high_cost_model=means).fit(images)
+    pair = pair_of(means, means).fit(images)
     flat = pair.instance_.flat(images)
     np.testing.assert_allclose(pair.stages_[0].margins(flat), images.mean(axis=(1, 2)), rtol=1e-5)
     assert pair.operating_point_.agreement == 1.0
     assert pair.operating_point_.offload_rate == 0.0
 
 
-@pytest.mark.parametrize("form", ["logits", "softmax", "sigmoid", "one logit"])
-def test_every_form_of_scores_keeps_label_and_probabilities(form):
-    rng = np.random.default_rng(1)
-    v = rng.normal(size=(80, 1 if form in ("sigmoid", "one logit") else 3)).astype(np.float32)
-    node = {"logits": IDENTITY, "one logit": IDENTITY, "softmax": SOFTMAX}.get(form)
-    node = node or helper.make_node("Sigmoid", ["v"], ["out"])
-    graph = scores_graph(node, columns=v.shape[1])
-    pair = gw.PairCascade(low_cost_model=graph, high_cost_model=graph).fit(v)
-    if v.shape[1] == 1:
-        p = 1 / (1 + np.exp(-v[:, 0].astype(np.float64)))
-        expected = np.column_stack([1 - p, p])
-    else:
-        e = np.exp(v.astype(np.float64))
-        expected = e / e.sum(axis=1, keepdims=True)
+@pytest.mark.parametrize(
+    ("node", "columns"), [(IDENTITY, 3), (SOFTMAX, 3), (SIGMOID, 1), (IDENTITY, 1)]
+)
+def test_every_form_of_scores_keeps_label_and_probabilities(node, columns):
+    v = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
+    graph = scores_graph(node, columns=columns)
+    pair = pair_of(graph, graph).fit(v)
+    margins = v.astype(np.float64) if columns > 1 else np.hstack([0 * v, v]).astype(np.float64)
+    expected = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     for system in (pair, pair.at(budget=1.0)):  # both models
         np.testing.assert_allclose(system.predict_proba(v), expected, atol=1e-6)
         np.testing.assert_array_equal(system.predict(v), expected.argmax(axis=1))
@@ -135,32 +132,26 @@ def test_every_form_of_scores_keeps_label_and_probabilities(form):
     np.testing.assert_allclose(high.predict_proba(v), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("texts", [False, True])
-def test_named_classes_are_brought_together(texts):
+@pytest.mark.parametrize("names", [["c", "a", "b"], [30, 10, 20]])
+def test_named_classes_are_brought_together(names):
     X, index = load_iris(return_X_y=True)
-    names = np.array(["c", "a", "b"]) if texts else np.array([30, 10, 20])
-    y = names[index]
-    order = np.argsort(names)  # scikit-learn's order of the classes
+    x, y = X.astype(np.float32), np.array(names)[index]
     small = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
     padded = LogisticRegression(max_iter=500).fit(X[::2] * [1, 1, 0, 0], y[::2])
-    import skl2onnx
-
-    big = skl2onnx.to_onnx(
-        RandomForestClassifier(20, random_state=0).fit(X[::2], y[::2]), X[:1].astype(np.float32)
-    ).SerializeToString()
-    pair = gw.PairCascade(low_cost_model=padded, high_cost_model=big, random_state=0).fit(X, y)
-    assert pair.classes_.tolist() == names[order].tolist()
-    own = run(big, X.astype(np.float32))[0]
-    all_cloud = pair.at(offload_rate=1.0)
-    sent = all_cloud.offload(X)
-    np.testing.assert_array_equal(all_cloud.predict(X)[sent], own[sent])
+    forest = RandomForestClassifier(20, random_state=0).fit(X[::2], y[::2])
+    big = skl2onnx.to_onnx(forest, x[:1]).SerializeToString()
+    pair = pair_of(padded, big).fit(X, y)
+    assert pair.classes_.tolist() == sorted(names)
+    own = run(big, x)[0]
     np.testing.assert_array_equal(
-        pair.high_cost_model_.labels(X.astype(np.float32)),
-        np.searchsorted(pair.classes_, own),
+        pair.high_cost_model_.labels(x), np.searchsorted(pair.classes_, own)
     )
-    assert np.mean(pair.predict(X)[~sent] == padded.predict(X)[~sent]) == 1.0
-    with pytest.raises(gw.InputError, match="2 features, an instance has 4"):
-        gw.PairCascade(low_cost_model=small, high_cost_model=big).fit(X)
+    cloud = pair.at(offload_rate=1.0)
+    sent = cloud.offload(X)
+    np.testing.assert_array_equal(cloud.predict(X)[sent], own[sent])
+    np.testing.assert_array_equal(pair.predict(X)[~sent], padded.predict(X)[~sent])
+    with pytest.raises(InputError, match="2 features, an instance has 4"):
+        pair_of(small, big).fit(X)
 
 
 class Contrary(ExtraTreesClassifier):
@@ -187,9 +178,9 @@ def test_classifiers_of_scikit_learn_decide_as_they_do_there_or_are_refused(mode
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:, :6].astype(np.float32)
     high = ExtraTreesClassifier(5, random_state=0).fit(X, y)
-    pair = gw.PairCascade(low_cost_model=model.fit(X, y), high_cost_model=high)
+    pair = pair_of(model.fit(X, y), high)
     if message is not None:
-        with pytest.raises(gw.InputError, match=message):
+        with pytest.raises(InputError, match=message):
             pair.fit(X)
         return
     own = pair.fit(X).at(offload_rate=0.0)
@@ -208,14 +199,14 @@ def test_decision_functions_and_labels_alone():
         ("out", 7, ["n"]),
         c=np.array([0, 2, 3]),
     )
-    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0).fit(X)
+    pair = pair_of(small, big).fit(X)
     np.testing.assert_allclose(
         pair.stages_[0].margins(x), small.decision_function(x), rtol=1e-4, atol=1e-4
     )
     np.testing.assert_array_equal(pair.high_cost_model_.labels(x), x[:, [0, 2, 3]].argmax(axis=1))
     assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}
-    with pytest.raises(gw.InputError, match="gives labels alone"):
-        gw.PairCascade(low_cost_model=big, high_cost_model=small).fit(X)
+    with pytest.raises(InputError, match="gives labels alone"):
+        pair_of(big, small).fit(X)
 
 
 def test_one_column_is_of_the_second_label_that_the_model_names():
@@ -223,7 +214,7 @@ def test_one_column_is_of_the_second_label_that_the_model_names():
     low = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
     node = helper.make_node("Neg", ["v"], ["out"])
     high = gw.OnnxModel(scores_graph(node, columns=1), classes=["no", "yes"])
-    pair = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(v)
+    pair = pair_of(low, high).fit(v)
     expected = np.where(v[:, 0] > 0, "no", "yes")
     for system in (pair, pair.at(offload_rate=1.0)):
         np.testing.assert_array_equal(system.predict(v), expected)
@@ -252,22 +243,23 @@ def test_what_cannot_work_is_refused_in_a_line(settings, rows, message):
     if settings.get("low_cost_model") == "fixed":
         nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
         settings = {"low_cost_model": scores_graph(*nodes, s=np.array([1, 3]))}
-    pair = gw.PairCascade(**({"low_cost_model": graph, "high_cost_model": graph} | settings))
-    with pytest.raises(gw.InputError, match=message):
+    pair = pair_of(graph, graph, **settings)
+    with pytest.raises(InputError, match=message):
         pair.fit(np.random.default_rng(0).normal(size=rows).astype(np.float32))
 
 
 def test_a_label_that_is_no_class_is_named():
     graph = scores_graph(IDENTITY)
-    pair = gw.PairCascade(low_cost_model=graph, high_cost_model=graph, classes=["a", "b", "c"])
-    with pytest.raises(gw.InputError, match="the label 'd'"):
+    pair = pair_of(graph, graph, classes=["a", "b", "c"])
+    with pytest.raises(InputError, match="the label 'd'"):
         pair.fit(np.zeros((40, 3)), ["a"] * 39 + ["d"])
 
 
 @pytest.mark.slow  # 400 fits
 def test_held_out_rows_lie_in_the_stated_interval():
     """In 200 resamplings of recorded outputs, for each way to pick a point."""
-    X, y = flat_digits()
+    images, y = digit_images()
+    X = images.reshape(len(images), -1).astype(np.float64)
     low = cross_val_predict(
         LogisticRegression(C=0.001, solver="newton-cholesky"), X, y, cv=3,
         method="decision_function",
@@ -291,7 +283,7 @@ def test_held_out_rows_lie_in_the_stated_interval():
         order = np.random.default_rng(seed).permutation(len(rows))
         known, free = order[:300], order[300:]
         for labelled in (False, True):
-            pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=seed)
+            pair = pair_of(small, big, random_state=seed)
             pair.fit(rows[known], y[known] if labelled else None)
             for number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
@@ -302,11 +294,6 @@ def test_held_out_rows_lie_in_the_stated_interval():
                 inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
     shares = {key: np.mean(found) for key, found in inside.items()}
     assert min(shares.values()) >= 0.93, shares
-
-
-def flat_digits():
-    images, y = digit_images()
-    return images.reshape(len(images), -1).astype(np.float64), y
 
 
 def test_a_learned_gate_finds_what_margins_do_not_show():
@@ -326,11 +313,10 @@ def test_a_learned_gate_finds_what_margins_do_not_show():
     high = scores_graph(
         *nodes, columns=2, c=np.array([0, 1]), d=np.array([3]), half=np.array(1, np.float32)
     )
-    settings = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
-    plain = gw.PairCascade(**settings).fit(v)
-    learned = gw.PairCascade(gate="learned", gate_features=[3], **settings).fit(v)
+    plain = pair_of(low, high).fit(v)
+    learned = pair_of(low, high, gate="learned", gate_features=[3]).fit(v)
     one, other = (p.at(offload_rate=0.25).operating_point_ for p in (plain, learned))
     assert one.accuracy < 0.93
     assert other.accuracy > 0.98
-    with pytest.raises(gw.InputError, match="too few to learn a gate"):
-        gw.PairCascade(gate="learned", low_cost_model=low, high_cost_model=low).fit(v)
+    with pytest.raises(InputError, match="too few to learn a gate"):
+        pair_of(low, low, gate="learned").fit(v)
