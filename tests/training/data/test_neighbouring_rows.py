@@ -57,8 +57,7 @@ def test_a_fit_warns_once_and_not_with_groups():
     with pytest.warns(GroupsWarning, match="say what belongs together") as found:
         system.fit(x, y)
     assert [w.filename for w in found] == [__file__]
-    stretch = np.arange(len(y)) // (len(y) // 24)
-    system.fit(x, y, groups=stretch)
+    system.fit(x, y, groups=np.arange(len(y)) // (len(y) // 24))
     system.fit(x, y, time=np.arange(len(y)))
 
 

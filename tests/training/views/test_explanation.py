@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 
 import gatewise as gw
 from gatewise.errors import InputError
-from gatewise_export.packing.bundle_writer import pack
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +19,19 @@ def wine():
 
 @pytest.fixture(scope="module")
 def system(wine, make_once):
-    def make(_folder):
-        prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
-        made = gw.StagedCascade(
-            LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
-            cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
-        )  # fmt: skip
-        return made.fit(*wine).at(max_loss=0.0)
-
-    return make_once("explained-wine", make)
+    prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
+    made = gw.StagedCascade(
+        LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
+        cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
+    )  # fmt: skip
+    return make_once("explained-wine", lambda _: made.fit(*wine).at(max_loss=0.0))
 
 
 @pytest.fixture(scope="module")
 def single(make_once):
-    x, y = load_digits(n_class=3, return_X_y=True)
-    return make_once(
-        "explained-trees",
-        lambda _: gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0).fit(x, y),
-    )
+    made = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
+    rows = load_digits(n_class=3, return_X_y=True)
+    return make_once("explained-trees", lambda _: made.fit(*rows))
 
 
 def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
@@ -88,7 +82,7 @@ def test_an_instance_may_come_in_any_form(system, wine, single):
     assert found.steps[-1].why == "always stops here"
 
 
-def test_a_summary_shows_stages_and_figures(system, single):
+def test_a_summary_shows_stages_and_figures(system, single, wine, tmp_path):
     text = system.summary()
     point = system.operating_point_
     assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
@@ -100,16 +94,10 @@ def test_a_summary_shows_stages_and_figures(system, single):
     for shown in (point, system.frontier_, system.stages_[0], single.frontier_):
         assert len(repr(shown)) < 200
         assert "3.4e" not in shown._repr_html_()
-    notebook = system._repr_mimebundle_()["text/html"]
-    assert "stops at" in notebook
+    assert "stops at" in system._repr_mimebundle_()["text/html"]
     assert "sk-" in gw.StagedCascade()._repr_mimebundle_()["text/html"]
-
-
-def test_a_bundle_shows_itself_in_a_notebook(system, wine, tmp_path):
-    bundle = pack(system, tmp_path / "b", sample=wine[0].to_numpy()[:10], name="wine")
-    shown = bundle._repr_html_()
-    assert "Bundle wine 1" in shown
-    assert "cloud.onnx" in shown
+    bundle = gw.pack(system, tmp_path / "b", sample=wine[0].to_numpy()[:10], name="wine")
+    assert all(part in bundle._repr_html_() for part in ("Bundle wine 1", "cloud.onnx"))
 
 
 def test_plots_go_onto_axes_of_the_users(system, single):
