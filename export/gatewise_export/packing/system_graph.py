@@ -234,6 +234,4 @@ def _exit_costs(system: BudgetedClassifier) -> NDArray[np.float64]:
     nothing = np.zeros((1, system.n_features_in_), np.float32)
     acquired = [stage.acquired(nothing) for stage in system.stages_]
     tiers = [stage.tier for stage in system.stages_]
-    if hasattr(system, "_exit_costs"):
-        return np.asarray(system._exit_costs(acquired, tiers=tiers), np.float64)
-    return np.asarray(system.cost(nothing), np.float64)  # of values: one stage, one cost
+    return np.asarray(system._exit_costs(acquired, tiers=tiers), np.float64)

@@ -16,16 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Acquired, at_exits, exit_costs, last_exit_within
+from gatewise.acquisition import Acquired, at_exits
 from gatewise.costs import CloudPrices
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
-from gatewise.tiers import PackedAs, Tier, cascade_costs
+from gatewise.tiers import PackedAs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_sizes
-from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK
 from gatewise_training.operating_points.gate_ranges import gate_limits
@@ -67,13 +66,9 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
-    cloud_prices_: CloudPrices
-    high_cost_model_: HighCostModel | None
     class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
     max_bytes_: int | None = None
-    max_instance_cost_: float | None = None
-    _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
     _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
 
     # -- fits ------------------------------------------------------------------------------
@@ -289,32 +284,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Keep the operating points at which no instance can cost more."""
         self.frontier_ = self.frontier_.within_cost(most)
         self.max_instance_cost_ = float(most)
-
-    def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
-        """Get the most that leaving at each exit of a cascade can cost, on any row."""
-        acquired = [stage.at_most(self.n_features_in_) for stage in stages]
-        return self._exit_costs(acquired, [stage.tier for stage in stages])
-
-    @property
-    def last_exit_(self) -> int:
-        """The last exit that an instance may take; the number of stages: an offload.
-
-        The cap on its cost ends the way of an instance even where a score that is NaN does not.
-        """
-        last, most = super().last_exit_, self.max_instance_cost_
-        if most is None:
-            return last
-        return min(last, last_exit_within(self._exit_limits(self.stages_), most))
-
-    def _exit_costs(
-        self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
-    ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none."""
-        costs, f0 = self.feature_costs_, self.high_cost_model_
-        if f0 is None:
-            return exit_costs(costs, acquired)
-        offload = costs.mask(f0.asked)
-        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     # -- the fitted system -----------------------------------------------------------------
 

@@ -20,9 +20,11 @@ from sklearn.utils._param_validation import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.costs import CostsLike
+from gatewise.acquisition import Acquired, exit_costs, last_exit_within
+from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
+from gatewise.tiers import Tier, cascade_costs
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
@@ -31,6 +33,7 @@ from gatewise_training.data.input_checks import (
     check_rows,
     feature_names,
 )
+from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.operating_points.operating_point import OperatingPoint
@@ -60,8 +63,12 @@ class BudgetedModel(BaseEstimator, ABC):
         The blocks with their prices, and the windows that they take; only where `blocks` are given.
     """
 
+    feature_costs_: FeatureCosts
     signal_input_: SignalInput
-    _n_chains: int | None
+    high_cost_model_: HighCostModel | None
+    cloud_prices_: CloudPrices
+    max_instance_cost_: float | None = None
+    _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
 
     feature_costs: CostsLike | None
     budget: float | None
@@ -167,8 +174,29 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def last_exit_(self) -> int:
-        """The last exit that an instance may take; the number of stages: an offload."""
-        return len(self.stages_) - (self.high_cost_model_ is None)
+        """The last exit that an instance may take; the number of stages: an offload.
+
+        The cap on its cost ends the way of an instance even where a score that is NaN does not.
+        """
+        last, most = len(self.stages_) - (self.high_cost_model_ is None), self.max_instance_cost_
+        if most is None:
+            return last
+        return min(last, last_exit_within(self._exit_limits(self.stages_), most))
+
+    def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
+        """Get the most that leaving at each exit of a cascade can cost, on any row."""
+        acquired = [stage.at_most(self.n_features_in_) for stage in stages]
+        return self._exit_costs(acquired, [stage.tier for stage in stages])
+
+    def _exit_costs(
+        self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
+    ) -> NDArray[np.float64]:
+        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none."""
+        costs, f0 = self.feature_costs_, self.high_cost_model_
+        if f0 is None:
+            return exit_costs(costs, acquired)
+        offload = costs.mask(f0.asked)
+        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:

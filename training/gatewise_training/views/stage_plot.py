@@ -6,7 +6,7 @@ from typing import Any
 
 from gatewise.errors import InputError
 from gatewise.formats import percent, plural, threshold
-from gatewise_training.views.summary import exit_cost_limits, high_cost_name
+from gatewise_training.views.summary import high_cost_name
 
 COLOURS = {"device": "#3b6fb6", "gateway": "#4b9b7d", "cloud": "#c5703b"}
 """By tier."""
@@ -30,7 +30,7 @@ def draw_stages(system: Any, ax: Any) -> Any:
         features = plural(len(f0.features), "feature")
         names.append(f"high-cost model: {features}\n{high_cost_name(f0)}")
         colours.append(COLOURS["cloud"])
-    costs, count = exit_cost_limits(system), len(names)
+    costs, count = system._exit_limits(stages), len(names)
     shown = [100 * share for share in point.exit_shares[:count]]
     ax.barh(range(count), shown, color=colours, height=0.6)
     for place, width in enumerate(shown):

@@ -26,7 +26,7 @@ def summary_html(system: Any) -> str:
 
 def headline(system: Any) -> str:
     """Say what the system is."""
-    n, f0 = len(system.stages_), getattr(system, "high_cost_model_", None)
+    n, f0 = len(system.stages_), system.high_cost_model_
     parts = [plural(n, "stage")]
     if f0 is not None:
         parts[0] += f" before a high-cost model ({high_cost_name(f0)})"
@@ -66,7 +66,7 @@ def _lines(system: Any) -> list[str]:
     if point.validation_groups is not None and point.guarantee is None:
         lines.append(_group_losses(point, frontier, reference))
     cost = f"cost {point.cost:.4g} per instance"
-    if getattr(system, "high_cost_model_", None) is not None:
+    if system.high_cost_model_ is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
     lines.append(cost)
     most = getattr(system, "max_bytes_", None)
@@ -118,12 +118,10 @@ def _share(value: float | None) -> str:
 
 def stage_rows(system: Any) -> list[Sequence[str]]:
     """List the stages and the high-cost model, a row each."""
-    point, stages, f0 = (
-        system.operating_point_, system.stages_, getattr(system, "high_cost_model_", None)
-    )  # fmt: skip
+    point, stages, f0 = system.operating_point_, system.stages_, system.high_cost_model_
     names, shares = system.feature_names_, point.exit_shares
     tiers = [stage.tier for stage in stages]
-    costs, lazy = exit_cost_limits(system), False
+    costs, lazy = system._exit_limits(system.stages_), False
     rows: list[Sequence[str]] = []
     for s, stage in enumerate(stages):
         lazy = lazy or stage.acquisition == "node"
@@ -170,13 +168,3 @@ def high_cost_name(f0: Any) -> str:
     """Name a high-cost model: of a given classifier its class."""
     given = f0.kind == "given" and f0.estimator is not None
     return type(f0.estimator).__name__ if given else str(f0.kind)
-
-
-def exit_cost_limits(system: Any) -> list[float]:
-    """Get the most that leaving at each stage, and last an offload, can cost."""
-    stages = system.stages_
-    if not hasattr(system, "_exit_costs"):  # a regressor or ranker: one stage
-        price = system.feature_costs_.price(stages[0].features)
-        return [float(price)]
-    acquired = [stage.at_most(system.n_features_in_) for stage in stages]
-    return [float(c) for c in system._exit_costs(acquired, [s.tier for s in stages])]
