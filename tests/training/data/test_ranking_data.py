@@ -75,29 +75,28 @@ def test_the_published_prices_load(tmp_path):
     assert set(costs.own.tolist()) == {1, 5, 20, 50, 100, 150, 200}
 
 
-BAD_LINES = {
-    "qid:1 1:2": "'qid:1' is not a grade",
-    "-1 qid:1 1:2": "'-1' is not a grade",
-    "0.5 qid:1 1:2": "'0.5' is not a grade",
-    "1 qid:a 1:2": "second word must be qid",
-    "1": "second word must be qid",
-    "1 qid:1 2": "'2' is not <feature>:<value>",
-    "1 qid:1 a:2": "'a:2' is not <feature>:<value>",
-    "1 qid:1 2:x": "'x' is not a number",
-    "1 qid:1 2:nan": "value must be finite",
-    "1 qid:1 2:1e300": "value must be finite",
-    "1 qid:1 0:1": "feature 0 stands after feature 0",
-    "1 qid:1 3:1 3:1": "feature 3 stands after feature 3",
-    "1 qid:1 100001:1": "end at 100000",
-}
-"""What is wrong, and a word of the message."""
-
-
-@pytest.mark.parametrize("line", BAD_LINES)
-def test_bad_lines_are_named(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("qid:1 1:2", "'qid:1' is not a grade"),
+        ("-1 qid:1 1:2", "'-1' is not a grade"),
+        ("0.5 qid:1 1:2", "'0.5' is not a grade"),
+        ("1 qid:a 1:2", "second word must be qid"),
+        ("1", "second word must be qid"),
+        ("1 qid:1 2", "'2' is not <feature>:<value>"),
+        ("1 qid:1 a:2", "'a:2' is not <feature>:<value>"),
+        ("1 qid:1 2:x", "'x' is not a number"),
+        ("1 qid:1 2:nan", "value must be finite"),
+        ("1 qid:1 2:1e300", "value must be finite"),
+        ("1 qid:1 0:1", "feature 0 stands after feature 0"),
+        ("1 qid:1 3:1 3:1", "feature 3 stands after feature 3"),
+        ("1 qid:1 100001:1", "end at 100000"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, message):
     path = tmp_path / "bad.txt"
     path.write_text(f"{GOOD}{line}\n0 qid:9 1:1\n")
-    with pytest.raises(InputError, match=f"bad.txt, line 5: .*{BAD_LINES[line]}"):
+    with pytest.raises(InputError, match=f"bad.txt, line 5: .*{message}"):
         load_svmlight(path)
 
 
