@@ -38,8 +38,7 @@ from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.views.frontier_display import FrontierDisplay
-from gatewise_training.views.stage_plot import draw_stages
-from gatewise_training.views.summary import summary_html, summary_text
+from gatewise_training.views.summary import draw_stages, summary_html, summary_text
 
 MAX_LOSS = 0.01
 

@@ -1,4 +1,4 @@
-"""Summary of a fitted system: its stages, the active operating point, what it keeps."""
+"""Summary of a fitted system: the active operating point and its stages, as text and as a plot."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gatewise.console import html_table, text_table
+from gatewise.errors import InputError
 from gatewise.formats import byte_size, percent, plural, threshold
 
 STAGE_HEADER = ("stage", "model", "tier", "features", "cost if it ends here", "stops at", "answers")
+COLOURS = {"device": "#3b6fb6", "gateway": "#4b9b7d", "cloud": "#c5703b"}
+"""By tier."""
 MOST_NAMED = 4
 MOST_CLASSES = 6
 
@@ -129,7 +132,6 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
         words = named(system, used)
         more = len(words) - MOST_NAMED
         listed = ", ".join(words[:MOST_NAMED]) + f" and {more} more" * (more > 0)
-        limit = "always" if f0 is None and s == len(stages) - 1 else threshold(point.thresholds[s])
         rows.append(
             (
                 f"{s}",
@@ -137,7 +139,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 tiers[s],
                 f"{len(used)}: {listed}",
                 "up to " * lazy + f"{costs[s]:.4g}",
-                limit,
+                _limit(system, s),
                 percent(shares[s]) if shares else "",
             )
         )
@@ -154,6 +156,42 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
             )
         )
     return rows
+
+
+def _limit(system: Any, s: int, digits: int = 4) -> str:
+    """Write the threshold of a stage."""
+    last = system.high_cost_model_ is None and s == len(system.stages_) - 1
+    return "always" if last else threshold(system.operating_point_.thresholds[s], digits)
+
+
+def draw_stages(system: Any, ax: Any) -> Any:
+    """Draw a bar for each stage and the high-cost model, its share of the answers; get `ax`."""
+    stages, point, f0 = system.stages_, system.operating_point_, system.high_cost_model_
+    if not point.exit_shares:
+        raise InputError(f"{type(system).__name__} does not say what its stages answer")
+    names, colours = [], [COLOURS[stage.tier] for stage in stages]
+    for s, stage in enumerate(stages):
+        limit = _limit(system, s, 3)
+        stop = f"{limit} stops" if limit in ("never", "always") else f"stops from {limit}"
+        features = plural(len(stage.features), "feature")
+        names.append(f"stage {s}: {features}\n{stage.model_name}, {stop}")
+    if f0 is not None:
+        features = plural(len(f0.features), "feature")
+        names.append(f"high-cost model: {features}\n{high_cost_name(f0)}")
+        colours.append(COLOURS["cloud"])
+    places, costs = range(len(names)), system._exit_limits(stages)
+    shown = [100 * share for share in point.exit_shares[: len(names)]]
+    ax.barh(places, shown, color=colours, height=0.6)
+    for place, width in zip(places, shown, strict=True):
+        text = f"{percent(width / 100)}, cost {costs[place]:.3g}"
+        ax.text(width + 1, place, text, va="center", fontsize=9)
+    ax.set_yticks(places, names)
+    ax.invert_yaxis()
+    ax.set_xlim(0, 128)  # room for the text beside a full bar
+    ax.set_xticks(range(0, 101, 20))
+    ax.set_xlabel("instances answered, % of validation rows")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
 
 
 def named(system: Any, features: Sequence[str]) -> Sequence[str]:
