@@ -24,8 +24,9 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return X.to_numpy(np.float32), X_test.to_numpy(np.float32), y, y_test
 
 
-def unfitted(method: str, X, y, **settings):
-    return ready(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings)
+def fitted(method: str, **settings):
+    X, _, y, _ = data()
+    return ready(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings).fit(X, y)
 
 
 def wild_rows(n: int, seed: int = 0) -> np.ndarray:
@@ -55,9 +56,8 @@ def paid(system, x, exits) -> np.ndarray:
 @pytest.mark.parametrize("method", CAPPED)
 @pytest.mark.parametrize("cap", [3.0, 12.0, OFFLOAD])
 def test_no_instance_costs_more_and_the_points_say_so(method, cap):
-    X, X_test, y, _ = data()
-    system = unfitted(method, X, y, max_instance_cost=cap).fit(X, y)
-    x = np.concatenate([X_test, wild_rows(2000)])
+    system = fitted(method, max_instance_cost=cap)
+    x = np.concatenate([data()[1], wild_rows(2000)])
     assert 0 < max(p.max_cost for p in system.operating_points_) <= cap
     for point in {p.max_cost: p for p in system.operating_points_}.values():
         at = system.at(budget=point.cost)
@@ -69,8 +69,7 @@ def test_no_instance_costs_more_and_the_points_say_so(method, cap):
 
 @pytest.mark.slow
 def test_a_million_instances_never_cost_more():
-    X, _, y, _ = data()
-    system = unfitted("staged", X, y, max_instance_cost=9.0, allow_missing=True).fit(X, y)
+    system = fitted("staged", max_instance_cost=9.0, allow_missing=True)
     at = [system.at(budget=p.cost) for p in system.operating_points_]
     at = list({a.operating_point_.thresholds: a for a in at}.values())
     ways = set()
@@ -85,29 +84,33 @@ def test_a_million_instances_never_cost_more():
 
 
 def test_a_cap_on_a_fitted_system_keeps_its_points_that_hold_it():
-    X, _, y, _ = data()
-    full = unfitted("staged", X, y).fit(X, y)
-    before = full.operating_point_
-    assert {p.max_cost for p in full.operating_points_} >= {OFFLOAD}
+    full = fitted("staged")
+    before, within = full.operating_point_, [p for p in full.operating_points_ if p.max_cost <= 8]
+    assert max(p.max_cost for p in full.operating_points_) == OFFLOAD
     held = full.at(max_instance_cost=8.0)
-    assert {p.max_cost for p in held.operating_points_} <= {
-        p.max_cost for p in full.operating_points_ if p.max_cost <= 8.0
-    }
+    assert {p.max_cost for p in held.operating_points_} <= {p.max_cost for p in within}
     assert held.cost(wild_rows(1000)).max() <= 8.0
     assert held.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # also at further points
-    assert full.operating_point_ is before
-    assert full.max_instance_cost_ is None
-    best = max(p.accuracy for p in full.operating_points_ if p.max_cost <= 8.0)
-    assert held.at(budget=1e9).operating_point_.accuracy == best
+    assert (full.operating_point_, full.max_instance_cost_) == (before, None)
+    best = held.at(budget=1e9).operating_point_.accuracy
+    assert best == max(p.accuracy for p in within)
     assert "an instance costs" in str(held.summary())
+    # the loss of the settings is what a fit comes near; one given to `at` is kept or refused
+    near = full.at(max_instance_cost=3.0)
+    lost = full.frontier_.reference_accuracy - near.operating_point_.accuracy
+    assert lost > 0.02
+    assert near.at(max_loss=lost + 1e-9).operating_point_ == near.operating_point_
+    with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
+        full.at(max_instance_cost=3.0, max_loss=0.02)
 
 
 @pytest.mark.parametrize("method", ["staged", "adapt-lin"])
 def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
-    X, _, y, _ = data()
     with pytest.raises(InputError, match=r"max_instance_cost=0\.1 .*lowest cap possible is 0\.5"):
-        unfitted(method, X, y, max_instance_cost=0.1).fit(X, y)
-    full = unfitted(method, X, y).fit(X, y)
+        fitted(method, max_instance_cost=0.1)
+    with pytest.raises(ValueError, match="max_instance_cost"):
+        fitted(method, max_instance_cost=-1.0)
+    full = fitted(method)
     lowest = min(p.max_cost for p in full.operating_points_)
     with pytest.raises(InputError, match=rf"lowest cap possible is {lowest}"):
         full.at(max_instance_cost=lowest / 2)
@@ -115,31 +118,14 @@ def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
     for wrong in (np.nan, np.inf, -1.0, "much"):
         with pytest.raises(InputError, match="max_instance_cost must be at least 0 and finite"):
             full.at(max_instance_cost=wrong)
-    with pytest.raises(ValueError, match="max_instance_cost"):
-        unfitted(method, X, y, max_instance_cost=-1.0).fit(X, y)
-
-
-def test_a_loss_that_is_asked_for_and_not_to_be_had_is_refused():
-    """The loss of the settings is what a fit comes near; one given to `at` is kept or refused."""
-    X, _, y, _ = data()
-    full = unfitted("staged", X, y).fit(X, y)
-    near = full.at(max_instance_cost=3.0)
-    lost = full.frontier_.reference_accuracy - near.operating_point_.accuracy
-    assert lost > 0.02
-    assert near.at(max_loss=lost + 1e-9).operating_point_ == near.operating_point_
-    with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
-        full.at(max_instance_cost=3.0, max_loss=0.02)
-    with pytest.raises(InputError, match=r"loses at most 0\.02"):
-        near.frontier_.at(max_loss=0.02)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
 def test_a_certificate_is_of_a_point_that_keeps_the_cap(bound):
-    X, _, y, _ = data()
     forest = RandomForestClassifier(30, random_state=0)  # a fitted one may know the rows
     terms = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **bound}
-    system = unfitted("staged", X, y, **terms).fit(X, y)
+    system = fitted("staged", **terms)
     assert system.operating_point_.guarantee["confidence"] == 0.8
     assert system.operating_point_.max_cost <= 8.0
     assert system.cost(wild_rows(2000)).max() <= 8.0

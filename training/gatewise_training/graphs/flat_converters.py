@@ -185,15 +185,8 @@ def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
     n_classes = len(vote.classes_)
     weights = np.ones(len(vote.estimators_))
     if vote.weights is not None:
-        names = [e for _, e in vote.estimators]
-        weights = np.array(
-            [
-                w
-                for w, e in zip(vote.weights, names, strict=True)
-                if not (isinstance(e, str) and e == "drop")
-            ],
-            np.float64,
-        )
+        kept = [not (isinstance(e, str) and e == "drop") for _, e in vote.estimators]
+        weights = np.asarray(vote.weights, np.float64)[kept]
     places = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
     column = nodes.value(TensorProto.INT64, [2], [-1, 1])
     shares = []
