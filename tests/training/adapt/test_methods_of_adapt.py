@@ -79,9 +79,9 @@ def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, mo
         system = ready(method, X, y, stop=stop)
         settle = system._settle
 
-        def settled(problem, candidates, calibration):
+        def settled(problem, candidates):
             kept[stop] = candidates
-            settle(problem, candidates, calibration)
+            settle(problem, candidates)
 
         monkeypatch.setattr(system, "_settle", settled)
         return system.fit(X, y, validation=(X_test, y_test))
