@@ -25,6 +25,7 @@ from gatewise.tiers import PackedAs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_sizes
+from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK
 from gatewise_training.operating_points.gate_ranges import gate_limits
@@ -66,6 +67,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
+    high_cost_model_: HighCostModel | None
     class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
     max_bytes_: int | None = None

@@ -33,7 +33,6 @@ from gatewise_training.data.input_checks import (
     check_rows,
     feature_names,
 )
-from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
 from gatewise_training.operating_points.operating_point import OperatingPoint
@@ -64,7 +63,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     feature_costs_: FeatureCosts
     signal_input_: SignalInput
-    high_cost_model_: HighCostModel | None
+    high_cost_model_: Any
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
     _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
