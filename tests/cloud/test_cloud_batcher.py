@@ -50,13 +50,6 @@ def test_rows_of_several_requests_run_together_in_their_order():
     assert batch.rows.shape == (6, 3)
 
 
-def test_a_request_larger_than_a_batch_runs_alone():
-    batcher = Batcher(max_batch=4)
-    for number, rows in enumerate([1, 9, 1]):
-        batcher.offer(ticket(number, rows=rows), 0.0)
-    assert [numbers(batcher.take(0.0)[0]) for _ in range(3)] == [[0], [1], [2]]
-
-
 def test_models_do_not_mix_and_the_oldest_goes_first():
     batcher = Batcher()
     for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):
@@ -64,17 +57,6 @@ def test_models_do_not_mix_and_the_oldest_goes_first():
     first, second = batcher.take(0.0)[0], batcher.take(0.0)[0]
     assert (first.model, numbers(first)) == (WINE, [0, 2])
     assert (second.model, numbers(second)) == (DIGITS, [1, 3])
-
-
-def test_full_is_busy_at_once_and_may_be_tried_again():
-    batcher = Batcher(capacity=2)
-    assert [batcher.offer(ticket(n), 0.0) for n in range(3)] == [
-        Verdict.QUEUED,
-        Verdict.QUEUED,
-        Verdict.BUSY,
-    ]
-    batcher.take(0.0)
-    assert batcher.offer(ticket(2), 0.0) is Verdict.QUEUED
 
 
 def drained(batcher):
@@ -142,16 +124,6 @@ def test_expired_requests_are_dropped_and_forgotten():
     assert batcher.offer(ticket(0, arrived=1.0), 1.0) is Verdict.QUEUED
 
 
-def test_a_queue_of_expired_requests_gives_no_batch():
-    batcher = Batcher()
-    for number in range(5):
-        batcher.offer(ticket(number, ttl=0.0, model=DIGITS if number % 2 else WINE), 0.0)
-    batch, expired = batcher.take(0.0)
-    assert batch is None
-    assert len(expired) == 5
-    assert len(batcher) == 0
-
-
 def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_afterwards():
     batcher = Batcher()
     batcher.offer(ticket(7), 0.0)
@@ -160,20 +132,6 @@ def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_after
     assert batcher.offer(ticket(7), 0.3) is Verdict.DUPLICATE
     batcher.finish(taken, b"answer", 0.4)
     assert batcher.offer(ticket(7), 0.5) == b"answer"
-
-
-def test_another_device_or_other_content_is_no_duplicate():
-    batcher = Batcher()
-    for other in [ticket(7), ticket(7, device="other"), ticket(7, digest=b"other")]:
-        assert batcher.offer(other, 0.0) is Verdict.QUEUED
-
-
-def test_what_failed_may_come_again():
-    batcher = Batcher()
-    batcher.offer(ticket(7), 0.0)
-    (taken,) = batcher.take(0.0)[0].tickets
-    batcher.forget(taken)
-    assert batcher.offer(ticket(7), 0.0) is Verdict.QUEUED
 
 
 @pytest.mark.parametrize(

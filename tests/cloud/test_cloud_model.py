@@ -7,7 +7,7 @@ import pytest
 
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
 from gatewise_edge.errors import SelfTestError
-from gatewise_export.bundle.bundle import Bundle, BundleError
+from gatewise_export.bundle.bundle import BundleError
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
@@ -22,13 +22,6 @@ def test_answers_labels_and_probabilities(tiny, tmp_path, kind, n):
     np.testing.assert_array_equal(labels, want_labels)
     # float32 against float64
     np.testing.assert_allclose(probabilities, want_probabilities, atol=1e-6)
-
-
-def test_is_known_by_name_and_version(bundle):
-    model = CloudModel.from_bundle(Bundle.open(bundle), threads=2)
-    assert model.key == ("tiny", "1")
-    assert (model.n_inputs, model.n_classes) == (4, 3)
-    assert str(model) == "tiny 1"
 
 
 @pytest.mark.parametrize(

@@ -155,21 +155,6 @@ def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
     assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
 
 
-def test_the_same_id_with_other_content_or_from_another_device_is_no_duplicate(
-    bundle, tiny, mosquitto, caller
-):
-    with Worker(bundle, mosquitto.url) as worker:
-        one, other = caller(mosquitto), caller(mosquitto)
-        asked = one.ask(tiny.rows(1))
-        one.response()
-        one.ask(tiny.rows(1, seed=1), id=asked.id)
-        one.response()
-        other.ask(tiny.rows(1), id=asked.id)
-        other.response()
-    assert worker.counters["answered"] == 3
-    assert worker.counters["repeated"] == 0
-
-
 def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
         one = caller(mosquitto)
@@ -200,17 +185,6 @@ def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, tiny, m
         again = one.response()
         assert (again.id, again.error) == (busy[0].id, None)
     assert worker.counters["errors"] == {"busy": len(busy)}
-
-
-def test_requests_that_queue_run_together(slow_bundle, tiny, mosquitto, caller):
-    with Worker(slow_bundle, mosquitto.url, max_batch=16) as worker:
-        one = caller(mosquitto)
-        for _ in range(17):
-            one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
-        one.responses(17)
-    counters = worker.counters
-    assert counters["instances"] == 17
-    assert counters["batches"] < 17
 
 
 # -- bad messages ------------------------------------------------------------------------------

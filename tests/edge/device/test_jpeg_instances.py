@@ -19,8 +19,6 @@ from gatewise_edge import Device, InProcessLink, SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.messages import MAX_FILE
 from gatewise_edge.sensors import feature_reader
-from gatewise_edge.sensors.sources import open_source
-from gatewise_edge.stop_request import Stop
 from tests.support.image_models import digit_images
 
 SIDE = 32
@@ -154,23 +152,6 @@ def test_other_bundles_take_no_files(made, tmp_path):
         device.answer(files[0])
     with pytest.raises(RefusedRows, match="takes no JPEG files"):
         model.decode(files[0])
-
-
-def test_a_python_function_gives_files(made, tmp_path, monkeypatch):
-    _, bundle, files, _ = made
-    (tmp_path / "camera_of_files.py").write_text(
-        "from pathlib import Path\n"
-        "def photos():\n"
-        "    return (p.read_bytes() for p in sorted(Path('photos').iterdir()))\n"
-    )
-    (tmp_path / "photos").mkdir()
-    for n, file in enumerate(files[:3]):
-        (tmp_path / f"photos/{n}.jpg").write_bytes(file)
-    monkeypatch.chdir(tmp_path)
-    with Stop() as stop:
-        names = bundle.manifest.feature_names
-        photos = open_source("camera_of_files:photos", names, stop)
-        assert [photo for photo, _ in photos] == files[:3]
 
 
 def test_without_a_decoder_a_device_sends_and_a_worker_does_not_start(made, monkeypatch):

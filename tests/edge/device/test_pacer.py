@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pacer import Pacer, PacerBudget
+from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.link.link import InProcessLink
-from tests.support.shared_data import shared_data
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -136,13 +135,6 @@ def test_a_gate_stays_within_its_limits_whatever_the_budget(rate, seed, never):
     assert np.mean(levels[500:]) == pytest.approx(kept, abs=0.08)
 
 
-def test_a_gate_that_may_not_move_does_not():
-    _, pace = attached("offload_rate=0.3", threshold=0.5, limits=(0.5, 0.5))
-    run(pace, np.random.default_rng(1).random(500).tolist())
-    assert pace.moved
-    assert pace.threshold() == 0.5
-
-
 def test_an_hourly_budget_follows_the_clock_not_the_instances():
     rng = np.random.default_rng(2)
     _, pace = attached("offloads_per_hour=360")  # one in 10 s
@@ -252,15 +244,6 @@ def test_a_file_that_is_no_state_is_not_used(tmp_path, content, caplog):
     assert json.loads(path.read_text())["amount"] == 0.2
 
 
-def test_a_key_without_the_rest_is_no_state(tmp_path):
-    path = tmp_path / "pace.json"
-    path.write_text('{"budget": "offload_rate", "amount": 0.2, "debt": 1.0, "key": "m/1/0"}')
-    pacer = Pacer.parse("offload_rate=0.2")
-    PacerFile(pacer, path)
-    pace = pacer.attach("m/1/0", threshold=0.0, local=5.0, offload=9.0, bytes=200.0)
-    assert (pacer.debt, pace.moved) == (1.0, False)
-
-
 def test_a_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
     pacer, _ = attached("offload_rate=0.2")
     file = PacerFile(pacer, tmp_path / "nowhere" / "pace.json")
@@ -344,48 +327,3 @@ def test_a_pacer_needs_something_to_pace(bundle, tools, tmp_path):
             Device(bundle, pacer=pacer, **more)
     with pytest.raises(InputError, match="without a pacer"):
         Device(bundle, pacer_state=tmp_path / "x")
-
-
-@pytest.mark.slow
-def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
-    """6,000 instances; half-way come only the six letters that the gate sends on most."""
-    from sklearn.ensemble import RandomForestClassifier
-
-    from gatewise_cloud.models.cloud_model import CloudModel
-    from gatewise_export import pack
-    from gatewise_training import StagedCascade
-
-    with np.load(shared_data("letter.npz")) as data:
-        X, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
-    system = StagedCascade(
-        high_cost_model=RandomForestClassifier(20, random_state=0),
-        n_stages=2,
-        families=("linear",),
-        random_state=0,
-    ).fit(X[:3000], y[:3000])
-    chosen = system.at(offload_rate=0.4)
-    bundle = pack(chosen, tmp_path / "bundle", sample=X[:32])
-    target = bundle.manifest.active_point.offload_rate
-    # Which letters are hard is told by rows that do not come again.
-    offloads, letters = chosen.offload(X[3000:6000]), y[3000:6000]
-    shares = [offloads[letters == c].mean() for c in range(26)]
-    hard = np.argsort(shares)[-6:]
-    rng = np.random.default_rng(0)
-    rest = np.arange(6000, len(X))
-    order = np.concatenate([rng.choice(rest, 3000), rng.choice(rest[np.isin(y[rest], hard)], 3000)])
-    answer = CloudModel.from_bundle(bundle).answer
-
-    def rates(pacer):
-        device = Device(bundle, link=InProcessLink(answer), deadline_ms=60_000, pacer=pacer)
-        with device:
-            sent = np.array([device.answer(X[k]).route == "cloud" for k in order])
-            return sent[:3000].mean(), sent.mean(), device.counters["drift_alarms"]
-
-    before, overall, alarms = rates(None)
-    assert before == pytest.approx(target, rel=0.1)
-    assert overall > 1.2 * target
-    assert alarms == 1
-    before, overall, alarms = rates(Pacer(PacerBudget("offload_rate", target)))
-    assert before == pytest.approx(target, rel=0.05)
-    assert overall == pytest.approx(target, rel=0.05)
-    assert alarms == 1

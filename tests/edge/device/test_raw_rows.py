@@ -31,15 +31,6 @@ def rows():
     return frame
 
 
-def test_a_bundle_keeps_its_encoder(made):
-    _, encoder, path = made
-    manifest = Bundle.open(path).manifest
-    assert manifest.encoder == encoder.encoder_
-    assert manifest.column_names == ("supplier", "when", "mass", "heat", "ok")
-    assert len(manifest.feature_names) == 12
-    assert manifest.feature_costs().total == sum(PRICES.values())
-
-
 def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
     system, encoder, path = made
     x = encoder.transform(rows)
@@ -99,17 +90,6 @@ def test_a_lacking_column_is_named_where_no_value_may_be_missing():
     assert str(acquired(allow_missing=True)) == "[2.0, nan, 7.0]"
     with pytest.raises(SensorError, match=r"'heat' is missing \(NaN\)"):
         acquired(allow_missing=False)
-
-
-def test_rows_in_the_order_of_another_bundle(made, rows):
-    names = ["mass", "serial", "ok", "heat", "when", "supplier"]
-    with Device(made[2], row_names=names) as turned, Device(made[2]) as device:
-        for values, row in zip(rows[names].to_numpy(object), rows.to_dict("records"), strict=True):
-            assert turned.answer(values.tolist()).cost == device.answer(row).cost
-        with pytest.raises(InputError, match="a list of 6 cells"):
-            turned.answer([1, 2])
-    with pytest.raises(InputError, match="no feature 'supplier'"):
-        Device(made[2], row_names=names[:-1])
 
 
 def test_a_bundle_with_encoders_takes_over_from_one_of_numbers(tmp_path):

@@ -16,7 +16,6 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from tests.edge.virtual_time import Clock
 from tests.edge.virtual_time import answer_in_virtual_time as answer
-from tests.support.small_bundle import HARD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -44,13 +43,6 @@ def test_opens_by_share_when_few_get_through():
     assert breaker.state == "open"
 
 
-def test_a_cloud_that_loses_half_stays_in_use():
-    breaker = Breaker()
-    for i in range(1000):
-        breaker.record(i % 2 == 0, sent=float(i), now=float(i))
-    assert breaker.state == "closed"
-
-
 def test_one_probe_at_a_time_then_closed():
     breaker = Breaker(failures=1, pause=2.0, draw=lambda: 0.5)
     fail(breaker, 1, 10.0)
@@ -64,27 +56,8 @@ def test_one_probe_at_a_time_then_closed():
     assert breaker.counts.breaker_blocked == 2
 
 
-def test_pauses_grow_to_a_limit_and_begin_anew():
-    breaker = Breaker(failures=1, pause=1.0, longest=8.0, draw=lambda: 0.5)
-    now, pauses = 0.0, []
-    fail(breaker, 1, now)
-    for _ in range(6):
-        begin = now
-        while not breaker.admit(now, until=now + 0.1):
-            now += 0.25
-        pauses.append(now - begin)
-        breaker.record(False, sent=now, now=now)
-    assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
-    while not breaker.admit(now, until=now + 0.1):
-        now += 0.25
-    breaker.record(True, sent=now, now=now)
-    fail(breaker, 1, now)
-    assert not breaker.admit(now + 0.9, until=now + 2)
-    assert breaker.admit(now + 1.0, until=now + 2)
-
-
 @given(st.floats(0, 1, exclude_max=True), st.integers(0, 12))
-def test_a_pause_is_half_to_one_and_a_half_of_its_mean(draw, openings):
+def test_a_pause_is_half_to_one_and_a_half_of_its_mean_which_doubles(draw, openings):
     breaker = Breaker(failures=1, pause=1.0, longest=30.0, draw=lambda: draw)
     now = 0.0
     fail(breaker, 1, now)
@@ -95,6 +68,10 @@ def test_a_pause_is_half_to_one_and_a_half_of_its_mean(draw, openings):
     mean = min(30.0, 2.0**openings)
     assert not breaker.admit(math.nextafter(now + 0.5 * mean, -math.inf), until=now + 99)
     assert breaker.admit(now + 1.5 * mean, until=now + 99)
+    breaker.record(True, sent=now, now=now + 50)
+    fail(breaker, 1, now + 50)  # and begins anew
+    assert not breaker.admit(now + 50.49, until=now + 99)
+    assert breaker.admit(now + 51.5, until=now + 99)
 
 
 def test_what_was_asked_before_it_opened_does_not_lengthen_the_pause():
@@ -191,19 +168,6 @@ def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle, tools):
         clock.now += 0.5
         link._behave = tools.answers
         assert answer(device, clock).route == "cloud"
-
-
-def test_a_slow_cloud_in_time_stays_in_use(bundle, tools):
-    clock = Clock()
-    held = []
-    link = tools.Link(lambda *a: held.append(a))
-    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
-        for _ in range(50):
-            step = device.begin(HARD)
-            clock.now += 0.094
-            tools.answers(*held[-1])
-            assert device.advance(step).route == "cloud"
-        assert device.counters["breaker_opened"] == 0
 
 
 def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle, tools):

@@ -15,7 +15,6 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.messages import MOST_SHARED, most_rows
-from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.offload import Offloads
 from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
@@ -62,19 +61,6 @@ def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
     assert due == []
     assert coalescer.take(flight) == []
     assert coalescer.take(other) == [other]
-
-
-def test_versions_never_share_a_request():
-    coalescer = Offloads(share_wait=0.01)
-    old, _ = joined(coalescer, 0.0, 1.0)
-    new, due = joined(coalescer, 0.0, 1.0, version="2")
-    assert due == [old]
-    assert new is not old
-
-
-def test_a_wait_is_a_small_part_of_what_is_left():
-    flight, _ = joined(Offloads(share_wait=10.0), 5.0, 5.4)
-    assert flight.wake_at == pytest.approx(5.1)
 
 
 def test_as_many_rows_as_request_and_response_can_hold():
@@ -182,40 +168,6 @@ def test_a_response_may_be_in_time_for_one_row_and_late_for_another(bundle, tool
     assert (timely.route, timely.label) == ("cloud", "yes")
 
 
-def test_each_row_ends_at_its_own_deadline_whatever_the_others_do(bundle, tools):
-    clock = Clock()
-    link = tools.Link(lambda *a: None)
-    with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=100, clock=clock) as device:
-        ends = []
-        steps = [device.begin(HARD)]
-        clock.now += 0.05
-        steps.append(device.begin(HARD))
-        while any(isinstance(step, Pending) for step in steps):
-            pending = [step for step in steps if isinstance(step, Pending)]
-            clock.now = max(clock.now, min(step.wake_at for step in pending))
-            for k, step in enumerate(steps):
-                if isinstance(step, Pending):
-                    steps[k] = device.advance(step)
-                    if not isinstance(steps[k], Pending):
-                        ends.append(clock.now - 1000.0)
-        assert ends == pytest.approx([0.995, 1.045])
-        # Asked once more, with the same bytes, for both.
-        assert len(link.sent) == 2
-        assert link.sent[0] == link.sent[1]
-        assert device.counters["timeouts"] == 1
-        assert device.counters["fallback"] == 2
-
-
-def test_a_link_that_takes_nothing_settles_all_rows(bundle, tools):
-    clock, link = Clock(), tools.Link()
-    link.takes = False
-    with Device(bundle, link=link, coalesce_ms=10, clock=clock) as device:
-        steps = [device.begin(HARD), device.begin(HARD)]
-        clock.now += 0.02
-        answers = [device.advance(step) for step in steps]
-    assert [(a.route, a.reason) for a in answers] == [("fallback", "unsent")] * 2
-
-
 def test_many_rows_at_once(bundle, tools):
     link = InProcessLink(tools.cloud_says)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
@@ -311,19 +263,3 @@ def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(
         assert answer.class_index == (signs[k] > 0 if answer.route == "cloud" else 1)
     settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
     assert settled == counters["sent"]
-
-
-def test_over_a_broker_rows_share_messages_too(bundle, broker, make_peer):
-    peer = make_peer()
-    link = MqttLink(broker.url, device="pi-1")
-    rows = [hard(e) for e in np.random.default_rng(0).choice([-1.0, 1.0], 100)]
-    with Device(bundle, link=link, deadline_ms=20_000, float16=True) as device:
-        link.connect(60)
-        answers = device.answer_many(rows)
-        counters = device.counters
-    assert [a.class_index for a in answers] == [int(row[4] > 0) for row in rows]
-    assert {a.route for a in answers} == {"cloud"}
-    assert counters["sent"] == 4
-    distinct = {r.id: r for r in peer.requests}
-    assert [r.rows for r in distinct.values()] == [32, 32, 32, 4]
-    assert {r.X.dtype for r in distinct.values()} == {np.dtype(np.float16)}

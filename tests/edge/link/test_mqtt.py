@@ -200,19 +200,6 @@ def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
     link.close()
 
 
-def test_several_devices_get_their_own_responses(bundle, broker, make_peer):
-    make_peer()
-    links = [MqttLink(broker.url, device=f"pi-{i}") for i in range(3)]
-    devices = [Device(bundle, link=link) for link in links]
-    for link in links:
-        link.connect(60)
-    assert {device.answer(HARD).route for device in devices for _ in range(5)} == {"cloud"}
-    for device in devices:
-        assert device.counters["answered"] == 5
-        assert device.counters["unknown"] == 0
-        device.close()
-
-
 def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, tools, caplog):
     make_peer()
     link = MqttLink(broker.url)
