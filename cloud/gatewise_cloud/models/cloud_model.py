@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,9 +13,8 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
-from gatewise_cloud.models.memory import memory_limit
 from gatewise_cloud.models.tier_stages import (
-    JpegInstances,
+    RequestModel,
     TierAnswer,
     TierStages,
     check_rows,
@@ -26,6 +27,11 @@ from gatewise_cloud.models.window_features import WindowFeatures
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.errors import SelfTestError
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 #: operators make gigabytes of a few kilobytes.
 _MEMORY: Final = 1 << 30
 _MEMORY_PER_BYTE: Final = 8
+_STATUS: Final = Path("/proc/self/status")
 
 
 class CloudAnswer(NamedTuple):
@@ -45,14 +52,14 @@ class CloudAnswer(NamedTuple):
     """Shape (n, n_classes)."""
 
 
-class CloudModel:
+class CloudModel(RequestModel):
     """A bundle's high-cost model, behind the stages that its `manifest` places in the cloud.
 
     Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
     kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
     class indices, then probabilities. `stages` are those of the tier ``cloud``; `features` computes
-    what the model reads, where requests carry raw windows. `n_inputs` are the columns of a request;
-    `local` says whether it computes in this process. ModelError if the bundle has no cloud model.
+    what the model reads, where requests carry raw windows. ModelError if the bundle has no cloud
+    model.
     """
 
     def __init__(
@@ -62,8 +69,7 @@ class CloudModel:
         stages: TierStages | None = None,
         features: WindowFeatures | None = None,
     ) -> None:
-        self.name = manifest.name
-        self.version = manifest.version
+        super().__init__(manifest)
         cloud = cloud_of(manifest)
         self._backend = backend
         self.local = backend.local
@@ -71,18 +77,13 @@ class CloudModel:
         self._stages = stages
         # what gives probabilities does so whatever graph it stands for
         self._kind, self._link = getattr(backend, "kind", cloud.kind), cloud.link
-        self._allow_missing = manifest.missing["cloud"] == "allowed"
-        self._last = len(manifest.stages)
         self._features = features
-        self.n_inputs = len(manifest.request_inputs())
         # None where a request holds the model's inputs as they are: nothing is copied then.
         self._columns = None
         if features is None:
             columns = columns_of(manifest, manifest.cloud_inputs())
             as_they_are = np.array_equal(columns, np.arange(self.n_inputs))
             self._columns = None if as_they_are else columns
-        self.n_classes = len(manifest.classes)
-        self.decode = JpegInstances(manifest).decode
 
     @classmethod
     def from_bundle(
@@ -113,7 +114,7 @@ class CloudModel:
                 "name what answers: --backend python:module:attribute or --backend http(s)://...",
             )
         size = bundle.manifest.files[cloud.file].size
-        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * size):
+        with _memory_limit(_MEMORY + _MEMORY_PER_BYTE * size):
             return cls._load(bundle, threads, backend)
 
     @classmethod
@@ -136,31 +137,14 @@ class CloudModel:
             raise
         return model
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Name and version."""
-        return self.name, self.version
-
-    @property
-    def n_stages(self) -> int:
-        """Stages before the high-cost model, wherever they run."""
-        return self._last
-
     @property
     def trouble(self) -> str | None:
         """Why the backend could not answer now; None if it could."""
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse what this model does not take, `X` of shape (n, k), without running it.
-
-        RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
-        manifest refuses missing values in the cloud.
-        """
-        check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
+        """Refuse what this model does not take; see :meth:`.RequestModel.check`."""
+        super().check(X)
         if self._features is not None and len(X):  # so that no window spoils the run of others
             inputs, n = self._features.compute(X), len(self._features)
             check_rows(inputs, str(self), n_inputs=n, allow_missing=self._allow_missing)
@@ -189,7 +173,7 @@ class CloudModel:
         assert offload is not None
         if offload.any():  # those with missing values where the stages take none, too
             labels[offload], probabilities[offload] = self._high_cost(X[offload])
-            exits[offload] = self._last
+            exits[offload] = self.n_stages
         return TierAnswer(labels, probabilities, exits)
 
     def close(self) -> None:
@@ -223,3 +207,23 @@ class CloudModel:
                 "rows otherwise than where it was packed: do not serve it",
                 {"cloud_label": differing},
             )
+
+
+@contextmanager
+def _memory_limit(more: int) -> Iterator[None]:
+    """Let allocations fail that would add more than `more` bytes to this process; on Linux only.
+
+    Other threads fall under it, too: leave them room.
+    """
+    if resource is None or not _STATUS.exists():
+        yield
+        return
+    lines = _STATUS.read_text().splitlines()
+    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    bounds = [used + more, *(bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.tier_stages import (
-    JpegInstances,
+    RequestModel,
     TierAnswer,
     TierStages,
-    check_rows,
     opened,
     stages_of,
 )
@@ -22,25 +21,12 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
 
-class GatewayModel:
-    """The `stages` that `bundle` places on a gateway. Make one with :meth:`from_bundle`.
-
-    `n_stages` counts the stages before the high-cost model, wherever they run.
-    """
-
-    local = True
-    trouble: str | None = None
-    disagreement_bound: float | None = None
+class GatewayModel(RequestModel):
+    """The `stages` that `bundle` places on a gateway. Make one with :meth:`from_bundle`."""
 
     def __init__(self, bundle: Bundle, stages: TierStages) -> None:
-        manifest = bundle.manifest
-        self.name, self.version = manifest.name, manifest.version
-        self.n_stages = len(manifest.stages)
-        self.n_classes = manifest.n_classes
-        self._n_inputs = len(manifest.request_inputs())
-        self._allow_missing = manifest.missing["cloud"] == "allowed"
+        super().__init__(bundle.manifest)
         self._stages = stages
-        self.decode = JpegInstances(manifest).decode
 
     @classmethod
     def from_bundle(
@@ -66,21 +52,6 @@ class GatewayModel:
             raise ModelError(name, f"bundle {name} has no cloud model: nothing to send up to")
         return cls(bundle, TierStages(bundle, "gateway"))
 
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Name and version."""
-        return self.name, self.version
-
-    def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse instances `X`, float32 (n, k), as :meth:`.CloudModel.check` does."""
-        check_rows(X, str(self), n_inputs=self._n_inputs, allow_missing=self._allow_missing)
-
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
         """Run the stages on checked `X`; ``offload`` marks the instances that none stops."""
         return self._stages.answer(X)
-
-    def close(self) -> None:
-        """Nothing is open."""

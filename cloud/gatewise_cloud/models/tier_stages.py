@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,48 +34,69 @@ class TierAnswer(NamedTuple):
     """Which instances no stage of the tier stopped, shape (n,); None: all are answered."""
 
 
-class RequestModel(Protocol):
-    """A model that a worker serves: :class:`.CloudModel` or :class:`.GatewayModel`."""
+class RequestModel:
+    """What a worker serves of a bundle: :class:`.CloudModel` or :class:`.GatewayModel`.
 
-    local: bool
-    """Whether it computes in this process."""
+    `local`: whether it computes in this process. `disagreement_bound`: share of the instances that
+    devices may answer otherwise; None where that is unknown. `n_stages` are those before the
+    high-cost model, wherever they run; `n_inputs` are the columns of a request. ModelError if the
+    bundle takes JPEG files and Pillow is not there.
+    """
 
-    disagreement_bound: float | None
-    """Share of instances that devices may answer otherwise; None where nobody knows."""
+    local = True
+    disagreement_bound: float | None = None
 
-    n_classes: int
-    """Classes that an answer has probabilities of."""
+    def __init__(self, manifest: Manifest) -> None:
+        self.name, self.version = self.key = manifest.name, manifest.version
+        self.n_stages = len(manifest.stages)
+        self.n_classes = manifest.n_classes
+        self._instance = manifest.instance
+        self._request_inputs = manifest.request_inputs()
+        self.n_inputs = len(self._request_inputs)
+        self._allow_missing = manifest.missing["cloud"] == "allowed"
+        if self._takes_files and not load_decoder():
+            raise ModelError(
+                manifest.title,
+                f"bundle {manifest.title} takes JPEG files: install Pillow, "
+                "pip install 'gatewise[jpeg]'",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Name and version."""
-        ...
-
-    @property
-    def n_stages(self) -> int:
-        """Stages before the high-cost model, wherever they run."""
-        ...
+    def _takes_files(self) -> bool:
+        return self._instance is not None and self._instance.encoding is not None
 
     @property
     def trouble(self) -> str | None:
         """Why it could not answer now; None if it could."""
-        ...
+        return None
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse instances that it does not take, without running."""
-        ...
+        """Refuse what this model does not take, `X` of shape (n, k), without running it.
+
+        RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
+        manifest refuses missing values in the cloud.
+        """
+        check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
 
     def decode(self, jpeg: bytes) -> NDArray[np.float32]:
-        """Get the instance that a JPEG file is, shape (1, k), or refuse it."""
-        ...
+        """Get the instance that a JPEG file is, shape (1, k); RefusedRows if it is none."""
+        if self._instance is None or not self._takes_files:
+            raise RefusedRows("type", "the model takes no JPEG files")
+        try:
+            values = decode_jpeg(jpeg, self._instance)
+        except InputError as error:
+            raise RefusedRows("type", str(error)) from None
+        return values[None, self._request_inputs].astype(np.float32)
 
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
-        """Classify checked instances, at least one."""
-        ...
+        """Classify checked instances, `X` float32 (n, k) in C order, n at least 1."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of what it holds open."""
-        ...
 
 
 def stages_of(manifest: Manifest, tier: Tier) -> list[int]:
@@ -163,30 +184,6 @@ def sample_rows(bundle: Bundle) -> NDArray[np.float32]:
     """The bundle's sample as requests carry it: float32, shape (n, k)."""
     rows: NDArray[np.float32] = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
     return np.ascontiguousarray(rows, np.float32)
-
-
-class JpegInstances:
-    """Instances that come as JPEG files, if a bundle takes such; ModelError without Pillow."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self._spec = manifest.instance
-        if self._spec is not None and self._spec.encoding is not None and not load_decoder():
-            raise ModelError(
-                manifest.title,
-                f"bundle {manifest.title} takes JPEG files: install Pillow, "
-                "pip install 'gatewise[jpeg]'",
-            )
-        self._columns = manifest.request_inputs()
-
-    def decode(self, jpeg: bytes) -> NDArray[np.float32]:
-        """Get the values that a request carries, shape (1, k); RefusedRows if there are none."""
-        if self._spec is None or self._spec.encoding is None:
-            raise RefusedRows("type", "the model takes no JPEG files")
-        try:
-            values = decode_jpeg(jpeg, self._spec)
-        except InputError as error:
-            raise RefusedRows("type", str(error)) from None
-        return values[None, self._columns].astype(np.float32)
 
 
 def check_rows(

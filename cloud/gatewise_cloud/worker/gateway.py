@@ -8,7 +8,6 @@ device's own fallback, and ``exits`` tells the device whose it is.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import math
 import threading
@@ -80,7 +79,7 @@ class CloudAbove:
         self._counters = counters
         self._offloads = Offloads(limit=limit)
         self._out: dict[bytes, _Sent] = {}
-        self._alarms: list[tuple[float, bytes]] = []
+        self._wakes = math.inf  # when the thread looks at what is out
         # Guards the three above. Never held while the link sends: its callback takes it.
         self._changed = threading.Condition()
         self._ended = False
@@ -139,7 +138,7 @@ class CloudAbove:
             opened = self._offloads.open(item, now)
             if opened:
                 self._out[item.id] = _Sent(item, ticket, answer)
-                self._alarm(item)
+                self._wake_at(item.wake_at)
         if not opened:
             self._stand_in(ticket, answer, "full")
             return
@@ -163,45 +162,43 @@ class CloudAbove:
             sent = self._out.get(response.id)
             if sent is not None:
                 if sent.item.outcome is None:
-                    self._alarm(sent.item)  # a retry may be due now
+                    self._wake_at(sent.item.wake_at)  # a retry may be due now
                     return
                 del self._out[response.id]
                 self._changed.notify_all()
         if sent is not None and sent.item.outcome is not None:
             self._conclude(sent, sent.item.outcome)
 
-    def _alarm(self, item: InFlight) -> None:
-        heapq.heappush(self._alarms, (item.wake_at, item.id))
-        if self._alarms[0][1] == item.id:
+    def _wake_at(self, time: float) -> None:
+        if time < self._wakes:
+            self._wakes = time
             self._changed.notify_all()
 
     def _watch(self) -> None:
         """Retry and end what is out, when its time comes."""
         while True:
-            resend: bytes | None = None
-            done: _Sent | None = None
+            again: list[InFlight] = []
+            done: list[_Sent] = []
             with self._changed:
                 if self._ended:
                     return
                 now = time.monotonic()
-                if not self._alarms or self._alarms[0][0] > now:
-                    self._changed.wait(self._alarms[0][0] - now if self._alarms else None)
+                if now < self._wakes:
+                    self._changed.wait(None if self._wakes == math.inf else self._wakes - now)
                     continue
-                _, id_ = heapq.heappop(self._alarms)
-                sent = self._out.get(id_)
-                if sent is None or sent.item.wake_at > now:
-                    continue  # settled, or another alarm is set for it
-                if self._offloads.poll(sent.item, now):
-                    resend = sent.item.payload
-                if sent.item.outcome is None:
-                    self._alarm(sent.item)
-                else:
-                    done = self._out.pop(id_)
+                for sent in list(self._out.values()):
+                    if sent.item.wake_at <= now and self._offloads.poll(sent.item, now):
+                        again.append(sent.item)
+                    if sent.item.outcome is not None:
+                        done.append(self._out.pop(sent.item.id))
+                self._wakes = min((s.item.wake_at for s in self._out.values()), default=math.inf)
+                if done:
                     self._changed.notify_all()
-            if resend is not None:
-                self._link.send(resend)
-            if done is not None and done.item.outcome is not None:
-                self._conclude(done, done.item.outcome)
+            for item in again:
+                self._link.send(item.payload)
+            for sent in done:
+                if sent.item.outcome is not None:
+                    self._conclude(sent, sent.item.outcome)
 
     # -- and down again --------------------------------------------------------------------
 

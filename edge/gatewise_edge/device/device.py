@@ -28,8 +28,7 @@ from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device_stats import DeviceStats, Observe
 from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installed
 from gatewise_edge.device.offload_flow import OffloadFlow
-from gatewise_edge.device.pacer import Pacer
-from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.breaker import Breaker

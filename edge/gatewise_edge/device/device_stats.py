@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, get_args
 
 from gatewise_edge.device.answer import Answer, Route
-from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.device.pacer import PacerFile
 from gatewise_edge.device.pending import Pending
 
 _LOG = logging.getLogger(__name__)

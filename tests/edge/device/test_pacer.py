@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pacer import Pacer
-from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.link.link import InProcessLink
 
 EASY = [1.0, 0, 0, 0, 0, 0]
