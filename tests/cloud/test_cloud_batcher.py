@@ -148,7 +148,7 @@ def test_memory_is_bounded_by_count_bytes_and_age(bounds, kept):
         batcher.offer(ticket(number, arrived=number), number)
         (taken,) = batcher.take(number)[0].tickets
         batcher.finish(taken, b"ten bytes.", number)
-    assert batcher.remembered == kept
+    assert len(batcher._answers) == kept
     again = [batcher.offer(ticket(n, arrived=9.0), 9.0) for n in range(10)]
     assert again == [Verdict.QUEUED] * (10 - kept) + [b"ten bytes."] * kept
 
@@ -232,7 +232,7 @@ class BatcherMachine(RuleBasedStateMachine):
     @invariant()
     def bounded(self):
         assert len(self.batcher) == len(self.queued) <= 5
-        assert self.batcher.remembered <= 3
+        assert len(self.batcher._answers) <= 3
 
 
 TestBatcherMachine = BatcherMachine.TestCase

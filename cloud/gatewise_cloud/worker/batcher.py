@@ -167,11 +167,6 @@ class Batcher:
         """Instances queued."""
         return self._rows.total()
 
-    @property
-    def remembered(self) -> int:
-        """Answers in memory."""
-        return len(self._answers)
-
     def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
         """Queue `ticket` at `now`, or return why not: no space, or known; or its answer."""
         offer = self.foresee(ticket, now)

@@ -49,7 +49,6 @@ class MessageForm:
     classes.
     """
 
-    name: str
     decode_request: Callable[..., Request]
     encode_response: Callable[[Response], bytes]
     response_topic: Callable[[str], str]
@@ -157,11 +156,10 @@ def _rows(x: Any) -> NDArray[np.float32]:
 
 #: The form of devices. A label, probabilities and the stage.
 CBOR: Final = MessageForm(
-    "cbor", decode_request, encode_response, response_topic, lambda classes: 4 * classes + 4
+    decode_request, encode_response, response_topic, lambda classes: 4 * classes + 4
 )
 #: A float32 has at most 14 characters, a label and a stage 5 each, all with a comma.
 JSON: Final = MessageForm(
-    "json",
     decode_json_request,
     encode_json_response,
     json_response_topic,
