@@ -82,7 +82,7 @@ class RequestModel:
         check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
 
     def decode(self, jpeg: bytes) -> NDArray[np.float32]:
-        """Get the instance that a JPEG file is, shape (1, k); RefusedRows if it is none."""
+        """Get the instance that the file `jpeg` is, shape (1, k); RefusedRows if it is none."""
         if self._instance is None or not self._takes_files:
             raise RefusedRows("type", "the model takes no JPEG files")
         try:
