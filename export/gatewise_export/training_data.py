@@ -1,9 +1,9 @@
-"""Rows of a training: the data set that settings name, with its prices, and its split."""
+"""Settings of a training; the data set that they name, with its prices, and its split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,51 @@ from gatewise.columns.cells import is_missing, read_number, read_time
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import PriceList, check_price
-from gatewise_export.training_settings import TrainingSettings
 from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import check_classes
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.table_columns import ColumnOptions
 
 Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What to learn from, how, and where the bundle goes.
+
+    `dataset` is a bundled set's name or a file, `method` one of
+    :func:`gatewise_training.methods.names` with further `parameters`, `goal` one of budget,
+    max_loss and offload_rate, or nothing. `costs` (TOML or CSV) and `default_price` are feature
+    prices, by default the data set's. `groups` names the column (of an .npz file the array) with
+    each row's subject, machine or recording: whole groups are held out, and :meth:`fit` gets them.
+    `time_split` is a column of times or numbers and the format of its dates: the latest rows are
+    held out. `test_size` is the share held out, unless the data has a test part of its own;
+    `test_rows` keeps only so many. Without a `name` the bundle has the data set's; a `version` of
+    None is made from settings and data, so that equal models share it. `sign` is a private key,
+    `rows` a CSV file that the test rows go to.
+    """
+
+    dataset: str
+    out: Path
+    target: str | None = None
+    method: str = "staged"
+    goal: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    costs: Path | None = None
+    default_price: float | None = None
+    columns: ColumnOptions = field(default_factory=ColumnOptions)
+    groups: str | None = None
+    time_split: tuple[str, str] | None = None
+    allow_missing: bool = False
+    needs_cloud: bool = False
+    seed: int = 0
+    test_size: float = 0.25
+    test_rows: int | None = None
+    name: str | None = None
+    version: str | None = "1"
+    sign: Path | None = None
+    rows: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)

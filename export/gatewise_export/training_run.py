@@ -27,8 +27,13 @@ from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import verify
 from gatewise_export.seen_rows import SEEN, SeenRows, beside
-from gatewise_export.training_data import Split, feature_table, load_dataset, split_rows
-from gatewise_export.training_settings import TrainingSettings
+from gatewise_export.training_data import (
+    Split,
+    TrainingSettings,
+    feature_table,
+    load_dataset,
+    split_rows,
+)
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data.datasets import Dataset

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
@@ -78,16 +78,9 @@ class Column(ABC):
 
     def to_document(self) -> dict[str, Any]:
         """The column as an object of JSON."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "features": list(self.features),
-            "fill": None if self.fill is None else list(self.fill),
-            **self._more(),
-        }
-
-    def _more(self) -> dict[str, Any]:
-        return {}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+        return {"name": self.name, "kind": self.kind} | values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +110,8 @@ class CategoryColumn(Column):
     """A column of categories, those that training has seen."""
 
     kind: ClassVar[str] = "category"
-    categories: tuple[str, ...]
     form: CategoryForm = "one-hot"
+    categories: tuple[str, ...]
 
     @property
     def width(self) -> int:
@@ -133,9 +126,6 @@ class CategoryColumn(Column):
         if self.form == "ordinal":
             return (float(place),)
         return tuple(float(i == place) for i in range(len(self.categories)))
-
-    def _more(self) -> dict[str, Any]:
-        return {"form": self.form, "categories": list(self.categories)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,9 +150,6 @@ class TimeColumn(Column):
     def read(self, cell: Any) -> tuple[float, ...]:
         time = cells.read_time(cell, self.format)
         return tuple(cells.time_part(time, part) for part in self.parts)
-
-    def _more(self) -> dict[str, Any]:
-        return {"parts": list(self.parts), "format": self.format}
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ from sklearn.datasets import load_diabetes, load_wine
 
 from gatewise.cli import main
 from gatewise_edge import Device
-from gatewise_edge.stages.stages import self_test as device_self_test
-from gatewise_export import pack, self_test, set_operating_point, verify, verify_graphs
-from gatewise_export.bundle.decisions import expected_sample
-from gatewise_export.bundle.manifest import SAMPLE
+from gatewise_export import pack, self_test, verify, verify_graphs
 from gatewise_training import (
     BudgetForest,
     BudgetPrune,
@@ -84,32 +81,6 @@ def test_a_device_answers_and_pays_as_the_estimator(name, tmp_path):
         assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
         assert {type(a.label) for a in answers} == {float}
         assert {(a.class_index, len(a.probabilities)) for a in answers} == {(-1, 0)}
-
-
-def test_every_operating_point_goes_along(tmp_path):
-    model, x = fit("lazy")
-    bundle = pack(model, tmp_path / "bundle", sample=x[:32])
-    points = bundle.manifest.operating_points
-    assert [p.accuracy for p in points] == [p.accuracy for p in model.frontier_.points]
-    assert len(points) > 1
-    for number, point in enumerate(model.frontier_.points):
-        other = model.at(budget=point.cost)
-        moved = set_operating_point(tmp_path / "bundle", number)
-        assert verify(other, moved, x).agrees
-        assert device_self_test(moved) == 32
-    assert moved.sample()["label"].dtype == np.float32
-
-
-def test_a_wrong_value_in_the_sample_is_seen(tmp_path):
-    model, x = fit("lazy")
-    path = tmp_path / "bundle"
-    bundle = pack(model, path, sample=x[:32])
-    arrays = dict(np.load(path / SAMPLE))
-    key = f"stage_{bundle.manifest.chains[bundle.manifest.active_point.chain][0]}"
-    arrays[key] = np.nextafter(arrays[key], np.float32(np.inf))
-    changed = expected_sample(bundle.manifest, arrays)["label"]
-    assert (changed != bundle.sample()["label"]).all()
-    assert changed.tolist() == arrays[key][:, 0].tolist()
 
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])

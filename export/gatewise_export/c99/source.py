@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import byte_leaves
-from gatewise_export.c99.c_files import template_names
-from gatewise_export.c99.c_text import Tables, enumerated, filled, number, quoted, safe, smallest
+from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
@@ -36,9 +35,12 @@ class SourceText:
 
 def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     """Write a model's header and code; `prefix`, an identifier of C, begins every public name."""
-    tables = Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
+    tables = c_text.Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
-        "columns", layout.columns, smallest(len(cascade.feature_names)), "The feature of each slot."
+        "columns",
+        layout.columns,
+        c_text.smallest(len(cascade.feature_names)),
+        "The feature of each slot.",
     )
     tables.add(
         "margins",
@@ -55,7 +57,9 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     tables.text("\n" + parts["types"] + "\n")
     if layout.coded is not None:
         ends = np.cumsum([0, *(len(marks) for marks in layout.edges)])
-        tables.add("edge_start", ends, smallest(int(ends[-1])), "Thresholds, feature by feature.")
+        tables.add(
+            "edge_start", ends, c_text.smallest(int(ends[-1])), "Thresholds, feature by feature."
+        )
         tables.add("edge", np.concatenate(layout.edges), "float")
     stages = "".join(
         _stage_function(tables, layout, s, stage, prefix) for s, stage in enumerate(layout.stages)
@@ -63,7 +67,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     fill = _values(cascade, layout, prefix, tables.nbytes)
 
     def part(section: str, **more: str) -> str:
-        return filled("model.c", section, **fill, **more)
+        return c_text.filled("model.c", section, **fill, **more)
 
     flag = f"#define NAN_LEFT {layout.nan_flag}u\n\n" if layout.nan_flag else "\n"
     bottom = part(
@@ -77,7 +81,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     )
     helper = part("missing", sent="(sent[i] || " if sent.any() else "(") if passes else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
-    header, names = filled("model.h", **fill), filled("names.c", **fill)
+    header, names = c_text.filled("model.h", **fill), c_text.filled("names.c", **fill)
     return SourceText(header, code + helper + bottom, names, tables.nbytes)
 
 
@@ -109,13 +113,13 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
     left_out = "; models of stages that never stop were left out"
     return (
         {k: str(v) for k, v in numbers.items()}
-        | template_names(prefix)
+        | c_text.template_names(prefix)
         | {
-            "title": safe(cascade.title),
-            "class_enum": enumerated(f"{prefix.upper()}_CLASS", cascade.classes),
-            "feature_enum": enumerated(f"{prefix.upper()}_FEATURE", cascade.feature_names),
-            "class_names": ",\n".join(f"    {quoted(c)}" for c in cascade.classes),
-            "feature_names": ",\n".join(f"    {quoted(f)}" for f in cascade.feature_names),
+            "title": c_text.safe(cascade.title),
+            "class_enum": c_text.enumerated(f"{prefix.upper()}_CLASS", cascade.classes),
+            "feature_enum": c_text.enumerated(f"{prefix.upper()}_FEATURE", cascade.feature_names),
+            "class_names": ",\n".join(f"    {c_text.quoted(c)}" for c in cascade.classes),
+            "feature_names": ",\n".join(f"    {c_text.quoted(f)}" for f in cascade.feature_names),
             "code": code if layout.coded is not None else "",
             "lean": "" if all(cascade.holds) else left_out,
             "or_missing": "" if cascade.takes_missing else " or missing",
@@ -135,17 +139,19 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
     fill: dict[str, object] = {"p": prefix, "slot": layout.list_type, "code": layout.code_type}
     types, code = [], []
     if layout.forests:
-        types.append(filled(ENGINE, "tree types", **_tree_types(layout), **_leaf_code(layout)))
+        types.append(
+            c_text.filled(ENGINE, "tree types", **_tree_types(layout), **_leaf_code(layout))
+        )
     takes = any(stage.lazy or len(stage.slots) for stage in stages)
     if layout.coded is not None and takes:
         nan = f"    if (v != v)\n        return {layout.nan_code};\n" if takes_missing else ""
-        code.append(filled(ENGINE, "codes", code=layout.code_type, nan=nan))
+        code.append(c_text.filled(ENGINE, "codes", code=layout.code_type, nan=nan))
     if takes:
         code.append(_take(layout, prefix, takes_missing))
     if any(len(stage.slots) for stage in stages if not stage.lazy):
-        code.append(filled(ENGINE, "take all", **fill))
+        code.append(c_text.filled(ENGINE, "take all", **fill))
     if layout.forests:
-        code.append(filled(ENGINE, "leaves", **_leaf_code(layout)))
+        code.append(c_text.filled(ENGINE, "leaves", **_leaf_code(layout)))
     if any(isinstance(stage.model, SlotForest) for stage in stages if not stage.lazy):
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
@@ -157,12 +163,12 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
     }
     for kind, name in ((LinearModel, "linear"), (KernelModel, "kernel")):
         if any(isinstance(stage.model, kind) for stage in stages):
-            types.append(filled(ENGINE, f"{name} type", **fill))
-            code.append(filled(ENGINE, name, **fill))
+            types.append(c_text.filled(ENGINE, f"{name} type", **fill))
+            code.append(c_text.filled(ENGINE, name, **fill))
     if any(stage.needs_score for stage in stages):
-        code.append(filled(ENGINE, "score"))
+        code.append(c_text.filled(ENGINE, "score"))
     if any(stage.model is not None for stage in stages):
-        code.append(filled(ENGINE, "label"))
+        code.append(c_text.filled(ENGINE, "label"))
     return {"types": "\n".join(types), "code": "".join(code)}
 
 
@@ -172,9 +178,9 @@ def _tree_types(layout: Layout) -> dict[str, str]:
     return {
         "slot": layout.slot_type,
         "key": "float" if layout.coded is None else layout.code_type,
-        "skip": smallest(max((int(t.skip.max(initial=0)) for t in packed), default=0)),
-        "start": smallest(max((int(t.start[-1]) for t in packed), default=0)),
-        "output": smallest(layout.n_outputs - 1),
+        "skip": c_text.smallest(max((int(t.skip.max(initial=0)) for t in packed), default=0)),
+        "start": c_text.smallest(max((int(t.start[-1]) for t in packed), default=0)),
+        "output": c_text.smallest(layout.n_outputs - 1),
     }
 
 
@@ -194,7 +200,7 @@ def _leaf_code(layout: Layout) -> dict[str, str]:
 
 def _take(layout: Layout, prefix: str, takes_missing: bool) -> str:
     """The function that acquires a feature."""
-    return filled(
+    return c_text.filled(
         ENGINE,
         "take",
         p=prefix,
@@ -208,7 +214,7 @@ def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
     """The loop over trees, with the tests that these trees make."""
     flag, coded = layout.nan_flag, layout.coded is not None
     is_nan = f"x[slot] == {layout.nan_code}" if coded else "x[slot] != x[slot]"
-    return filled(
+    return c_text.filled(
         ENGINE,
         "walk",
         p=prefix,
@@ -221,7 +227,7 @@ def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
         test="uint32_t test = t->slot[node], slot = test & ~(uint32_t)NAN_LEFT;"
         if flag
         else "uint32_t slot = t->slot[node];",
-        take=filled(ENGINE, "take in walk") if lazy else "",
+        take=c_text.filled(ENGINE, "take in walk") if lazy else "",
         or_nan=f" || ((test & NAN_LEFT) && {is_nan})" if flag else "",
         ends="    return 1;\n" if lazy else "",
     )
@@ -231,7 +237,7 @@ def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
 
 
 def _stage_function(
-    tables: Tables, layout: Layout, place: int, stage: StageLayout, prefix: str
+    tables: c_text.Tables, layout: Layout, place: int, stage: StageLayout, prefix: str
 ) -> str:
     """Add a stage's tables; write the function that runs it."""
     name = f"stage_{place}"
@@ -267,7 +273,7 @@ def _stage_function(
     )
 
 
-def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> None:
+def _forest(tables: c_text.Tables, layout: Layout, name: str, forest: SlotForest) -> None:
     trees = forest.trees
     flag = np.where(forest.nan_left, layout.nan_flag, 0)
     tables.add(f"{name}_start", trees.start, "start_type")
@@ -285,7 +291,7 @@ def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> No
     if any(byte_leaves(forest.trees.value) for forest in layout.forests):
         small = "0, 0.0f"
         if bytes_and_step is not None:
-            small = f"{name}_small, {number(float(bytes_and_step[1]))}"
+            small = f"{name}_small, {c_text.number(float(bytes_and_step[1]))}"
         leaves += f", {small}"
     tables.add(f"{name}_base", trees.base, "float")
     output = "0"
@@ -298,14 +304,14 @@ def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> No
     )
 
 
-def _sums(tables: Tables, name: str, model: LinearModel | KernelModel) -> None:
+def _sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
     """Add the tables of a linear model or kernel machine."""
     parts, sizes = ["mean", "scale", "weights", "bias"], f"{model.n_features}, {model.n_outputs}"
     kind = "linear"
     if isinstance(model, KernelModel):
         kind = "kernel"
         parts.insert(2, "landmarks")
-        rate = number(float(model.rate))
+        rate = c_text.number(float(model.rate))
         sizes = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
     for part in parts:
         tables.add(f"{name}_{part}", getattr(model, part), "float")
@@ -323,7 +329,7 @@ def _stage_case(cascade: Cascade, layout: Layout, s: int) -> str:
             if cascade.stages[s].score == "margin"
             else f"it->output[{cascade.stages[s].model.n_outputs - 1}]"
         )
-        stops = f"{score} >= {number(float(np.float32(threshold)))}"
+        stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
     return (
         f"    case {s}:\n        if (!run_stage_{s}(it, acquire, context))\n"
         f"            return -1;\n        return {stops};\n"

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.c_files import identifier, identifier_from, template_names, write_files
-from gatewise_export.c99.c_text import Tables, filled, smallest
+from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
@@ -111,7 +110,10 @@ def to_c(
     cascade = cascade_of(source, sample=sample, lean=lean)
     default = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
     return write_cascade(
-        cascade, Path(folder), coded=coded, name=identifier_from(default) if name is None else name
+        cascade,
+        Path(folder),
+        coded=coded,
+        name=c_text.identifier_from(default) if name is None else name,
     )
 
 
@@ -121,9 +123,9 @@ def write_cascade(
     """Write a cascade as C; see :func:`to_c`."""
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
-    identifier(name)
+    c_text.identifier(name)
     layout, source = _smallest(cascade, coded, name)
-    names, n_rows = template_names(name), len(cascade.rows)
+    names, n_rows = c_text.template_names(name), len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
     files = {
@@ -131,12 +133,12 @@ def write_cascade(
         f"{name}.c": source.code,
         f"{name}_names.c": source.names,
         f"{name}_selftest.c": _selftest(cascade, layout, names),
-        "main.c": filled(
+        "main.c": c_text.filled(
             "main.c", n_rows=n_rows, n_outputs=sizes, **names, **_main(signals, names)
         ),
         "Makefile": _makefile(signals, name),
     } | signal_texts
-    write_files(folder, files)
+    c_text.write_files(folder, files)
     return CSource(
         folder=folder,
         name=name,
@@ -189,19 +191,19 @@ def _main(signals: SignalSource | None, names: dict[str, str]) -> dict[str, str]
     """Parts of the example's program that test the blocks."""
     if signals is None:
         return {"declared": "", "signals_test": ""}
-    text = filled("signals_main.c", "test", n_windows=signals.sample_windows, **names)
-    return {"declared": filled("signals_main.c", "declared", **names), "signals_test": text}
+    text = c_text.filled("signals_main.c", "test", n_windows=signals.sample_windows, **names)
+    return {"declared": c_text.filled("signals_main.c", "declared", **names), "signals_test": text}
 
 
 def _makefile(signals: SignalSource | None, name: str) -> str:
     more = ["_signals", "_signals_selftest"] if signals else []
     parts = [f"{name}{part}.o" for part in ("", "_names", "_selftest", *more)]
-    return filled(
+    return c_text.filled(
         "Makefile.in",
         objects=" ".join(["main.o", *parts]),
         headers=" ".join(f"{name}{part}.h" for part in ("", *more[:1])),
         sized=" ".join(f"{name}{part}.o" for part in ("", *more[:1])),
-        **template_names(name),
+        **c_text.template_names(name),
     )
 
 
@@ -210,11 +212,11 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     x = cascade.rows
     expected = cascade.expected(x)
     n = len(x)
-    tables = Tables()
+    tables = c_text.Tables()
     tables.add("column", layout.columns, "uint32_t", "Features, in the order of the rows' numbers.")
     tables.add("rows", x[:, layout.columns], "float")
     tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
-    tables.add("labels", expected.labels, smallest(len(cascade.classes)))
+    tables.add("labels", expected.labels, c_text.smallest(len(cascade.classes)))
     bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
     tables.add("acquired", bits, "uint8_t", "Acquired features, a bit each.")
     flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
@@ -222,7 +224,7 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     sizes = np.array([out.shape[1] for out in expected.outputs])
     tables.add("n_outputs", sizes, "uint16_t", "Of each stage.")
     text = str(tables).replace("const uint32_t column[", "const int32_t column[")
-    return filled(
+    return c_text.filled(
         "selftest.c",
         **names,
         tables=text,

@@ -41,7 +41,8 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
     if model.n_features == 0:
         _add_constant(parts, model.margins(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
-        _add_trees(parts, model)
+        kind, settings = "TreeEnsembleRegressor", tree_attributes(model)
+        parts.add(kind, INPUT, MARGINS, domain=ML_DOMAIN, name="trees", **settings)
     elif isinstance(model, KernelModel):
         _add_kernels(parts, model)
     else:
@@ -55,12 +56,6 @@ def _add_constant(parts: GraphParts, margins: NDArray[np.float32]) -> None:
     parts.value("value", margins)
     parts.add("ReduceSum", f"{INPUT} columns", "zero", keepdims=1)
     parts.add("Add", "zero value", MARGINS)
-
-
-def _add_trees(parts: GraphParts, model: TreeEnsemble) -> None:
-    """One ``TreeEnsembleRegressor`` from ``x`` to ``margins``."""
-    settings = tree_attributes(model)
-    parts.add("TreeEnsembleRegressor", INPUT, MARGINS, domain=ML_DOMAIN, name="trees", **settings)
 
 
 def _add_linear(parts: GraphParts, model: LinearModel) -> None:

@@ -40,7 +40,7 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs/manifest.schema.json").re
 in_schema = fastjsonschema.compile(SCHEMA)
 #: What only a reader finds: one entry that does not go with another one.
 REFERENCES = {
-    "created", "link", "features", "features[0].group", "features[1].group", "groups",
+    "created", "link", "features", "features[0].group", "groups",
     "stages[0].inputs[0]", "stages[0].file", "stages[0].bytes", "stages[0].outputs", "files",
     "chains", "chains[0][1]", "operating_points[0].thresholds", "operating_points[0].chain",
     "active", "stages[0].tier", "stages[1].tier", "min_recall", "operating_points[0].gate_range",
@@ -142,23 +142,15 @@ def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> 
 
 
 def put(*where: Any) -> Edit:
+    """Change an entry; ... takes it away."""
     *path, key, value = where
 
     def edit(document: Document) -> None:
         for step in path:
             document = document[step]
         document[key] = value
-
-    return edit
-
-
-def drop(*where: Any) -> Edit:
-    *path, key = where
-
-    def edit(document: Document) -> None:
-        for step in path:
-            document = document[step]
-        del document[key]
+        if value is ...:
+            del document[key]
 
     return edit
 
@@ -166,36 +158,30 @@ def drop(*where: Any) -> Edit:
 WRONG: list[tuple[Edit, str, str]] = [
     (put("schema_version", 2), "schema_version", "must be 1"),
     (put("schema_version", True), "schema_version", "whole number"),
-    (drop("name"), "the document", "lacks 'name'"),
+    (put("name", ...), "the document", "lacks 'name'"),
     (put("extra", 1), "the document", "unknown key 'extra'"),
     (put("name", "a/b"), "name", "MQTT"),
     (put("name", ""), "name", "1 to 64 bytes"),
     (put("version", 3), "version", "must be text"),
-    (put("created", "yesterday"), "created", "ISO 8601"),
     (put("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
     (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
     (put("task", "cluster"), "task", "'classify'"),
-    (put("classes", ["absent"]), "classes", "2 to"),
     (put("classes", ["absent", "absent"]), "classes", "twice"),
     (put("classes", ["absent", 1]), "classes[1]", "another type"),
     (put("classes", [None, "x"]), "classes[0]", "must be"),
     (put("link", "logit"), "link", "'sigmoid'"),
     (put("link", "softmax"), "link", "last stage"),
     (put("features", 0, "own", -1), "features[0].own", "not -1"),
-    (put("features", 0, "own", "1"), "features[0].own", "number"),
     (put("features", 0, "own", 10**400), "features[0].own", "not 1000"),
     (put("features", 0, "name", "chol"), "features", "'chol' stands twice"),
     (put("features", 0, "name", "a\nb"), "features[0].name", "control"),
     (put("features", 0, "group", "urine"), "features[0].group", "not among the groups"),
-    (put("groups", 0, "name", "urine"), "features[1].group", "'blood'"),
     (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
     (put("prices", "byte", None), "prices.byte", "number, not null"),
     (put("missing", "cloud", "maybe"), "missing.cloud", "'allowed' or 'refused'"),
-    (put("stages", []), "stages", "1 to"),
     (put("stages", 0, "inputs", ["shoe size"]), "stages[0].inputs[0]", "'shoe size'"),
     (put("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
     (put("stages", 0, "file", "../x.onnx"), "stages[0].file", "plain file name"),
-    (put("stages", 0, "file", "/etc/passwd"), "stages[0].file", "plain file name"),
     (put("stages", 0, "file", "stage_9.onnx"), "stages[0].file", "not listed"),
     (put("stages", 0, "file", "stage_1.onnx"), "stages[0].bytes", "files says"),
     (put("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
@@ -204,26 +190,21 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
     (put("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
     (put("cloud", "file", "stage_0.onnx"), "files", "two models share"),
-    (put("cloud", "kind", "torch"), "cloud.kind", "'margins' or 'classifier'"),
-    (put("cloud", "inputs", [3]), "cloud.inputs[0]", "text"),
     (put("cloud", 7), "cloud", "must be an object"),
     (put("chains", [[0]]), "chains", "stage 1 is in no chain"),
     (put("chains", [[0, 2]]), "chains[0][1]", "0 to 1"),
-    (put("chains", [[0, 0, 1]]), "chains[0]", "1 to 2 entries"),
     (put("chains", [[0, 0], [1]]), "chains[0]", "twice"),
-    (put("operating_points", []), "operating_points", "1 to"),
     (put("operating_points", 0, "thresholds", [0.5]), "operating_points[0].thresholds", "2 to 2"),
     (put("operating_points", 0, "thresholds", 0, 1e39), "operating_points[0].thresholds[0]", ""),
     (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "0 to 1"),
     (put("operating_points", 0, "chain", 1), "operating_points[0].chain", "0 to 0"),
     (put("operating_points", 0, "guarantee", [1]), "operating_points[0].guarantee", "object"),
     (put("active", 2), "active", "0 to 1"),
-    (put("active", -1), "active", "0 to 1"),
     (put("files", "x.bin", {"sha256": "0" * 64, "size": 1}), "files", "'x.bin'"),
     (put("files", "../x", {"sha256": "0" * 64, "size": 1}), "files", "plain file name"),
     (put("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
     (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "0 to"),
-    (drop("files", "sample.npz"), "files", "'sample.npz'"),
+    (put("files", "sample.npz", ...), "files", "'sample.npz'"),
     (put("stages", 0, "tier", "gateway"), "stages[0].tier", "starts on the device"),
     (put("stages", 1, "tier", "fog"), "stages[1].tier", "'gateway'"),
     (put("prices", "gateway", -1.0), "prices.gateway", "not -1"),
@@ -239,14 +220,12 @@ WRONG_FIGURES: list[tuple[Edit, str, str]] = [
         "fall",
     ),
     (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "down"),
-    (put("operating_points", 0, "log_loss", -1), "operating_points[0].log_loss", "not -1"),
     (put("cloud", "backend", ""), "cloud.backend", "1 to 256"),
     (put("stages", 0, "origin", "elsewhere"), "stages[0].origin", "'gatewise' or 'given'"),
 ]
 WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
     (put("instance", "encoding", "png"), "instance.encoding", "'jpeg'"),
     (put("instance", "dtype", "int8"), "instance", "uint8"),
-    (put("instance", "dtype", "int64"), "instance.dtype", "'float32'"),
     (put("instance", "shape", [4]), "instance", "no image"),
     (put("instance", "shape", [2, 3]), "features", "6 values"),
     (put("instance", "shape", [70000, 2]), "instance.shape[0]", "1 to 65535"),

@@ -22,7 +22,7 @@ from gatewise_export.bundle.errors import BundleError, VerifyError
 from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_training import HighCostModel, StagedCascade
-from tests.support.bundle_files import contents, rows_as_table
+from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -66,19 +66,6 @@ def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> N
         assert len(moved.manifest.stages) == len(twin.stages_)
         assert verify(twin, moved, fitted.rows).agrees
         assert self_test(moved).agrees
-
-
-def test_the_sample_is_what_the_system_answers(fitted: Any, packed: Bundle) -> None:
-    sample = packed.sample()
-    rows = sample["X"]
-    assert 0 < len(rows) <= 64
-    table = rows_as_table(fitted.system, rows)
-    assert sample["exit"].tolist() == fitted.system.exit_stage(table).tolist()
-    assert sample["cost"].tolist() == fitted.system.cost(table).tolist()
-    classes = np.array(packed.manifest.classes)
-    assert classes[sample["label"]].tolist() == fitted.system.predict(table).tolist()
-    for s, stage in enumerate(fitted.system.stages_):
-        assert np.array_equal(sample[f"stage_{s}"], stage.margins(rows), equal_nan=True)
 
 
 # -- the manifest --------------------------------------------------------------------------

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import pandas as pd
 import pytest
 import skl2onnx
 from skl2onnx.common.data_types import FloatTensorType
@@ -105,22 +104,6 @@ def test_a_scaler_is_exact_in_float64_where_the_cast_matters():
     assert (cast != said).any()
 
 
-def test_values_at_the_very_thresholds():
-    model = fit("GreedyMiser", X)
-    stage = model.stages_[0]
-    inner = stage.model.feature >= 0
-    columns = stage.features[stage.model.feature[inner]]
-    thresholds = stage.model.threshold[inner]
-    rng = np.random.default_rng(0)
-    rows = X[rng.integers(0, len(X), 3 * len(columns))].astype(np.float32)
-    at = np.repeat(np.arange(len(columns)), 3)
-    around = [np.nextafter(thresholds, side, dtype=np.float32) for side in (-np.inf, np.inf)]
-    rows[np.arange(len(rows)), columns[at]] = np.stack(
-        [around[0], thresholds, around[1]], axis=1
-    ).reshape(-1)
-    assert_graph_answers(model, run_onnx(to_onnx(model), rows), rows)
-
-
 def test_several_inputs_become_one_row():
     register_converters()
     model = fit("GreedyMiser", X)
@@ -131,19 +114,6 @@ def test_several_inputs_become_one_row():
     session = onnxruntime.InferenceSession(graph.SerializeToString())
     label = session.run(["label"], {"a": x[:, :5], "b": x[:, 5:]})[0]
     assert label.tolist() == model.predict(x).tolist()
-
-
-def test_text_labels_and_missing_values():
-    x = X.astype(np.float32)
-    x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
-    words = np.array(["low", "mid", "high"])[Y]
-    model = gt.CEGBClassifier(penalties=(0.05,), n_rounds=10, allow_missing=True, random_state=0)
-    model.fit(pd.DataFrame(x, columns=[f"c{k}" for k in range(13)]), words)
-    out = run_onnx(to_onnx(model), x)
-    assert (
-        out["label"].tolist()
-        == model.predict(pd.DataFrame(x, columns=model.feature_names_)).tolist()
-    )
 
 
 def test_what_cannot_be_converted_is_named():

@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.c_files import template_names
-from gatewise_export.c99.c_text import filled, sections, smallest
+from gatewise_export.c99.c_text import filled, sections, smallest, template_names
 from gatewise_export.c99.signals.kinds import KINDS
 from gatewise_export.c99.signals.step_code import Shape, SignalTables, StepCode
 from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram

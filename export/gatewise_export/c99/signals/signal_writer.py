@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise_export.c99.c_files import identifier, template_names, write_files
-from gatewise_export.c99.c_text import Tables, filled, number
+from gatewise_export.c99 import c_text
 from gatewise_export.c99.signals.signal_source import ELEMENTS, SignalText, write_signal_text
 from gatewise_export.c99.signals.step_code import Shape
 from gatewise_signals.graph import SignalGraph
@@ -68,8 +67,8 @@ def write_signals(
     ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
     that a window's results take.
     """
-    source, files = signal_files(graph, shape, dtype, identifier(name), sample, features)
-    write_files(Path(folder), files)
+    source, files = signal_files(graph, shape, dtype, c_text.identifier(name), sample, features)
+    c_text.write_files(Path(folder), files)
     return source
 
 
@@ -114,19 +113,21 @@ def _selftest(
     """Write a function that counts windows with features other than Python's."""
     expected = graph.transform(windows)[:, text.features]
     scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
-    tables = Tables()
+    tables = c_text.Tables()
     tables.add("feature", text.features, "uint16_t", "The features, by number.")
     tables.add("windows", windows, ELEMENTS[windows.dtype.name])
     tables.add("expected", expected, "float")
     tables.add("scale", scale, "float")
-    fill = template_names(prefix) | {
+    fill = c_text.template_names(prefix) | {
         "include": f'#include "{prefix}.h"\n' if decides else "",
         "tables": str(tables),
         "element": ELEMENTS[windows.dtype.name],
-        "bound": number(BOUND),
+        "bound": c_text.number(BOUND),
         "n_windows": str(len(windows)),
         "n_features": str(len(text.features)),
         "size": str(math.prod(windows.shape[1:])),
     }
-    parts = {p: filled(SELFTEST, p, **fill) if decides else "" for p in ("decisions", "compare")}
-    return filled(SELFTEST, "test", **fill, **parts)
+    parts = {
+        p: c_text.filled(SELFTEST, p, **fill) if decides else "" for p in ("decisions", "compare")
+    }
+    return c_text.filled(SELFTEST, "test", **fill, **parts)
