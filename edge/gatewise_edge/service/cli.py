@@ -42,32 +42,21 @@ _GRACE = 5.0
 def edge(
     bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
     broker: Annotated[
-        str | None,
-        typer.Option(help="mqtt://[user:password@]host[:port] or mqtts://...; without: no cloud."),
+        str | None, typer.Option(help="mqtt(s)://[user:password@]host[:port]; without: no cloud.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="The device's id, unique in the fleet; random if left out.")
     ] = None,
     data: Annotated[
-        str,
-        typer.Option(
-            help="A CSV file with a header, arrays in an .npy or .npz file, module:function "
-            "(below), or - for JSON lines on standard input."
-        ),
+        str, typer.Option(help="A .csv, .npy or .npz file, module:function, or - for JSON lines.")
     ] = "-",
     signal: Annotated[
         str | None,
-        typer.Option(
-            help="Windows of a signal, not --data: - for raw samples on standard input, "
-            "tcp://host:port, or a recording: .wav, .npy or .csv."
-        ),
+        typer.Option(help="Samples, not --data: -, tcp://host:port, a .wav, .npy or .csv file."),
     ] = None,
     signal_format: Annotated[
         str | None,
-        typer.Option(
-            help="Of a stream's samples: int16, float32, ... (little-endian, channels interleaved; "
-            "by default the bundle's type), or csv: a line each."
-        ),
+        typer.Option(help="Of a stream: int16, float32, ... (by default the bundle's) or csv."),
     ] = None,
     rate_hz: Annotated[
         float | None, typer.Option(help="Samples a second of --signal; by default the blocks'.")
@@ -89,23 +78,19 @@ def edge(
         str, typer.Option(help="system, edge-only (never offload) or cloud-only (always).")
     ] = "system",
     runner: Annotated[
-        str,
-        typer.Option(help="onnxruntime, numpy (less memory, same bits) or auto: what is there."),
+        str, typer.Option(help="onnxruntime, numpy (less memory, same bits), or auto.")
     ] = "auto",
     resume: Annotated[
-        Path | None,
-        typer.Option(help="Keep each line here, too; rows of --data with a line are passed over."),
+        Path | None, typer.Option(help="Keep each line here, too; pass over rows with a line.")
     ] = None,
     keep: Annotated[
-        str | None,
-        typer.Option(help="Columns that are passed on to the answers, as id,timestamp."),
+        str | None, typer.Option(help="Columns that are passed on to the answers, as id,timestamp.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Append the lines to this file, not to standard output.")
     ] = None,
     publish: Annotated[
-        str | None,
-        typer.Option(help="Publish each line on this topic of the broker, too, as plain JSON."),
+        str | None, typer.Option(help="Publish each line on this topic of the broker, too.")
     ] = None,
     home_assistant: Annotated[
         str | None,
@@ -129,12 +114,10 @@ def edge(
         Path | None, typer.Option(help="File that keeps the pacer's state over restarts.")
     ] = None,
     audit: Annotated[
-        float | None,
-        typer.Option(help="Share of the device's own answers to check with the cloud, as 0.02."),
+        float | None, typer.Option(help="Share of own answers to check with the cloud, as 0.02.")
     ] = None,
     audit_bound: Annotated[
-        float | None,
-        typer.Option(help="Share of answers that may differ; by default what training expects."),
+        float | None, typer.Option(help="Share that may differ; by default what training expects.")
     ] = None,
     audit_action: Annotated[
         str, typer.Option(help="After an audit's alarm: report, safer (move on), offload (all).")
@@ -151,18 +134,14 @@ def edge(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Folder of the versions taken over the air: the last one is run."),
+        typer.Option(help="Folder of the versions taken over the air: the last is run."),
     ] = None,
     update_host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Take updates from the repository on this HTTPS host[:port], or at this URL; a "
-            "repeated one is another place of it."
-        ),
+        typer.Option(help="Repository of updates: host[:port] or URL; repeated: its mirrors."),
     ] = None,
     trust: Annotated[
-        Path | None,
-        typer.Option(help="Root metadata of the repository (gatewise repo), for --update-host."),
+        Path | None, typer.Option(help="Root metadata of the repository, for --update-host.")
     ] = None,
     update_interval: Annotated[
         float, typer.Option(min=1, help="Seconds between two checks for updates, about.")
@@ -171,8 +150,7 @@ def edge(
         Path | None, typer.Option(help="Authorities trusted for --update-host beside the system's.")
     ] = None,
     update_spread: Annotated[
-        float,
-        typer.Option(min=0, help="Wait up to so many seconds before a check that was announced."),
+        float, typer.Option(min=0, help="Wait up to so many seconds before an announced check.")
     ] = 0.0,
     metrics_port: Annotated[
         int | None,

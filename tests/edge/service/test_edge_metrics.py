@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import urllib.error
@@ -120,13 +119,3 @@ def test_slow_clients_make_no_threads_without_bound(request_, monkeypatch):
         finally:
             for client in clients:
                 client.close()
-
-
-def test_a_running_process_shows_its_pages(bundle, command):
-    process = command("edge", bundle.path, "--metrics-port", 0)
-    url = process.process.stderr.readline().split()[-1]
-    process.write("[1,0,0,0,0,0]\n")
-    assert json.loads(process.line())["route"] == "edge"
-    assert samples(fetch(url)[1])["gatewise_answers_total", "edge"] == 1
-    assert fetch(url.replace("metrics", "healthz")) == (200, "ok\n")
-    assert process.finish()[0] == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import socket
 
 import numpy as np
 import pytest
@@ -81,20 +79,6 @@ def test_samples_through_a_pipe(bundle, recording, start):
     changed = sum(t["smoothed"] != t["label"] for t in lines)
     assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": changed}
     assert "a change that lasts shows 1 windows later" in err
-
-
-def test_samples_from_a_socket_until_a_stop_request(recording, start):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        process = start("--signal", url, *BLOCK)
-        server.settimeout(60)
-        with server.accept()[0] as peer:
-            peer.sendall(recording[: 2 * SAMPLES + 5].astype("<i2").tobytes())
-            first = [json.loads(process.line()) for _ in range(2)]
-            process.process.send_signal(signal.SIGTERM)
-            status, out, err = process.finish()
-    assert [t["start"] for t in first] == [0, SAMPLES]
-    assert (status, out) == (0, ""), err
 
 
 def test_recordings_arrays_and_gaps(recording, here, tmp_path):

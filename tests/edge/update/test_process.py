@@ -52,10 +52,6 @@ def test_a_running_process_takes_a_published_release(
         process.write(ROW)
         return json.loads(process.line())
 
-    def metrics() -> str:
-        with urllib.request.urlopen(page, timeout=30) as response:
-            return response.read().decode()
-
     assert answer()["label"] == "yes"
     wait_until(lambda: ("pi-1", "online small/7") in peer.statuses, "version 7")
     fleet.add("8")
@@ -63,7 +59,10 @@ def test_a_running_process_takes_a_published_release(
     assert main([str(a) for a in args]) == 0
     wait_until(lambda: ("pi-1", "online small/8") in peer.statuses, "version 8")
     assert answer()["label"] == "yes"
-    found = metrics()
+    with urllib.request.urlopen(page.replace("metrics", "healthz"), timeout=30) as response:
+        assert response.read() == b"ok\n"
+    with urllib.request.urlopen(page, timeout=30) as response:
+        found = response.read().decode()
     assert 'gatewise_model_info{model="small",version="8"} 1.0' in found
     assert 'gatewise_update_total{event="announced"} 1.0' in found
     assert 'gatewise_update_total{event="taken"} 1.0' in found

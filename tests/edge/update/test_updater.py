@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise_edge import SensorError
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.repository.release import UpdateError
-from tests.edge.device.test_installed import miscomputing, reordered
+from tests.edge.device.test_installed import miscomputing
 from tests.edge.update.conftest import EASY, PATIENCE
 from tests.support.small_bundle import FakeLink, write_bundle
 from tests.support.waiting import wait_until
@@ -78,16 +78,6 @@ def test_what_does_not_fit_is_not_fetched(run, fleet, server, tmp_path, monkeypa
         fleet.publish("8")
         fleet.publish("9")
         device.reaches("8")
-
-
-def test_features_in_another_order_are_matched_by_name(run, fleet, make_bundle):
-    device = run()
-    rows = [EASY, [-1.0, 0, 0, 0, 0, 0], [0.1, 0, 1.0, 0, 0, 0]]
-    before = [device.device.answer(row).label for row in rows]
-    fleet.add("8", reordered(make_bundle("turned", version="8")))
-    fleet.publish("8")
-    device.reaches("8")
-    assert [device.device.answer(row).label for row in rows] == before
 
 
 def test_a_release_that_fails_its_self_test_is_refused_for_good(run, fleet, make_bundle, server):
