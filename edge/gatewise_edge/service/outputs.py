@@ -44,7 +44,7 @@ class AnswerFile:
     def __init__(self, path: Path, *, option: str = "--out") -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise InputError(f"{option} {path}: {error.strerror}") from None
 
