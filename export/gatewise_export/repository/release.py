@@ -72,11 +72,6 @@ class Release:
     def __str__(self) -> str:
         return f"{self.model}/{self.version}"
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of its ``release.json``, hexadecimal."""
-        return hashlib.sha256(self.to_json()).hexdigest()
-
     def to_json(self) -> bytes:
         """Write ``release.json``: the same bytes each time."""
         return json.dumps({"release": 1, **asdict(self)}, indent=1, sort_keys=True).encode()
