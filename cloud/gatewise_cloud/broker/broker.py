@@ -60,14 +60,9 @@ class Broker(ABC):
         _check_loopback(host, port)
         self.host = host
         self.port = port
-        self._child: ChildProcess | None = None
-        try:
-            # The configuration is of use only while it starts: nothing to leave behind.
-            with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
-                self._start(port, Path(folder))
-        except BaseException:
-            self.close()
-            raise
+        # The configuration is of use only while it starts: nothing to leave behind.
+        with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
+            self._child = self._start(port, Path(folder))
 
     @property
     def url(self) -> str:
@@ -77,30 +72,26 @@ class Broker(ABC):
     @property
     def pid(self) -> int:
         """Its process."""
-        assert self._child is not None
         return self._child.pid
 
     @property
     def alive(self) -> bool:
         """Whether its process still runs."""
-        return self._child is not None and self._child.alive
+        return self._child.alive
 
     @property
     def last_lines(self) -> str:
         """The end of its log; empty if it left none."""
-        return "" if self._child is None else self._child.last_lines(2)
+        return self._child.last_lines(2)
 
     def kill(self) -> None:
         """Kill it: its clients see the connection break."""
-        if self._child is not None:
-            self._child.kill()
+        self._child.kill()
         self.close()
 
     def close(self) -> None:
         """End it; a second call does nothing."""
-        child, self._child = self._child, None
-        if child is not None:
-            child.close()
+        self._child.close()
 
     def __enter__(self) -> Self:
         return self
@@ -112,34 +103,39 @@ class Broker(ABC):
     def _command(self, folder: Path) -> list[str]:
         """Program and arguments that start the broker with its files in `folder`."""
 
-    def _start(self, port: int, folder: Path) -> None:
+    def _start(self, port: int, folder: Path) -> ChildProcess:
         """Start on `port`, or on any free one: another program may be quicker, so try again."""
+        name = f"the {self.kind} broker"
         for attempt in range(1, _PORT_TRIES + 1):
             self.port = _free_port(self.host, port)
-            name, follows = f"the {self.kind} broker", self._follows_input
-            self._child = ChildProcess(name, self._command(folder), follows_input=follows)
-            if self._wait_ready():
-                return
-            failure = self._child.failure(2)
-            self.close()
+            child = ChildProcess(name, self._command(folder), follows_input=self._follows_input)
+            try:
+                if self._wait_ready(child):
+                    return child
+                failure = child.failure(2)
+            except BaseException:
+                child.close()
+                raise
+            child.close()
             if port or attempt == _PORT_TRIES:
-                raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
+                break
+        raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
 
-    def _wait_ready(self) -> bool:
+    def _wait_ready(self, child: ChildProcess) -> bool:
         """Wait until it lets a client in; False if the process ended before."""
         endpoint = Endpoint(self.url)
         deadline = time.monotonic() + _READY_SECONDS
-        while self.alive:
+        while child.alive:
             # Alive before and after: so the response is its own, not that of another program.
             reason = connect_reason(endpoint, 1.0)
-            if reason is not None and not reason.is_failure and self.alive:
+            if reason is not None and not reason.is_failure and child.alive:
                 return True
             if time.monotonic() > deadline:
                 raise BrokerError(
                     self.host,
                     self.port,
-                    f"the {self.kind} broker did not respond on {self.host}:{self.port} "
-                    f"within {_READY_SECONDS:g} s: {self.last_lines or 'it left no message'}",
+                    f"{child.name} did not respond on {self.host}:{self.port} within "
+                    f"{_READY_SECONDS:g} s: {child.last_lines(2) or 'it left no message'}",
                 )
             time.sleep(0.01)
         return False

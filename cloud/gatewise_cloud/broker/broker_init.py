@@ -112,16 +112,12 @@ def init_broker(
     InputError if a name cannot be a topic level, is given two roles or is not known, or a file
     cannot be used.
     """
-    now = clock or (lambda: datetime.datetime.now(datetime.UTC))
+    now = (clock or (lambda: datetime.datetime.now(datetime.UTC)))()
     folder = Path(folder)
-    asked = {
-        "devices": _names(devices),
-        "workers": _names(workers),
-        "operators": _names(operators),
-    }
     roster_file = folder / "roster.json"
     first = not roster_file.exists()
     roster = _empty() if first else _read_roster(roster_file)
+    asked = {"devices": _names(devices), "workers": _names(workers), "operators": _names(operators)}
     if first:
         asked["workers"] = asked["workers"] or ["worker-1"]
         asked["operators"] = asked["operators"] or ["operator"]
@@ -130,13 +126,14 @@ def init_broker(
     if not roster["hosts"]:
         raise InputError("no host: say by which name clients know the broker (--host)")
     for host in roster["hosts"]:
-        _check_host(host)
+        if not host or any(c.isspace() or c in "/@" for c in host):
+            raise InputError(f"host {host!r}: give a name or an address, without mqtts:// and port")
     gone, anew = _names(revoke), _names(renew)
     _enrol(roster, asked, gone, anew)
 
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
-    authority = Authority(folder, clock=now)
+    authority = Authority(folder, clock=clock)
     if plugin == "auto":
         plugin = find_plugin() if at is None else None
     done = BrokerFolder(
@@ -153,37 +150,43 @@ def init_broker(
             pair.certificate.unlink()
             pair.key.unlink(missing_ok=True)
     server = Issued(folder / "server.crt", folder / "server.key")
-    if _server_is_due(server, roster["hosts"], authority, now()):
+    if _server_is_due(server, roster["hosts"], authority, now):
         authority.issue_server(server, roster["hosts"])
         done.made.append(server.certificate)
-    for role in _ROLES:
-        for name in roster[role]:
-            pair = _pair(folder, name)
-            if not pair.certificate.exists() or _ends_early(pair, authority, now()):
-                authority.issue_client(pair, name, role)
-                done.made.append(pair.certificate)
-    place = PurePath(at) if at is not None else folder.resolve()
-    store = None if data is None else PurePath(data)
+    clients = [(role, name) for role in _ROLES for name in roster[role]]
+    for role, name in clients:
+        pair = _pair(folder, name)
+        if not pair.certificate.exists() or _ends_early(pair, authority, now):
+            authority.issue_client(pair, name, role)
+            done.made.append(pair.certificate)
     config = secure_config(
-        place,
+        folder.resolve() if at is None else PurePath(at),
         port=done.port,
-        data=store,
+        data=None if data is None else PurePath(data),
         run_as=run_as,
         plugin=done.plugin,
         bind_ids=bind_ids,
-        clients=sum(len(roster[role]) for role in _ROLES),
+        clients=len(clients),
     )
     write_public(done.config, config.encode())
     # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
     # the pool is for workers alone.
-    _write_private(folder / "acl", access_list(done.workers, done.operators))
-    of_all = rights(done.devices, done.workers, done.operators, pool=done.pool)
-    _write_private(folder / "rights.json", of_all)
-    _write_private(folder / "clients" / "pool", f"{done.pool}\n")
-    _write_private(roster_file, json.dumps(roster, indent=1))
+    private = {
+        "acl": access_list(done.workers, done.operators),
+        "rights.json": rights(done.devices, done.workers, done.operators, pool=done.pool),
+        "clients/pool": f"{done.pool}\n",
+        "roster.json": json.dumps(roster, indent=1),
+    }
+    for file, text in private.items():
+        (folder / file).touch(0o600)
+        (folder / file).chmod(0o600)
+        (folder / file).write_text(text)
     if run_as is not None and os.geteuid() == 0:
         for path in (server.key, folder / "data", folder / "acl", folder / "rights.json"):
-            _give(path, run_as)
+            try:
+                shutil.chown(path, run_as)
+            except LookupError:
+                raise InputError(f"run as {run_as!r}: no such user on this machine") from None
     return done
 
 
@@ -192,13 +195,6 @@ def find_plugin() -> Path | None:
     found = (path for place in _PLUGIN_PLACES for path in sorted(Path(place).glob(f"*/{_PLUGIN}")))
     beside = (Path(place) / _PLUGIN for place in _PLUGIN_PLACES)
     return next((path for path in (*beside, *found) if path.is_file()), None)
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read."""
-    path.touch(0o600)
-    path.chmod(0o600)
-    path.write_text(text)
 
 
 def _names(names: Iterable[str]) -> list[str]:
@@ -215,11 +211,6 @@ def _names(names: Iterable[str]) -> list[str]:
                 "ends, no backslash and at most 60 characters"
             )
     return kept
-
-
-def _check_host(host: str) -> None:
-    if not host or any(c.isspace() or c in "/@" for c in host) or "://" in host:
-        raise InputError(f"host {host!r}: give a name or an address, without mqtts:// and port")
 
 
 def _empty() -> dict[str, Any]:
@@ -245,15 +236,13 @@ def _enrol(
     for name in (*gone, *anew):
         if not any(name in roster[role] for role in _ROLES):
             raise InputError(f"client {name!r} is not on the roster: nothing to revoke or renew")
-    for role in _ROLES:
-        roster[role] = [name for name in roster[role] if name not in gone]
-        roster[role] += [name for name in asked[role] if name not in roster[role]]
     seen: dict[str, str] = {}
     for role in _ROLES:
+        kept = [name for name in roster[role] if name not in gone]
+        roster[role] = list(dict.fromkeys([*kept, *asked[role]]))
         for name in roster[role]:
-            if name in seen:
+            if seen.setdefault(name, role) != role:
                 raise InputError(f"client {name!r} is among the {seen[name]} and the {role}")
-            seen[name] = role
 
 
 def _pair(folder: Path, name: str) -> Issued:
@@ -278,10 +267,3 @@ def _ends_early(pair: Issued, authority: Authority, now: datetime.datetime) -> b
     """Whether a certificate expires soon, and a new one would last longer."""
     end = read_certificate(pair.certificate).not_valid_after_utc
     return end - now < _RENEW and end < authority.certificate.not_valid_after_utc
-
-
-def _give(path: Path, user: str) -> None:
-    try:
-        shutil.chown(path, user)
-    except LookupError:
-        raise InputError(f"run as {user!r}: no such user on this machine") from None

@@ -216,24 +216,25 @@ def _print_ready(
     as_json: bool,
 ) -> None:
     names = [f"{entry['name']} {entry['version']}" for entry in counters["models"]]
-    text = f"ready: model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"
+    batching = counters["batching"]
+    parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"]
     if "workers" in more:
-        text += f", {more['workers']} workers"
-    batches = {counters["batching"][name]["max_batch"] for name in names}
-    if batches:
-        text += f", batches of {'/'.join(map(str, sorted(batches)))}"
+        parts.append(f"{more['workers']} workers")
+    if names:
+        batches = sorted({batching[name]["max_batch"] for name in names})
+        parts.append(f"batches of {'/'.join(map(str, batches))}")
     if port is not None:
-        text += f", metrics on port {port}"
+        parts.append(f"metrics on port {port}")
     document = {
         "ready": True,
         "models": names,
         "broker": url,
         "subscription": counters["subscription"],
-        "batching": counters["batching"],
+        "batching": batching,
         "metrics_port": port,
         **more,
     }
-    print_line(text, document, as_json=as_json)
+    print_line(f"ready: {', '.join(parts)}", document, as_json=as_json)
 
 
 def _summary(counters: Mapping[str, Any]) -> str:
