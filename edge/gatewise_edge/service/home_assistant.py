@@ -24,6 +24,8 @@ from gatewise_edge.link.topics import answers_topic, status_topic
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
+#: Seconds from one publication to the next, at least.
+_EVERY: Final = 1.0
 #: Home Assistant takes no others in the levels of a discovery topic.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _PREFIX: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
@@ -85,8 +87,8 @@ class HomeAssistant:
     """Publishes a device's answers with the sums of the day; a context manager. Thread-safe.
 
     `write` publishes an answer's line on ``gw/v1/<device>/answers``; it gets it with
-    ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``, once in `every`
-    seconds at most: the last one always goes, at the end. A line that is an error is left out.
+    ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``, once a second at
+    most: the last one always goes, at the end. A line that is an error is left out.
     Days are those of `today`.
     """
 
@@ -96,11 +98,10 @@ class HomeAssistant:
         prefix: str,
         write: Callable[[dict[str, Any]], None],
         *,
-        every: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], date] = date.today,
     ) -> None:
-        self._link, self._every, self._clock, self._today = link, every, clock, today
+        self._link, self._clock, self._today = link, clock, today
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
         self._announced = False
@@ -128,7 +129,7 @@ class HomeAssistant:
                 "share_offloaded": round(self._offloaded / self._answers, 6),
             }
             if self._clock() >= self._due:
-                self._due = self._clock() + self._every
+                self._due = self._clock() + _EVERY
                 self._publish()
 
     def _announce(self) -> None:
