@@ -20,7 +20,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, TypeAlias
+from functools import cache
+from typing import Any, ClassVar, Self, TypeAlias, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,10 @@ class Step(ABC):
     measured: PriceTable | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        for name, hint in settings_of(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(hint, type) and issubclass(hint, Step) and not isinstance(value, hint):
+                raise InputError(f"{self.kind}: {name} must be a {hint.__name__}, not {value!r}")
         if self.price is not None:
             check_price(f"the price of {self.label}", self.price)
         self._check()
@@ -67,14 +72,16 @@ class Step(ABC):
         found: list[Step] = []
         for entry in fields(self):
             value = getattr(self, entry.name)
-            found += [s for s in (value if isinstance(value, tuple) else (value,)) if _is_step(s)]
+            parts = value if isinstance(value, tuple) else (value,)
+            found += [part for part in parts if isinstance(part, Step)]
         return tuple(found)
 
     @property
     def label(self) -> str:
         """Name of the step, unique to its settings: ``spectrum(acc, 50)``."""
-        words = [_text(getattr(self, f.name)) for f in fields(self) if _in_label(self, f)]
-        return f"{self.kind}({', '.join(words)})"
+        given = [f for f in fields(self) if f.name not in ("price", "measured")]
+        given = [f for f in given if f.default is None or getattr(self, f.name) != f.default]
+        return f"{self.kind}({', '.join(_text(getattr(self, f.name)) for f in given)})"
 
     def __repr__(self) -> str:
         return self.label
@@ -118,6 +125,17 @@ class Signal(Step):
     @abstractmethod
     def channels(self) -> tuple[str, ...]:
         """Names of the channels."""
+
+
+@dataclass(frozen=True, repr=False)
+class ChannelwiseSignal(Signal):
+    """A signal made of another one, channel by channel."""
+
+    source: Signal
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.source.channels
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,14 +310,11 @@ def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
     return slice(first, last) if indices == tuple(range(first, last)) else list(indices)
 
 
-def _is_step(value: Any) -> bool:
-    return isinstance(value, Step)
-
-
-def _in_label(step: Step, entry: Any) -> bool:
-    """Whether a setting stands in the label: any that is not its default, and no price."""
-    given = entry.default is None or getattr(step, entry.name) != entry.default
-    return given and entry.name not in ("price", "measured")
+@cache
+def settings_of(cls: type[Step]) -> dict[str, Any]:
+    """Types of the fields that make two steps equal: no price, no function, no model's bytes."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in fields(cls) if f.compare}
 
 
 def _text(value: Any) -> str:

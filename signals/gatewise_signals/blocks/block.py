@@ -44,7 +44,15 @@ class Block(Step):
         `names` are those of its features, `name` is the block's, and `price` that of one window;
         None: not priced yet.
         """
-        return FunctionBlock.from_callable(function, names, price, name)
+        if not callable(function):
+            raise InputError(f"{function!r} is no function")
+        if isinstance(names, str):
+            raise InputError(f"names is {names!r}; give a list")
+        found = name or str(getattr(function, "__name__", type(function).__name__))
+        if found == "<lambda>":
+            raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
+        path = object_path(function)
+        return FunctionBlock(found, tuple(names), path, function, price=price)
 
     @staticmethod
     def from_onnx(
@@ -57,10 +65,21 @@ class Block(Step):
     ) -> Block:
         """Make a block of the network at `path` up to its value `output`; see :class:`.OnnxBlock`.
 
-        `price` is that of one window, None: not priced yet; `names` are those of the features, and
-        `name` is the block's.
+        Only the part that `output` needs is kept, and runs once, on zeros. `price` is that of one
+        window, None: not priced yet; `names` are those of the features, and `name` is the block's.
         """
-        return OnnxBlock.from_file(path, output, price, names, name)
+        try:
+            whole = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        model, shape = cut_network(whole, output, str(path))
+        count = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
+        name = name or Path(path).stem
+        features = tuple(names or (f"{name}.{output}.{k}" for k in range(count)))
+        if len(features) != count:
+            raise InputError(f"{path}: {output!r} has {count} values, and {len(features)} names")
+        digest = hashlib.sha256(model).hexdigest()
+        return OnnxBlock(name, features, output, shape, digest, model, price=price)
 
     @property
     @abstractmethod
@@ -82,16 +101,7 @@ class SignalBlock(Block):
     source : Signal
     """
 
-    reads: ClassVar[Any] = Signal
-    """Class that `source` must be of."""
     source: Signal
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.source, self.reads):
-            raise InputError(
-                f"{self.kind}: source must be a {self.reads.__name__}, not {self.source!r}"
-            )
-        super().__post_init__()
 
     @property
     @abstractmethod
@@ -176,20 +186,6 @@ class FunctionBlock(_NamedFeatures):
     path: str = ""
     function: Function | None = field(default=None, compare=False, repr=False)
 
-    @classmethod
-    def from_callable(
-        cls, function: Function, names: Sequence[str], price: float | None, name: str | None
-    ) -> FunctionBlock:
-        """Make the block of `function`, `names`, `price`, `name`; see ``Block.from_function``."""
-        if not callable(function):
-            raise InputError(f"{function!r} is no function")
-        if isinstance(names, str):
-            raise InputError(f"names is {names!r}; give a list")
-        found = name or str(getattr(function, "__name__", type(function).__name__))
-        if found == "<lambda>":
-            raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
-        return cls(found, tuple(names), object_path(function), function, price=price)
-
     @property
     def label(self) -> str:
         return self.name
@@ -246,32 +242,6 @@ class OnnxBlock(_NamedFeatures):
     shape: tuple[int, ...] = ()
     sha256: str = ""
     model: bytes = field(default=b"", compare=False, repr=False)
-
-    @classmethod
-    def from_file(
-        cls,
-        path: str | PathLike[str],
-        output: str,
-        price: float | None,
-        names: Sequence[str] | None,
-        name: str | None,
-    ) -> OnnxBlock:
-        """Read the file `path`, keep the part that `output` needs, and run it once on zeros.
-
-        `price`, `names` and `name` as for ``Block.from_onnx``.
-        """
-        try:
-            whole = Path(path).read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror}") from error
-        model, shape = cut_network(whole, output, str(path))
-        count = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
-        name = name or Path(path).stem
-        features = tuple(names or (f"{name}.{output}.{k}" for k in range(count)))
-        if len(features) != count:
-            raise InputError(f"{path}: {output!r} has {count} values, and {len(features)} names")
-        digest = hashlib.sha256(model).hexdigest()
-        return cls(name, features, output, shape, digest, model, price=price)
 
     @property
     def label(self) -> str:

@@ -74,10 +74,6 @@ class FrameDifference(Picture):
     before: Picture
     after: Picture
 
-    def _check(self) -> None:
-        _check_picture(self.kind, self.before)
-        _check_picture(self.kind, self.after)
-
     def run(self, *inputs: NDArray[Any]) -> Values:
         before, after = inputs
         if before.shape != after.shape:
@@ -90,23 +86,7 @@ class FrameDifference(Picture):
 
 
 @dataclass(frozen=True, repr=False)
-class PictureBlock(Block):
-    """A block of a picture.
-
-    Parameters
-    ----------
-    source : Picture
-    """
-
-    source: Picture
-
-    def __post_init__(self) -> None:
-        _check_picture(self.kind, self.source)
-        super().__post_init__()
-
-
-@dataclass(frozen=True, repr=False)
-class GridBlock(PictureBlock):
+class GridBlock(Block):
     """A block of the cells of a grid.
 
     Cell (r, c) of ``rows`` times ``columns`` holds the pixels of the rows from
@@ -118,6 +98,7 @@ class GridBlock(PictureBlock):
     rows, columns : int
     """
 
+    source: Picture
     rows: int
     columns: int
 
@@ -182,7 +163,7 @@ class BlockStatistics(GridBlock):
 
 
 @dataclass(frozen=True, repr=False)
-class GreyHistogram(PictureBlock):
+class GreyHistogram(Block):
     """Share of the pixels in equal bins of grey values.
 
     A value v counts in bin ``floor((v - low) * bins / (high - low))``, the first bin for those
@@ -197,6 +178,7 @@ class GreyHistogram(PictureBlock):
     """
 
     kind: ClassVar[str] = "histogram"
+    source: Picture
     bins: int = 16
     low: float = 0.0
     high: float = 256.0
@@ -293,14 +275,10 @@ def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid
         )
     row_starts = np.arange(rows) * height // rows
     column_starts = np.arange(columns) * width // columns
-    row_sizes, column_sizes = (
-        np.diff(row_starts, append=height),
-        np.diff(column_starts, append=width),
-    )
-    row_of, column_of = (
-        np.repeat(np.arange(rows), row_sizes),
-        np.repeat(np.arange(columns), column_sizes),
-    )
+    row_sizes = np.diff(row_starts, append=height)
+    column_sizes = np.diff(column_starts, append=width)
+    row_of = np.repeat(np.arange(rows), row_sizes)
+    column_of = np.repeat(np.arange(columns), column_sizes)
     cell_of = (row_of[:, np.newaxis] * columns + column_of).ravel()
     sizes = constant(np.outer(row_sizes, column_sizes))
     return _Grid(row_starts, column_starts, sizes, row_of, column_of, cell_of)
@@ -330,8 +308,3 @@ def _flat(cells: Values) -> Values:
 
 def _cell_names(word: str, rows: int, columns: int) -> tuple[str, ...]:
     return tuple(f"{word}.r{r}c{c}" for r in range(rows) for c in range(columns))
-
-
-def _check_picture(kind: str, source: Picture) -> None:
-    if not isinstance(source, Picture):
-        raise InputError(f"{kind}: reads a Picture, such as Pixels, not {source!r}")

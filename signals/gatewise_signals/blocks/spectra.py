@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise_signals.blocks.block import SignalBlock
 from gatewise_signals.blocks.time_domain import ratio
 from gatewise_signals.steps import (
-    Signal,
+    ChannelwiseSignal,
     Values,
     centred,
     check_number,
@@ -25,7 +25,7 @@ TINY = np.float32(1e-12)
 
 
 @dataclass(frozen=True, repr=False)
-class Spectrum(Signal):
+class Spectrum(ChannelwiseSignal):
     """Power spectrum of the centred samples under a Hann window.
 
     Of shape (n, n_channels, size // 2 + 1): samples are padded with zeros to `size`, the
@@ -40,16 +40,9 @@ class Spectrum(Signal):
     """
 
     kind: ClassVar[str] = "spectrum"
-    source: Signal
     rate_hz: float
 
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.source.channels
-
     def _check(self) -> None:
-        if not isinstance(self.source, Signal):
-            raise InputError(f"spectrum: source must be a signal, not {self.source!r}")
         check_number("spectrum: rate_hz", self.rate_hz, 0, 1e9)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -75,7 +68,6 @@ class BandPowers(SignalBlock):
     """
 
     kind: ClassVar[str] = "bands"
-    reads: ClassVar[Any] = Spectrum
     source: Spectrum
     edges: tuple[float, ...]
 
@@ -122,7 +114,6 @@ class SpectralMoments(SignalBlock):
     """
 
     kind: ClassVar[str] = "moments"
-    reads: ClassVar[Any] = Spectrum
     what: ClassVar[tuple[str, ...]] = ("centroid", "spread", "entropy", "rolloff", "peak")
     source: Spectrum
     rolloff: float = 0.85

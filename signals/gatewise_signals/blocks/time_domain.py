@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_signals.blocks.block import Block, SignalBlock
 from gatewise_signals.steps import (
+    ChannelwiseSignal,
     Signal,
     Values,
     centred,
@@ -48,18 +49,7 @@ class Magnitude(Signal):
 
 
 @dataclass(frozen=True, repr=False)
-class _SameChannels(Signal):
-    """A signal made of another one, channel by channel."""
-
-    source: Signal
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.source.channels
-
-
-@dataclass(frozen=True, repr=False)
-class Resample(_SameChannels):
+class Resample(ChannelwiseSignal):
     """A signal at a rate that is lower by a whole factor.
 
     Of shape (n, n_channels, samples // factor): sample ``j`` is the mean of the samples
@@ -82,7 +72,7 @@ class Resample(_SameChannels):
 
 
 @dataclass(frozen=True, repr=False)
-class Envelope(_SameChannels):
+class Envelope(ChannelwiseSignal):
     """Envelope of a signal: means of the rectified samples.
 
     Of shape (n, n_channels, samples // width): with c the samples minus their mean, sample ``j``
@@ -108,7 +98,7 @@ class Envelope(_SameChannels):
 
 
 @dataclass(frozen=True, repr=False)
-class Jerk(_SameChannels):
+class Jerk(ChannelwiseSignal):
     """Change of a signal a second: of an acceleration, the jerk.
 
     Of shape (n, n_channels, samples - 1): ``(x[i + 1] - x[i]) * rate_hz``.
@@ -338,7 +328,7 @@ class Tilt(Block):
     source: Signal
 
     def _check(self) -> None:
-        if not isinstance(self.source, Signal) or len(self.source.channels) != 3:
+        if len(self.source.channels) != 3:
             raise InputError("tilt: needs a signal of three channels, x, y and z")
 
     def run(self, *inputs: NDArray[Any]) -> Values:

@@ -132,10 +132,10 @@ def test_strange_pictures_give_an_array_or_an_input_error():
     ("make", "words"),
     [
         (lambda: sig.Thumbnail(PIXELS, 0, 3), "rows"),
-        (lambda: sig.Thumbnail(sig.Channels(), 3, 3), "reads a Picture"),
+        (lambda: sig.Thumbnail(sig.Channels(), 3, 3), "must be a Picture"),
         (lambda: sig.GreyHistogram(PIXELS, 8, 5.0, 5.0), "high"),
         (lambda: sig.Edges(PIXELS, 2, 2, 6), "4, 8 or 16"),
-        (lambda: sig.FrameDifference(PIXELS, sig.Channels()), "reads a Picture"),
+        (lambda: sig.FrameDifference(PIXELS, sig.Channels()), "must be a Picture"),
         (lambda: sig.Frame(-1), "index"),
         (lambda: sig.standard_image_blocks((28,)), "shape"),
     ],

@@ -92,7 +92,7 @@ def test_the_shortest_windows_have_a_spectrum(samples):
     ("make", "words"),
     [
         (lambda: sig.Spectrum(X, 0), "rate_hz"),
-        (lambda: sig.Spectrum(sig.Pixels(), 50), "signal"),
+        (lambda: sig.Spectrum(sig.Pixels(), 50), "must be a Signal"),
         (lambda: sig.BandPowers(SPECTRUM, (1.0,)), "two"),
         (lambda: sig.BandPowers(SPECTRUM, (2.0, 1.0)), "rising"),
         (lambda: sig.BandPowers(X, (1.0, 2.0)), "must be a Spectrum"),
