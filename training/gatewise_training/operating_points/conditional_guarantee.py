@@ -33,8 +33,8 @@ from gatewise_training.operating_points.class_figures import (
 )
 from gatewise_training.operating_points.risk_tests import (
     loss_limits,
+    mean_pvalue,
     rate_pvalue,
-    shuffled_pvalue,
 )
 
 
@@ -119,7 +119,7 @@ def _loss_passes(
         return bound >= 1
     if splitter.n_groups is not None:
         means, one = splitter.group_means(lost)[None], np.ones(1)
-        return bool(shuffled_pvalue(means, bound, -one, one, level)[0] <= level)
+        return bool(mean_pvalue(means, bound, -one, one, level)[0] <= level)
     worse, better = int((lost > 0).sum()), int((lost < 0).sum())
     return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
 
@@ -134,7 +134,7 @@ def _share_passes(
         return False
     # of the groups that have such rows
     rates, one = splitter.group_means(missed.astype(float))[None], np.ones(1)
-    return bool(shuffled_pvalue(rates, 1 - bound, 0 * one, one, level)[0] <= level)
+    return bool(mean_pvalue(rates, 1 - bound, 0 * one, one, level)[0] <= level)
 
 
 def class_tests(bounds: ClassBounds) -> str:
@@ -198,7 +198,7 @@ def exits_pass(
         values = lost[rows]
         if splitter.n_groups is not None:
             values = splitter.take(rows).group_means(values)
-        if shuffled_pvalue(values[None], bound, -one, one, level)[0] > level:
+        if mean_pvalue(values[None], bound, -one, one, level)[0] > level:
             return False
     return True
 

@@ -7,7 +7,7 @@ both cost and accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from numbers import Integral
@@ -19,7 +19,6 @@ from gatewise.formats import threshold
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.operating_point import (
     OperatingPoint,
-    keeps_cost,
     points_within_cost,
 )
 
@@ -177,22 +176,20 @@ class Frontier:
             least = min(p.bytes for p in every)
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no operating point", max_bytes, least, hint)
-        curve = _undominated(kept, _merit)
-        on_curve = set(curve)
-        return replace(
-            self, points=tuple(curve), others=tuple(p for p in kept if p not in on_curve)
-        )
+        return self._of(kept)
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
         """Get the frontier of the points at which no instance costs above `max_instance_cost`.
 
         InputError, with the lowest cost that one keeps, without any.
         """
-        every = (*self.points, *self.others)
-        curve = _undominated(points_within_cost(every, max_instance_cost), _merit)
-        on_curve = set(curve)
-        others = (p for p in every if p not in on_curve and keeps_cost(p, max_instance_cost))
-        return replace(self, points=tuple(curve), others=tuple(others))
+        return self._of(points_within_cost((*self.points, *self.others), max_instance_cost))
+
+    def _of(self, kept: Sequence[OperatingPoint]) -> Frontier:
+        """Get the frontier of some of the points."""
+        curve = dict.fromkeys(_undominated(kept, _merit))
+        others = tuple(p for p in kept if p not in curve)
+        return replace(self, points=tuple(curve), others=others)
 
     def hull(self) -> Frontier:
         """Get the upper convex hull: what mixing two points at random can reach."""
@@ -270,10 +267,8 @@ class Frontier:
             return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
-        kept = self.within(bounds, slack)
-        curve = replace(self, points=tuple(_undominated(kept, _merit)), others=tuple(kept))
         try:
-            return curve._on_curve(slack=slack, **goal)
+            return self._of(self.within(bounds, slack))._on_curve(slack=slack, **goal)
         except LossError:
             raise
         except InputError as error:

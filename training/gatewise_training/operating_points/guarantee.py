@@ -45,8 +45,8 @@ from gatewise_training.operating_points.conditional_guarantee import (
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import (
     loss_limits,
+    mean_pvalue,
     rate_pvalue,
-    shuffled_pvalue,
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
@@ -196,12 +196,17 @@ def _tested(
             passed = rate_pvalue(sent.sum(axis=1), sent.shape[1], promise.bound) <= level
             method = "exact binomial"
         elif promise.kind == "max_loss" and not grouped and reference.class_weights is None:
-            passed = _losses_pass(owners, reference.correct[-1], exits, promise)
+            passed = np.ones(len(group), np.bool_)
+            if promise.bound < 1:  # no loss is more
+                lost = _lost(owners, reference, exits)
+                worse, better = (lost > 0).sum(axis=1), (lost < 0).sum(axis=1)
+                limits = loss_limits(lost.shape[1], promise.bound, level)
+                passed = worse - better <= limits[worse + better]
             method = "exact paired difference"
         else:
             values, lowest, highest, bound = _risks(owners, group, reference, exits, promise)
             means = reference.splitter.group_means(values) if grouped else values
-            passed = shuffled_pvalue(means, bound, lowest, highest, level) <= level
+            passed = mean_pvalue(means, bound, lowest, highest, level) <= level
             method = "betting on groups" if grouped else "betting"
         for point, record, out, good in zip(group, owners, exits, passed, strict=True):
             certain = promise.is_certain(cascades, point)
@@ -229,16 +234,13 @@ def lost_rows(
     return lost
 
 
-_Values = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]
-
-
 def _risks(
     owners: Sequence[CascadeRecord],
     group: Sequence[OperatingPoint],
     reference: CascadeRecord,
     exits: NDArray[np.int64],
     promise: Promise,
-) -> _Values:
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
     """Values of each candidate's rows, the least and most that they can be, and their bound.
 
     Whether a row is sent, its cost, or "weight * (loss - bound)" by its class.
@@ -254,8 +256,7 @@ def _risks(
             np.array([r.highest_costs()[w].max() for r, w in zip(owners, ways, strict=True)]),
             promise.bound,
         )
-    right = _right(owners, exits)
-    lost = reference.correct[-1] - right
+    lost = _lost(owners, reference, exits)
     weights = reference.worths
     most = float(weights.max())
     return (
@@ -271,23 +272,8 @@ def _sent(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[
     return np.stack([e == r.n_stages for r, e in zip(owners, exits, strict=True)])
 
 
-def _right(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Whether the answer to each row is right, shape (n_candidates, n)."""
-    rows = np.arange(exits.shape[1])
-    return np.stack([r.correct[e, rows] for r, e in zip(owners, exits, strict=True)])
-
-
-def _losses_pass(
-    owners: Sequence[CascadeRecord],
-    reference: NDArray[np.float64],
-    exits: NDArray[np.int64],
-    promise: Promise,
-) -> NDArray[np.bool_]:
-    if promise.bound >= 1:  # no loss is more
-        return np.ones(len(exits), bool)
-    n, right = exits.shape[1], _right(owners, exits)
-    worse = (right < reference).sum(axis=1)
-    better = (right > reference).sum(axis=1)
-    limits = loss_limits(n, promise.bound, promise.level)
-    passed: NDArray[np.bool_] = worse - better <= limits[worse + better]
-    return passed
+def _lost(
+    owners: Sequence[CascadeRecord], reference: CascadeRecord, exits: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """What is lost on each row, shape (n_candidates, n)."""
+    return np.stack([lost_rows(r, reference, e) for r, e in zip(owners, exits, strict=True)])

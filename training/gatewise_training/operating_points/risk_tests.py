@@ -136,7 +136,6 @@ def loss_size(
 def mean_pvalue(
     values: NDArray[np.float64],
     bound: float,
-    *,
     lowest: NDArray[np.float64],
     highest: NDArray[np.float64],
     level: float,
@@ -151,9 +150,12 @@ def mean_pvalue(
     payment, given the wealth so far, the rows to come and the variance so far (Voráček & Orabona:
     STaR-Bets, 2025). So the test rejects nearly as often as one that is given the variance.
 
+    Values are taken in random order, since files are often sorted.
+
     Shapes: `values` (k, n), `lowest, highest` (k,); returns (k,).
     """
     n = values.shape[1]
+    values = values[:, np.random.default_rng(0).permutation(n)]
     reach = np.maximum(highest - bound, 1e-300)
     variance = np.maximum(bound - lowest, 0.0) * reach  # the largest that the range allows
     squares, seen = PRIOR_ROWS * variance, PRIOR_ROWS
@@ -181,15 +183,3 @@ def mean_pvalue(
     pvalues[bound <= lowest] = 1.0
     pvalues[highest <= bound] = 0.0
     return pvalues
-
-
-def shuffled_pvalue(
-    values: NDArray[np.float64],
-    bound: float,
-    lowest: NDArray[np.float64],
-    highest: NDArray[np.float64],
-    level: float,
-) -> NDArray[np.float64]:
-    """Compute :func:`mean_pvalue` of values in random order, since files are often sorted."""
-    order = np.random.default_rng(0).permutation(values.shape[1])
-    return mean_pvalue(values[:, order], bound, lowest=lowest, highest=highest, level=level)
