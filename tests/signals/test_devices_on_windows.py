@@ -116,14 +116,6 @@ def test_a_new_version_may_compute_other_features(bundle, expected):
         assert device.answer(x[0]).label == answers[0].label
 
 
-def test_many_windows_are_answered_together(bundle, expected):
-    x, answers = expected
-    with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
-        assert [device.answer(w).cost for w in x[:20]] == [a.cost for a in answers[:20]]
-        with pytest.raises(InputError, match=r"shape \(31, 2\)"):
-            device.answer_many(x[:, :31])
-
-
 def strange_window(rng):
     """A window as a broken driver may give it, of the right shape or not."""
     x = windows(1, seed=int(rng.integers(10**6)))[0][0].astype(

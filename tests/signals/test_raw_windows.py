@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import cbor2
 import fastjsonschema
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from sklearn.ensemble import RandomForestClassifier
 import gatewise as gw
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from gatewise_edge.link import wire
 from gatewise_export import to_c
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
@@ -197,13 +195,6 @@ def test_a_window_that_no_message_holds_needs_a_link_that_carries_parts(tmp_path
         assert device.counters["bytes_up"] > 20 * 4 * 33_000
 
 
-def by_hand(request, **changed):
-    """A request with other entries, as no encoder of ours writes it: of old ones, without `crc`."""
-    entries = cbor2.loads(request)
-    del entries["crc"]
-    return cbor2.dumps(entries | changed)
-
-
 @pytest.mark.slow
 def test_pictures_over_a_real_broker(system, bundle, new, tmp_path):
     """Answers and costs are the system's; what is no picture is refused, and the worker goes on."""
@@ -221,28 +212,6 @@ def test_pictures_over_a_real_broker(system, bundle, new, tmp_path):
                 asked = stranger.ask(bad, **named)
                 answer = stranger.response()
                 assert (answer.id, answer.error) == (asked.id, "bad-request")
-                assert reason in answer.detail
-            good = wire.encode_request(
-                wire.Request(id=wire.new_id(), ttl_ms=5000, X=x[:1].reshape(1, 64), **named)
-            )
-            # Cut short, bytes after its end, and a whole message around a window that is too large.
-            large = by_hand(good, k=65_535, x=cbor2.CBORTag(77, bytes(2 * 65_535)))
-            for damaged, reason in ((good[:-9], "cbor"), (good + bytes(9), "cbor"),
-                                    (large, "size")):  # fmt: skip
-                stranger.send(damaged)
-                topic, _ = stranger.get()
-                assert topic == f"gw/v1/dead/{reason}"
-            # Windows that are not what their message says; each has an id to answer.
-            for changed, reason in (
-                ({"x": cbor2.CBORTag(64, bytes(63))}, "63 bytes"),
-                ({"n": 2}, "64 bytes"),
-                ({"x": cbor2.CBORTag(86, bytes(512))}, "typed array"),
-                ({"k": 0, "x": cbor2.CBORTag(64, b"")}, "k must lie in 1 to"),
-                ({"k": 8, "n": 8}, "takes 64 columns"),
-            ):
-                stranger.send(by_hand(good, **changed))
-                answer = stranger.response()
-                assert answer.error == "bad-request"
                 assert reason in answer.detail
             stranger.close()
             link.connect(30)

@@ -126,20 +126,3 @@ def test_strange_pictures_give_an_array_or_an_input_error():
             continue
         assert found.shape == (4, len(graph.feature_names))
     assert 60 < refused < 230
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: sig.Thumbnail(PIXELS, 0, 3), "rows"),
-        (lambda: sig.Thumbnail(sig.Channels(), 3, 3), "must be a Picture"),
-        (lambda: sig.GreyHistogram(PIXELS, 8, 5.0, 5.0), "high"),
-        (lambda: sig.Edges(PIXELS, 2, 2, 6), "4, 8 or 16"),
-        (lambda: sig.FrameDifference(PIXELS, sig.Channels()), "must be a Picture"),
-        (lambda: sig.Frame(-1), "index"),
-        (lambda: sig.standard_image_blocks((28,)), "shape"),
-    ],
-)
-def test_settings_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
-        make()

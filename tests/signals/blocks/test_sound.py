@@ -58,30 +58,6 @@ def test_mfcc_are_scipys_cosine_transform(windows):
     assert block.suffixes[-1] == "std12"
 
 
-def test_both_share_one_spectrogram():
-    graph = sig.SignalGraph([sig.MelEnergies(MEL), sig.Mfcc(MEL)])
-    assert [step.kind for step in graph.steps] == [
-        "channels", "spectrogram", "mel", "mel_energies", "mfcc",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: sig.Spectrogram(X, RATE, 2, 80), "frame"),
-        (lambda: sig.Spectrogram(X, RATE, 200, 0), "hop"),
-        (lambda: sig.MelSpectrogram(X), "must be a Spectrogram"),
-        (lambda: sig.MelSpectrogram(FRAMES, 200), "fewer bands"),
-        (lambda: sig.MelSpectrogram(FRAMES, 20, 0.0, 5000.0), "high_hz"),
-        (lambda: sig.Mfcc(MEL, 21), "coefficients"),
-        (lambda: sig.Mfcc(FRAMES), "must be a MelSpectrogram"),
-    ],
-)
-def test_settings_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
-
-
 def test_windows_shorter_than_a_frame_are_refused():
     with pytest.raises(InputError, match="frame needs 200 samples, not 199"):
         sig.SignalGraph([sig.Mfcc(MEL)]).transform(np.zeros((1, 199)))

@@ -5,7 +5,6 @@ import pytest
 from scipy import signal
 
 import gatewise_signals as sig
-from gatewise.errors import InputError
 
 RATE = 400.0
 X = sig.Channels()
@@ -86,21 +85,3 @@ def test_goertzel_is_a_bin_of_the_spectrum_and_any_frequency_between(windows):
 def test_the_shortest_windows_have_a_spectrum(samples):
     block = sig.SpectralMoments(SPECTRUM)
     assert features(block, np.ones((1, samples))).tolist() == [[0, 0, 0, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: sig.Spectrum(X, 0), "rate_hz"),
-        (lambda: sig.Spectrum(sig.Pixels(), 50), "must be a Signal"),
-        (lambda: sig.BandPowers(SPECTRUM, (1.0,)), "two"),
-        (lambda: sig.BandPowers(SPECTRUM, (2.0, 1.0)), "rising"),
-        (lambda: sig.BandPowers(X, (1.0, 2.0)), "must be a Spectrum"),
-        (lambda: sig.SpectralMoments(SPECTRUM, 1.5), "rolloff"),
-        (lambda: sig.Goertzel(X, RATE, (201.0,)), "to 200"),
-        (lambda: sig.Goertzel(X, RATE, ()), "tuple"),
-    ],
-)
-def test_settings_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
-        make()

@@ -7,7 +7,6 @@ from scipy import stats
 import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_signals.blocks.time_domain import DB4
-from tests.support.shared_data import shared_data
 
 AXES = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"))
 
@@ -87,14 +86,6 @@ def test_wavelet_energies_are_those_of_the_filter_bank(windows, wavelet, samples
     np.testing.assert_allclose(np.exp(found), np.stack(expected, -1), rtol=2e-4)
 
 
-def test_the_wavelet_transform_keeps_the_energy(windows):
-    x = windows[:, :128].astype(float)
-    for wavelet in ("haar", "db4"):
-        found = np.exp(features(sig.WaveletEnergies(AXES, 5, wavelet), windows[:, :128]))
-        whole = found @ np.asarray([64, 32, 16, 8, 4, 4])
-        np.testing.assert_allclose(whole, 128 * x.var(1), rtol=1e-4)
-
-
 def test_tilt_of_known_positions():
     flat, upright = [0, 0, 9.81], [9.81, 0, 0]
     rows = np.tile(np.asarray([flat, upright, [0, -1, 1]])[:, None], (1, 20, 1))
@@ -115,37 +106,6 @@ def test_resampling_envelope_and_jerk(windows):
     rectified = np.abs(x - x.mean(-1, keepdims=True))[..., :126].reshape(20, 3, 14, 9).mean(-1)
     np.testing.assert_allclose(found["envelope"], rectified, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(found["jerk"], np.diff(x) * 50, rtol=1e-6)
-
-
-def test_the_envelope_shows_how_often_a_bearing_is_hit():
-    data = np.load(shared_data("cwru_bearing.npz"))
-    rate, x = 12000.0, data["X"].reshape(len(data["X"]), -1)[:40].astype(float)
-    envelope = sig.Envelope(sig.Channels(), 8)
-    spectrum = sig.Spectrum(envelope, rate / 8)
-    peak = sig.SignalGraph([sig.SpectralMoments(spectrum)]).transform(x)[:, -1]
-    assert np.isfinite(peak).all()
-    assert peak.max() < rate / 16
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: sig.Quantiles(AXES, (0.5, 0.2)), "rising"),
-        (lambda: sig.Quantiles(AXES, (0.5, 2.0)), "0 to 1"),
-        (lambda: sig.Quantiles(sig.Pixels()), "must be a Signal"),
-        (lambda: sig.Autocorrelation(AXES, (0, 1)), "rising"),
-        (lambda: sig.Autocorrelation(AXES, (1.5,)), "whole"),
-        (lambda: sig.Resample(AXES, 0), "factor"),
-        (lambda: sig.Envelope(AXES, "8"), "width"),
-        (lambda: sig.Jerk(AXES, float("nan")), "rate_hz"),
-        (lambda: sig.WaveletEnergies(AXES, 0), "levels"),
-        (lambda: sig.WaveletEnergies(AXES, 2, "sym5"), "sym5"),
-        (lambda: sig.Tilt(sig.Channels()), "three channels"),
-    ],
-)
-def test_settings_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
-        make()
 
 
 @pytest.mark.parametrize(

@@ -53,19 +53,14 @@ def test_along_a_path_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud)
 def test_a_path_goes_through_its_base(has_cloud):
     tuning = record(1, ties=True, has_cloud=has_cloud)
     for base in frontier_points(tuning):
-        met = SettingsPath.through(tuning, base).point(0.0)
+        path = SettingsPath.through(tuning, base)
+        met = path.point(0.0)
         assert met.thresholds[:-1] == base.thresholds[:-1]
         assert met.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
-
-
-def test_a_path_runs_from_no_row_to_all_rows_stop():
-    tuning = record(2)
-    base = tuning.measure((None, 1.0, 2.0))
-    path = SettingsPath.through(tuning, base)
-    assert path.point(-20).offload_rate == 1
-    end = path.point(20)
-    assert end.thresholds == (None, ALWAYS_STOP, ALWAYS_STOP)
-    assert end.cost == tuning.exit_costs[1]
+        assert path.point(-20).offload_rate == has_cloud  # no row stops, or all
+        used = [s for s, t in enumerate(base.thresholds) if t is not None]
+        if used:
+            assert path.point(20).cost == tuning.exit_costs[used[0]]
 
 
 @pytest.mark.parametrize(
@@ -104,15 +99,6 @@ def test_the_first_candidate_keeps_the_bound_whatever_the_rows():
     assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
     # the cheapest stage costs 1: nothing is sure to cost less
     assert candidates(tuning, points, promise(budget=0.5), rows=100)[0].cost >= 0.5
-
-
-def test_fewer_rows_to_come_aim_farther_inside():
-    tuning = record(5, n=4000)
-    points = frontier_points(tuning)
-    few, many = (
-        candidates(tuning, points, promise(offload_rate=0.2), rows=n) for n in (100, 10_000)
-    )
-    assert np.median([p.offload_rate for p in few]) < np.median([p.offload_rate for p in many])
 
 
 def test_an_offload_rate_may_acquire_features_that_a_frontier_saves():

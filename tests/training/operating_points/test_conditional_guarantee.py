@@ -91,15 +91,6 @@ def test_a_certificate_says_what_is_left_unused_at_each_exit():
     assert left == [pytest.approx(1 - loss / 0.06, abs=1e-4) for loss in losses]
 
 
-def test_rows_that_leave_are_counted_up_to_each_exit():
-    pool = record(1, 200)
-    thresholds = (float(np.quantile(pool.scores[0], 0.7)), None, 0.5)
-    exits = pool.exits(thresholds)
-    found = pool.answered_so_far(thresholds, exits)
-    assert sorted(found) == [0, 2]
-    assert all(np.array_equal(rows, exits <= stage) for stage, rows in found.items())
-
-
 def test_exits_that_too_few_rows_leave_by_are_passed():
     pool = record(1, 2000)
     rare = float(np.quantile(pool.scores[0], 0.995))

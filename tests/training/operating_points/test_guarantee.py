@@ -6,14 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.bench_guarantee import certify_regret
-from gatewise.decision import ALWAYS_STOP, labels, split
+from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
-from tests.support.shared_data import shared_data
 
 TIMES = 500
 
@@ -76,61 +74,6 @@ def test_a_guarantee_holds_as_often_as_it_says(bound):
     risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
     assert (risks > limit).mean() <= MOST_VIOLATIONS
     assert 0 < 1 - risks.mean() / limit < 0.75  # and it is no empty promise
-
-
-@pytest.fixture(scope="module")
-def letters(make_once):
-    """Records of the rows that tune and of those that are left."""
-    return make_once("letters-records", lambda _: _letters())
-
-
-def _letters():
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    from gatewise_training import StagedCascade
-    from gatewise_training.data.datasets import load
-
-    data = load(shared_data("letter.npz"))
-    y = (data.y >= 13).astype(int)
-    train, tune, rest = np.split(np.random.default_rng(0).permutation(len(y)), [4000, 7000])
-    forest = ExtraTreesClassifier(100, random_state=0)
-    system = StagedCascade(forest, n_stages=2, families=("boosting",), effort="low", random_state=0)
-    system.fit(data.X[train], y[train], validation=(data.X[tune], y[tune]))
-    stages, f0 = system.stages_, system.high_cost_model_
-    costs = [len(np.unique(np.concatenate([t.features for t in stages[: s + 1]])))
-             for s in range(len(stages))]  # fmt: skip
-
-    def run(rows):
-        x = data.X[rows]
-        parts = [split(stage.margins(x), stage.score) for stage in stages]
-        right = [answer == y[rows] for answer in (*(labels(m) for m, _ in parts), f0.labels(x))]
-        return CascadeRecord(
-            np.stack([score for _, score in parts]),
-            np.stack(right).astype(float),
-            np.array([*costs, data.X.shape[1]], float),
-            np.ones(len(rows)),
-        )
-
-    return run(tune), run(rest)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
-def test_offload_rates_on_letters_are_used_up_but_for_a_tenth(letters, rate):
-    risks = np.array(list(resampled(*letters, 4000, offload_rate=rate)))
-    assert (risks > rate).mean() <= MOST_VIOLATIONS
-    assert 1 - risks.mean() / rate <= 0.1
-
-
-@pytest.mark.slow
-def test_losses_on_letters_are_kept_and_the_difference_wastes_less_than_the_regret(letters):
-    difference, regret = (
-        np.array(list(resampled(*letters, 4000, max_loss=0.02, certify=test)))
-        for test in (certify, lambda rows, *rest: certify_regret([rows], *rest))
-    )
-    for found in (difference, regret):
-        assert (found > 0.02).mean() <= MOST_VIOLATIONS
-    assert difference.mean() > regret.mean()
 
 
 def test_a_certificate_says_what_it_promises_and_how():
