@@ -55,11 +55,9 @@ def check_class_rows(
             side = "above" if kind == "loss" else "below"
             short.append(f"{name} cannot be certified, only one {side} it")
             continue
-        of_class = splitter.take(truth == c)
-        n, units = of_class.n, "rows of"
-        if of_class.n_groups is not None:
-            n, units = of_class.n_groups, "groups with"
-        needed = least_rows(lost, level)
+        of_class, needed = splitter.take(truth == c), least_rows(lost, level)
+        groups = of_class.n_groups
+        n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
         if n < needed:
             what = f"{needed} calibration {units} this class"
             short.append(f"{name} takes {what}, and there are {n}")
@@ -118,8 +116,7 @@ def _loss_passes(
     if bound >= 1 or not len(lost):
         return bound >= 1
     if splitter.n_groups is not None:
-        means, one = splitter.group_means(lost)[None], np.ones(1)
-        return bool(mean_pvalue(means, bound, -one, one, level)[0] <= level)
+        return _bet_passes(lost, splitter, bound, -1.0, level)
     worse, better = int((lost > 0).sum()), int((lost < 0).sum())
     return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
 
@@ -130,11 +127,18 @@ def _share_passes(
     """Whether a recall or precision passes, by the rows that it counts."""
     if splitter.n_groups is None:
         return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
-    if not len(missed):
-        return False
     # of the groups that have such rows
-    rates, one = splitter.group_means(missed.astype(float))[None], np.ones(1)
-    return bool(mean_pvalue(rates, 1 - bound, 0 * one, one, level)[0] <= level)
+    return len(missed) > 0 and _bet_passes(missed.astype(float), splitter, 1 - bound, 0.0, level)
+
+
+def _bet_passes(
+    values: NDArray[np.float64], splitter: RowSplitter, bound: float, lowest: float, level: float
+) -> bool:
+    """Whether a bet says that the mean of rows, or of groups, is below a bound; at most 1 each."""
+    if splitter.n_groups is not None:
+        values = splitter.group_means(values)
+    one = np.ones(1)
+    return bool(mean_pvalue(values[np.newaxis], bound, lowest * one, one, level)[0] <= level)
 
 
 def class_tests(bounds: ClassBounds) -> str:
@@ -166,10 +170,8 @@ def check_exit_rows(bound: float, splitter: RowSplitter, level: float) -> None:
     name = f"guarantee={1 - level:g}: max_exit_loss={bound:g}"
     if bound <= 0:
         raise InputError(f"{name} cannot be certified, only one above it")
-    n, units = splitter.n, "rows"
-    if splitter.n_groups is not None:
-        n, units = splitter.n_groups, "groups"
-    needed = least_rows(bound, level)
+    needed, groups = least_rows(bound, level), splitter.n_groups
+    n, units = (splitter.n, "rows") if groups is None else (groups, "groups")
     if n < needed:
         raise InputError(
             f"{name} takes {needed} calibration {units}, and there are {n}; "
@@ -189,18 +191,10 @@ def exits_pass(
     `so_far`: by stage which rows leave there or before, (n,); `lost` (n,) as of
     :func:`classes_pass`.
     """
-    if bound >= 1:
-        return True
-    one = np.ones(1)
-    for rows in so_far.values():
-        if not rows.any():
-            return False
-        values = lost[rows]
-        if splitter.n_groups is not None:
-            values = splitter.take(rows).group_means(values)
-        if mean_pvalue(values[None], bound, -one, one, level)[0] > level:
-            return False
-    return True
+    return bound >= 1 or all(
+        rows.any() and _bet_passes(lost[rows], splitter.take(rows), bound, -1.0, level)
+        for rows in so_far.values()
+    )
 
 
 def exit_margin(

@@ -132,7 +132,8 @@ def certify(
     if found is None:
         return None
     point, method = found
-    measured = cascades[point.chain].measure(point.thresholds, point.chain)
+    record = cascades[point.chain]
+    measured = record.measure(point.thresholds, point.chain)
     terms = {
         "kind": promise.kind,
         "bound": promise.bound,
@@ -144,7 +145,6 @@ def certify(
         terms["calibration_groups"] = cascades[0].splitter.n_groups
     if promise.kind == "max_loss" and measured.weighted_accuracy is not None:
         terms["loss"] = "weighted accuracy"
-    record = cascades[point.chain]
     exits = record.exits(point.thresholds)
     lost = lost_rows(record, cascades[-1], exits)
     if promise.by_class:
