@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.tickets import VirtualTicket, WorkerSide
+from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
 DETECT_SECONDS: Final = 3.5
 """Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
@@ -28,14 +28,14 @@ class Availability:
     """What is up now, by a schedule of outages before `seconds`."""
 
     def __init__(
-        self, clock: Clock, outages: Outages, workers: Sequence[WorkerSide], *, seconds: float
+        self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
     ) -> None:
+        self.connected_at = 0.0
+        """When (s) devices began, or will begin, their latest connection."""
         self._clock = clock
         self._outages = outages
         self._workers = workers
-        self._link_since = self._link_until = 0.0
-        self._broker_until = 0.0
-        self._connected_at = 0.0
+        self._link_since = self._link_until = self._broker_until = 0.0
         if outages:
             self._change()
             for when in sorted({when for when, _ in outages.changes(seconds)}):
@@ -49,39 +49,32 @@ class Availability:
                 self._link_since = now
             self._link_until = until
             if until - self._link_since > DETECT_SECONDS:
-                self._connected_at = max(self._connected_at, until + RECONNECT_SECONDS)
+                self.connected_at = max(self.connected_at, until + RECONNECT_SECONDS)
         until = self._outages.down("broker", now)
         if until is not None:
             self._broker_until = until
-            self._connected_at = max(self._connected_at, until + RECONNECT_SECONDS)
+            self.connected_at = max(self.connected_at, until + RECONNECT_SECONDS)
         everyone = max(self._outages.down(what, now) or 0.0 for what in ("cloud", "broker")) > now
         some = self._outages.workers_down(now)
         for i, worker in enumerate(self._workers):
             if everyone or i < some:
                 worker.fail()
             else:
-                worker.recover()
+                worker.up = True
 
     @property
     def workers_up(self) -> int:
-        """How many workers are up."""
         return sum(worker.up for worker in self._workers)
 
     @property
     def broker_up(self) -> bool:
-        """Whether there is a broker."""
         return self._clock.now >= self._broker_until
-
-    @property
-    def connected_at(self) -> float:
-        """When (s) devices began, or will begin, their latest connection."""
-        return self._connected_at
 
     @property
     def connected(self) -> bool:
         """Whether a device believes that it is connected, or begins a new connection."""
         now = self._clock.now
-        if now >= self._connected_at:
+        if now >= self.connected_at:
             return True
         # The link has been down too short a time to be noticed.
         return self.broker_up and self._link_since <= now < self._link_since + DETECT_SECONDS
@@ -107,7 +100,7 @@ class VirtualBroker:
         self,
         clock: Clock,
         availability: Availability,
-        workers: Sequence[WorkerSide],
+        workers: Sequence[VirtualWorker],
         *,
         message: float,
         hop: float,
@@ -138,29 +131,25 @@ class VirtualBroker:
             worker = workers[(turn + i) % len(workers)]
             if worker.up:
                 self._turn = (turn + i + 1) % len(workers)
-                if self._hop:
-                    self._clock.at(self._clock.now + self._hop, self._hand, worker, make_ticket)
-                else:
-                    self._hand(worker, make_ticket)
+                self._hop_over(self._hand, worker, make_ticket)
                 return
         self.unsubscribed += 1
 
-    def pass_on(self, worker: WorkerSide, ticket: VirtualTicket, index: int) -> None:
-        """Give a part to the worker that accepted its request."""
-        if self._availability.broker_up:
-            self._clock.at(self._clock.now + self._hop, self._hand_part, worker, ticket, index)
-
-    def _hand_part(self, worker: WorkerSide, ticket: VirtualTicket, index: int) -> None:
-        if worker.up:
-            worker.receive_part(ticket, index)
-
-    def _hand(self, worker: WorkerSide, make_ticket: Callable[[float], VirtualTicket]) -> None:
+    def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
         if worker.up:
             worker.receive(make_ticket(self._clock.now))
 
+    def pass_on(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
+        """Give a part to the worker that accepted its request."""
+        if self._availability.broker_up:
+            self._clock.at(self._clock.now + self._hop, worker.receive_part, ticket, index)
+
     def return_response(self, do: Callable[..., object], *args: Any) -> None:
         """Take a worker's response; then do what follows."""
+        self._hop_over(self.handle, do, *args)
+
+    def _hop_over(self, do: Callable[..., object], *args: Any) -> None:
         if self._hop:
-            self._clock.at(self._clock.now + self._hop, self.handle, do, *args)
+            self._clock.at(self._clock.now + self._hop, do, *args)
         else:
-            self.handle(do, *args)
+            do(*args)

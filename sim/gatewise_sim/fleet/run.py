@@ -67,52 +67,52 @@ class VirtualFleet:
             raise InputError("policy cloud-only: no instance of this bundle leaves its device")
         if callable(settings.policy) != (routes.by_stage is not None):
             raise InputError("a policy of one's own takes routes by stage, and no other does")
-        self._can_offload = routes.cloud_label != NO_LABEL
         decisions = None
         if callable(settings.policy) and routes.by_stage is not None:
-            self._sends = routes.offload  # none: the policy says so
             decisions = settings.policy, DecisionPoints.from_routes(routes, routes.by_stage)
-        else:
-            self._sends = {
-                "system": routes.offload,
-                "edge-only": np.zeros(len(routes), bool),
-                "cloud-only": self._can_offload,
-            }[str(settings.policy)]
+        self._can_offload = routes.cloud_label != NO_LABEL
+        self._sends = routes.offload  # with a policy of one's own none: it says so later
+        if settings.policy == "edge-only":
+            self._sends = np.zeros(len(routes), bool)
+        elif cloud_only:
+            self._sends = self._can_offload
         self._one_by_one = decisions is not None or settings.pace is not None
         self._chance = routes.chance if settings.policy == "system" else 0.0
         if self._chance and settings.pace is not None:
             raise InputError("a pacer decides by the gate's score, not by chance")
         self._chance_rng = np.random.default_rng([settings.seed, 4])
         self._owed = float(self._chance_rng.random())
-        # Instances offloaded by chance have been drawn by the time that a device gets them.
-        may_send = self._sends | self._can_offload if self._chance else self._sends
-        clock, rules = Clock(), AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only)
-        options = _worker_options(routes, settings)
-        self.workers = workers = [
-            VirtualWorker(clock, settings.service, promised=routes.disagreement_bound, **options)
+        clock = Clock()
+        options: dict[str, Any] = {
+            "capacity": settings.queue,
+            "plan": Plan(settings.max_batch, settings.wait_ms / 1000.0),
+            "parallel": settings.parallel,
+            "payload": bytes(routes.sizes.response(1000)),
+            # All workers and gateways of a run draw from one stream.
+            "rng": random.Random(f"{settings.seed}/service"),
+        }
+        bound = routes.disagreement_bound
+        self.workers = [
+            VirtualWorker(clock, settings.service, promised=bound, **options)
             for _ in range(settings.workers)
         ]
         self.gateways: list[VirtualGateway] = []
         if routes.gateway is not None and settings.gateways:
-            sites = make_sites(routes, settings, clock, workers, options)
-            availability, brokers = sites.availability, sites.brokers
-            self.gateways = sites.gateways
+            made = make_sites(routes, settings, clock, self.workers, options)
+            availability, brokers, self.gateways = made
         else:
-            availability = Availability(clock, settings.outages, workers, seconds=settings.seconds)
-            brokers = [
-                VirtualBroker(
-                    clock,
-                    availability,
-                    workers,
-                    message=settings.broker_us / 1e6,
-                    hop=settings.hop_ms / 1000.0,
-                )
-            ]
+            availability = Availability(
+                clock, settings.outages, self.workers, seconds=settings.seconds
+            )
+            timing = {"message": settings.broker_us / 1e6, "hop": settings.hop_ms / 1000.0}
+            brokers = [VirtualBroker(clock, availability, self.workers, **timing)]
+        # Instances offloaded by chance have been drawn by the time that a device gets them.
+        may_send = self._sends | self._can_offload if self._chance else self._sends
         self.state = state = FleetState(
             clock=clock,
             availability=availability,
             broker=brokers[0],
-            rules=rules,
+            rules=AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only),
             messages=Messages(routes.plan),
             sizes=routes.sizes,
             sends=may_send.tolist(),
@@ -311,17 +311,6 @@ def _audit_rules(routes: Routes, settings: FleetSettings) -> AuditRules | None:
     if settings.audit is None or settings.policy != "system" or not routes.plan.has_cloud:
         return None
     return AuditRules.from_routes(routes, settings.audit, settings.seed)
-
-
-def _worker_options(routes: Routes, settings: FleetSettings) -> dict[str, Any]:
-    """What all workers and gateways of a run have in common: they draw from one stream."""
-    return {
-        "capacity": settings.queue,
-        "plan": Plan(settings.max_batch, settings.wait_ms / 1000.0),
-        "parallel": settings.parallel,
-        "payload": bytes(routes.sizes.response(1000)),
-        "rng": random.Random(f"{settings.seed}/service"),
-    }
 
 
 def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:

@@ -7,19 +7,18 @@ once or answered again, and in which batch; only how long a run takes is a formu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_cloud.worker.batch_sizes import Timing
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Ticket, Verdict
 from gatewise_cloud.worker.counters import FleetAudit
 from gatewise_edge.device.audit import AgreementTest
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.tickets import VirtualTicket
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +90,36 @@ class WorkerCounts:
     queued_seconds: float = 0.0
 
 
+class DeviceSide(Protocol):
+    """The device's side of a request."""
+
+    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
+        """Take the worker's response: an error's code, or None for an answer.
+
+        `stood_in`: a gateway's, for rows that the cloud above it did not answer.
+        """
+
+    @property
+    def table_rows(self) -> Sequence[int]:
+        """Rows of the table that its instances are."""
+
+    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        """Take the worker's acceptance of a request in parts."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class VirtualTicket(Ticket):
+    """A ticket with the device's side of its request.
+
+    `parts`: how many come behind it. `label`: of a request that audits an answer, the high-cost
+    model's class index.
+    """
+
+    requester: DeviceSide
+    parts: int = 0
+    label: int = -1
+
+
 def _no_log(model: ModelKey, test: AgreementTest) -> None:
     """Leave it at the test's own record of its alarm."""
 
@@ -116,14 +145,10 @@ class VirtualWorker:
         promised: float | None = None,
     ) -> None:
         self.up = True
-        self.audits = FleetAudit(_no_log)
         self.counts = WorkerCounts()
         self._clock = clock
         self._service = service
-        self._make: Callable[[], Batcher] = lambda: Batcher(
-            capacity=capacity, plan=lambda model: plan
-        )
-        self._batcher = self._make()
+        self._capacity, self._plan = capacity, plan
         self._parallel = parallel
         self._rng = rng
         self._payload = payload
@@ -131,6 +156,14 @@ class VirtualWorker:
         self._running: set[Batch] = set()
         self._missing: dict[bytes, set[int]] = {}  # parts, by request
         self._wakes: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin with nothing queued, running or remembered."""
+        self._batcher = Batcher(capacity=self._capacity, plan=lambda model: self._plan)
+        self.audits = FleetAudit(_no_log)
+        self._running.clear()
+        self._missing.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
@@ -144,6 +177,8 @@ class VirtualWorker:
 
     def receive_part(self, ticket: VirtualTicket, index: int) -> None:
         """Take in a part; queue its request if it was the last."""
+        if not self.up:
+            return
         self.counts.parts += 1
         missing = self._missing.get(ticket.id)
         if missing is not None:
@@ -170,14 +205,7 @@ class VirtualWorker:
         if self.up:
             self.up = False
             self.counts.lost += len(self._batcher) + sum(len(b.tickets) for b in self._running)
-            self._running.clear()
-            self._missing.clear()
-            self._batcher = self._make()
-            self.audits = FleetAudit(_no_log)
-
-    def recover(self) -> None:
-        """Come back, empty."""
-        self.up = True
+            self._begin()
 
     def _serve(self, *_: Any) -> None:
         """Begin the runs that can begin, as the serving threads of the worker do."""
@@ -193,10 +221,7 @@ class VirtualWorker:
             self.counts.expired += len(expired)
             if batch is not None:
                 tickets = batch.tickets
-                if len(tickets) == 1:
-                    self.counts.queued_seconds += now - tickets[0].arrived
-                else:
-                    self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
+                self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
                 rows = sum(len(ticket.rows) for ticket in tickets)
                 seconds = self._service.draw(rows, len(tickets), self._rng)
                 self.counts.batches += 1

@@ -23,7 +23,7 @@ from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.audits import AuditRules
 from gatewise_sim.fleet.devices.decisions import DecisionPoints
-from gatewise_sim.fleet.devices.request import Continuation, RequestPath, VirtualRequest
+from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
@@ -36,8 +36,7 @@ class FleetState(RequestPath):
     """What the devices of a run share; the lists are by row.
 
     `limit` is the deadline (s), and `guard` how much earlier a device stops waiting; requests wait
-    `coalesce` seconds for those of more rows. The counts are
-    one for all devices, since only their sums are reported.
+    `coalesce` seconds for those of more rows. The counts are sums over the devices.
     """
 
     rules: AnswerRules
@@ -55,7 +54,7 @@ class FleetState(RequestPath):
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
 
-class VirtualDevice:
+class VirtualDevice(Requester):
     """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer.
 
     It audits its answers if the fleet does.
@@ -65,6 +64,7 @@ class VirtualDevice:
         "_breaker", "_breaker_draw", "_connection", "_gathering", "_pace", "_ready_at", "_replies",
         "auditor", "link", "name", "offloads", "state",
     )  # fmt: skip
+    state: FleetState
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class VirtualDevice:
         )
         self.state = state
         self.link = link
-        self._breaker: Breaker | None = None
+        self._breaker: Breaker | None = None  # made when a request first goes without a reply
         self._breaker_draw = breaker_draw
         self._replies = 0
         self._gathering: list[VirtualRequest] = []  # those of the request that waits for rows
@@ -103,7 +103,9 @@ class VirtualDevice:
             self._ready_at = self.link.session(begun, tls=self.state.tls)
         return now >= self._ready_at
 
-    def take(self, answers: Answers, i: int, row: int, then: Continuation | None = None) -> None:
+    def take(
+        self, answers: Answers, i: int, row: int, then: Callable[[], None] | None = None
+    ) -> None:
         """Decide about an instance after its stages, and see to its answer; then call `then`.
 
         Fills in route, reason, latency and bytes of the answer `i`, and all of a local answer;
@@ -131,71 +133,38 @@ class VirtualDevice:
                 sends = threshold is None or not bool(score >= np.float32(threshold))
                 sends = sends and state.can_offload[row]
                 answers.paced[i] = True
+        instance = Instance(answers, i, row, then)
         if sends:
-            self._offload(answers, i, row, then)
-        else:
-            if answers.route.item(i) < 0:  # else it was answered with many others at once
-                state.rules.answer_locally(answers, i)
-            self._observe(answers, i, row, sent=False)
-            self._audit(answers, i, row)
-            if then is not None:
-                then()
+            self._offload(instance)
+            return
+        if answers.route.item(i) < 0:  # else it was answered with many others at once
+            state.rules.answer_locally(answers, i)
+        self._finish(instance, sent=False)
 
-    def _offload(self, answers: Answers, i: int, row: int, then: Continuation | None) -> None:
+    def _offload(self, instance: Instance) -> None:
         state = self.state
         now = state.clock.now
-        deadline = answers.time.item(i) + state.limit - state.guard
+        deadline = instance.answers.time.item(instance.i) + state.limit - state.guard
         why = self._refusal(now, deadline)
-        if why is None and state.coalesce:
-            self._join(answers, i, row, deadline, then)
+        if why is not None:
+            self._fall_back(instance, why)
             return
-        item: InFlight | None = None
-        if why is None:
-            ttl_ms = math.floor(1000.0 * (deadline - now))
-            if ttl_ms <= 0:
-                why = "deadline"
-                self.release(now)
-            else:
-                item = state.messages.request(deadline)
-                item.content = b"0" if state.sizes.parts else b""
-                if not self.offloads.open(item, now):
-                    item = None
-        if item is None:
-            self._fall_back(answers, i, row, why or "full", then)
+        if state.coalesce:
+            self._join(instance, deadline)
             return
-        request = VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then, deadline)
+        ttl_ms = math.floor(1000.0 * (deadline - now))
+        if ttl_ms <= 0:
+            self.release(now)
+            self._fall_back(instance, "deadline")
+            return
+        item = state.messages.request(deadline)
+        item.content = b"0" if state.sizes.parts else b""
+        if not self.offloads.open(item, now):
+            self._fall_back(instance, "full")
+            return
+        request = VirtualRequest(self, item, instance, ttl_ms / 1000.0, deadline)
         request.transmit(state.sizes.request(ttl_ms))
         state.clock.at(item.wake_at, request.poll)
-
-    def _join(
-        self, answers: Answers, i: int, row: int, deadline: float, then: Continuation | None
-    ) -> None:
-        """Put an instance into the request that waits for rows, as the device's uplink does."""
-        state, now = self.state, self.state.clock.now
-        if deadline - now < _SOONEST:
-            self.release(now)
-            self._fall_back(answers, i, row, "deadline", then)
-            return
-        item, due = self.offloads.join(
-            _ROW,
-            model=state.model[0],
-            version=state.model[1],
-            most=state.sizes.most_rows,
-            now=now,
-            deadline=deadline,
-        )
-        riders = self._gathering if item.rows > 1 else []
-        self._gathering = riders
-        request = VirtualRequest(self, item, answers, i, row, 0.0, then, deadline, riders=riders)
-        riders.append(request)
-        if due:
-            request.send_shared()
-        request.wait()
-
-    def release(self, now: float) -> None:
-        """Give up a request that was admitted and not made."""
-        if self._breaker is not None:
-            self._breaker.release(now)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Why no request may be made now, as the device's uplink decides; None: it may."""
@@ -208,8 +177,35 @@ class VirtualDevice:
             return "breaker-open"
         return None
 
+    def _join(self, instance: Instance, deadline: float) -> None:
+        """Put an instance into the request that waits for rows, as the device's uplink does."""
+        state, now = self.state, self.state.clock.now
+        if deadline - now < _SOONEST:
+            self.release(now)
+            self._fall_back(instance, "deadline")
+            return
+        item, due = self.offloads.join(
+            _ROW,
+            model=state.model[0],
+            version=state.model[1],
+            most=state.sizes.most_rows,
+            now=now,
+            deadline=deadline,
+        )
+        riders = self._gathering if item.rows > 1 else []
+        self._gathering = riders
+        request = VirtualRequest(self, item, instance, 0.0, deadline, riders)
+        riders.append(request)
+        if due:
+            request.send_shared()
+        request.wait()
+
+    def release(self, now: float) -> None:
+        if self._breaker is not None:
+            self._breaker.release(now)
+
     def _record_outcome(self, item: InFlight, now: float) -> None:
-        """Report a request's end to the breaker, made when one first goes without a reply."""
+        """Report a request's end to the breaker."""
         if self._breaker_draw is None or item.outcome is None or item.audit is not None:
             return
         replied = item.outcome.response is not None
@@ -223,74 +219,53 @@ class VirtualDevice:
         self._breaker.record(replied, sent=item.opened, now=now)
 
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
-        """Turn a request's outcome into the instance's answer, as a device does."""
         request.over = True
         request.enter_bytes()
-        answers, i, row = request.answers, request.i, request.row
+        instance = request.instance
         if outcome.kind in ("full", "deadline"):
-            self._fall_back(answers, i, row, outcome.kind, request.then)
-            return
-        if outcome.kind != "answered":
+            self._fall_back(instance, outcome.kind)
+        elif outcome.kind != "answered":
             error = None if outcome.response is None else outcome.response.error
-            why = "timeout" if error is None else f"cloud:{error}"
-            self._fall_back(answers, i, row, why, request.then, sent=True)
-            return
-        answers.route[i] = _CLOUD
-        answers.reason[i], answers.stood_in[i] = self._answered_by(row, request)
-        answers.cloud_ms[i] = request.worker_us / 1000.0
-        self._end(answers, i, row, 0.0, request.then, sent=True)
+            self._fall_back(instance, "timeout" if error is None else f"cloud:{error}", sent=True)
+        else:
+            answers, i = instance.answers, instance.i
+            answers.route[i] = _CLOUD
+            answers.cloud_ms[i] = request.worker_us / 1000.0
+            rules = self.state.rules
+            gateway, reason = rules.routes.gateway, "offloaded"
+            if gateway is not None:
+                goes_up = bool(gateway.goes_up[instance.row])
+                answers.stood_in[i] = goes_up and request.stood_in
+                reason = "offloaded" if goes_up and not request.stood_in else "gateway"
+            answers.reason[i] = REASON["cloud-only" if rules.cloud_only else reason]
+            self._end(instance, 0.0, sent=True)
 
-    def _answered_by(self, row: int, request: VirtualRequest) -> tuple[int, bool]:
-        """Index of the reason of an answer from beyond the device; whether a gateway stood in."""
-        rules = self.state.rules
-        gateway, cloud_only = rules.routes.gateway, rules.cloud_only
-        if gateway is None:
-            return REASON["cloud-only" if cloud_only else "offloaded"], False
-        goes_up = bool(gateway.goes_up[row])
-        stood_in = goes_up and request.stood_in
-        by_gateway = stood_in or not goes_up
-        reason = "cloud-only" if cloud_only else "gateway" if by_gateway else "offloaded"
-        return REASON[reason], stood_in
-
-    def _fall_back(
-        self,
-        answers: Answers,
-        i: int,
-        row: int,
-        why: str,
-        then: Continuation | None,
-        *,
-        sent: bool = False,
-    ) -> None:
-        state = self.state
-        answers.route[i] = _ERROR if state.no_local_answer[row] else _FALLBACK
-        answers.reason[i] = REASON[why]
+    def _fall_back(self, instance: Instance, why: str, *, sent: bool = False) -> None:
+        state, answers, row = self.state, instance.answers, instance.row
+        answers.route[instance.i] = _ERROR if state.no_local_answer[row] else _FALLBACK
+        answers.reason[instance.i] = REASON[why]
         # A device that offloads first runs its stages only now.
         late = float(state.rules.edge_seconds[row]) if state.rules.cloud_only else 0.0
-        self._end(answers, i, row, late, then, sent=sent)
+        self._end(instance, late, sent=sent)
 
-    def _end(
-        self,
-        answers: Answers,
-        i: int,
-        row: int,
-        late: float,
-        then: Continuation | None,
-        *,
-        sent: bool,
-    ) -> None:
+    def _end(self, instance: Instance, late: float, *, sent: bool) -> None:
+        answers, i = instance.answers, instance.i
         answers.latency_ms[i] = 1000.0 * (self.state.clock.now + late - answers.time.item(i))
-        self._observe(answers, i, row, sent=sent)
-        self._audit(answers, i, row)
-        if then is not None:
-            then()
+        self._finish(instance, sent=sent)
 
-    def _audit(self, answers: Answers, i: int, row: int) -> None:
+    def _finish(self, instance: Instance, *, sent: bool) -> None:
+        """Do what follows an answer."""
+        self._observe(instance, sent=sent)
+        self._audit(instance)
+        if instance.then is not None:
+            instance.then()
+
+    def _audit(self, instance: Instance) -> None:
         """Send an answered instance to the high-cost model if the auditor chooses it."""
-        state, auditor = self.state, self.auditor
+        state, auditor, row = self.state, self.auditor, instance.row
         if state.audits is None or auditor is None or not self.connected:
             return
-        mark = state.audits.choose(auditor, answers.route.item(i), row)
+        mark = state.audits.choose(auditor, instance.answers.route.item(instance.i), row)
         now = state.clock.now
         if mark is None or not self.offloads.admit_audit(now):
             return
@@ -301,20 +276,20 @@ class VirtualDevice:
             ttl_ms = math.floor(1000.0 * (item.deadline - now))
             # The instance is over: nobody waits.
             request = VirtualRequest(
-                self, item, answers, i, row, ttl_ms / 1000.0, None, item.deadline, auditor=auditor,
+                self, item, instance, ttl_ms / 1000.0, item.deadline, auditor=auditor,
                 label=state.audits.cloud_labels[row], over=True,
             )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))
 
-    def _observe(self, answers: Answers, i: int, row: int, *, sent: bool) -> None:
+    def _observe(self, instance: Instance, *, sent: bool) -> None:
         """Report an answer to the pacer, as the device does."""
         if self._pace is None:
             return
-        state, used = self.state, None
+        state, used, answers, i = self.state, None, instance.answers, instance.i
         if sent or answers.route[i] == _EDGE:
             one = answers.take(np.array([i]))
             state.rules.complete(one)
             size = float(one.payload_up[0] + one.payload_down[0])
             used = self._pace.used(sent=sent, size=size, cost=float(one.cost[0]))
-        score = float(state.rules.routes.score[row])
+        score = float(state.rules.routes.score[instance.row])
         self._pace.observe(None if math.isnan(score) else score, used, state.clock.now)

@@ -19,14 +19,13 @@ from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.devices.request import RequestPath, VirtualRequest
+from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.messages import Messages, request_packet, response_packet
 from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import GatewayRows, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.tickets import VirtualTicket
-from gatewise_sim.fleet.worker import ServiceTime, VirtualWorker, WorkerCounts
+from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker, WorkerCounts
 
 _NOBODY: Final = np.zeros(1)
 #: Random numbers of gateways' links: behind those of any device.
@@ -42,7 +41,7 @@ class GatewayCounts(WorkerCounts):
     stood_in: int = 0
 
 
-class VirtualGateway(VirtualWorker):
+class VirtualGateway(VirtualWorker, Requester):
     """One gateway: its stages' answers in `rows`, and requests to the cloud above over a `link`.
 
     `path` is what those pass through, `limit` how many are in flight at a time; `options` are a
@@ -71,14 +70,6 @@ class VirtualGateway(VirtualWorker):
         self._limit = limit
         self._out: dict[bytes, tuple[VirtualTicket, VirtualRequest]] = {}
 
-    @property
-    def connected(self) -> bool:
-        """Whether its link stands: outages are those of devices' links."""
-        return True
-
-    def release(self, now: float) -> None:
-        """Give up a request: it has no breaker."""
-
     def fail(self) -> None:
         """Go down; what it has sent up is forgotten, too."""
         super().fail()
@@ -98,22 +89,19 @@ class VirtualGateway(VirtualWorker):
         now, state = self._clock.now, self.state
         deadline = deadline_above(ticket)
         ttl_ms = math.floor(1000.0 * (deadline - now))
-        if ttl_ms <= 0 or now < self.offloads.hold_until:
-            self._stand_in(ticket)
-            return
-        item = InFlight(*state.model, deadline, rows, state.messages.next_id())
-        if not self.offloads.open(item, now):
-            self._stand_in(ticket)
-            return
-        nobody = Answers.empty(_NOBODY, _NOBODY, _NOBODY)  # its bytes are no device's
-        request = VirtualRequest(self, item, nobody, 0, 0, ttl_ms / 1000.0, None, deadline)
-        self._out[item.id] = ticket, request
-        self.counts.forwarded += 1
-        request.transmit(state.sizes.request(ttl_ms, rows))
-        request.wait()
+        if ttl_ms > 0 and now >= self.offloads.hold_until:
+            item = InFlight(*state.model, deadline, rows, state.messages.next_id())
+            if self.offloads.open(item, now):
+                nobody = Instance(Answers.empty(_NOBODY, _NOBODY, _NOBODY), 0, 0)  # no device's
+                request = VirtualRequest(self, item, nobody, ttl_ms / 1000.0, deadline)
+                self._out[item.id] = ticket, request
+                self.counts.forwarded += 1
+                request.transmit(state.sizes.request(ttl_ms, rows))
+                request.wait()
+                return
+        self._stand_in(ticket)
 
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
-        """Hand the cloud's answer down, or the last stage's in its place."""
         request.over = True
         ticket, _ = self._out.pop(request.item.id)
         if outcome.kind == "answered":
@@ -128,15 +116,6 @@ class VirtualGateway(VirtualWorker):
             return
         self.counts.stood_in += 1
         self._answer(ticket, stood_in=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sites:
-    """Gateways, the brokers of their devices, in the same order, and what is up there."""
-
-    gateways: list[VirtualGateway]
-    brokers: list[VirtualBroker]
-    availability: Availability
 
 
 def check_gateways(settings: FleetSettings, *, there: bool) -> None:
@@ -186,23 +165,23 @@ def make_sites(
     clock: Clock,
     above: Sequence[VirtualWorker],
     options: Mapping[str, Any],
-) -> Sites:
+) -> tuple[Availability, list[VirtualBroker], list[VirtualGateway]]:
     """Build the gateways of a fleet, each with its broker, below the cloud's broker and workers.
 
     `options` are those of its workers, and of the gateways.
     """
     assert routes.gateway is not None
-    plan, outages, sizes = routes.plan, settings.outages, routes.gateway.sizes
     if routes.sizes.parts:
         raise InputError("requests of this bundle come in parts, which gateways do not pass on")
+    plan, outages, seconds = routes.plan, settings.outages, settings.seconds
     timing = {"message": settings.broker_us / 1e6, "hop": settings.hop_ms / 1000.0}
-    cloud = Availability(clock, _only(outages, "cloud", "workers"), above, seconds=settings.seconds)
+    cloud = Availability(clock, _only(outages, "cloud", "workers"), above, seconds=seconds)
     path = RequestPath(
         clock=clock,
         availability=cloud,
         broker=VirtualBroker(clock, cloud, above, **timing),
         messages=Messages(plan),
-        sizes=sizes,
+        sizes=routes.gateway.sizes,
         model=(plan.model, plan.version),
     )
     gateways = []
@@ -220,11 +199,10 @@ def make_sites(
                 **options,
             )
         )
-    here = Availability(
-        clock, _only(outages, "link", "broker", gateway="cloud"), gateways, seconds=settings.seconds
-    )
+    down = _only(outages, "link", "broker", gateway="cloud")
+    here = Availability(clock, down, gateways, seconds=seconds)
     brokers = [VirtualBroker(clock, here, [gateway], **timing) for gateway in gateways]
-    return Sites(gateways, brokers, here)
+    return here, brokers, gateways
 
 
 def _only(outages: Outages, *what: str, **renamed: str) -> Outages:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -26,9 +26,8 @@ from gatewise_sim.fleet.messages import (
     response_packet,
 )
 from gatewise_sim.fleet.network.link import VirtualLink
-from gatewise_sim.fleet.tickets import VirtualTicket, WorkerSide
+from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
-Continuation = Callable[[], None]
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Parts under way to the broker at a time, as the device's link sends them.
 _PARTS_AHEAD: Final = 4
@@ -46,26 +45,36 @@ class RequestPath:
     model: tuple[str, str]
 
 
-class Requesting(Protocol):
-    """What a request needs of its device."""
+class Requester:
+    """A device or gateway that makes requests; by default it is connected and shares none."""
 
+    __slots__ = ()
     name: str
     link: VirtualLink
     offloads: Offloads
-
-    @property
-    def state(self) -> RequestPath:
-        """What its requests pass through."""
+    state: RequestPath
 
     @property
     def connected(self) -> bool:
         """Whether it has a connection."""
+        return True
 
     def release(self, now: float) -> None:
         """Give up a request that was admitted and not made."""
 
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         """Turn a request's outcome into the instance's answer."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """An instance's place among the answers, its row, and what follows its answer."""
+
+    answers: Answers
+    i: int
+    row: int
+    then: Callable[[], None] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -77,13 +86,10 @@ class VirtualRequest:
     sends it and counts its bytes.
     """
 
-    device: Requesting
+    device: Requester
     item: InFlight
-    answers: Answers
-    i: int
-    row: int
+    instance: Instance
     ttl: float
-    then: Continuation | None
     deadline: float
     riders: list[VirtualRequest] | None = None
     auditor: Auditor | None = None
@@ -100,11 +106,17 @@ class VirtualRequest:
 
     def enter_bytes(self) -> None:
         """Enter what was sent and received into the answer."""
-        answers, i = self.answers, self.i
+        answers, i = self.instance.answers, self.instance.i
         answers.up[i] = self.up
         answers.down[i] = self.down
         answers.payload_up[i] = self.payload_up
         answers.payload_down[i] = self.payload_down
+
+    def _count_sent(self, payload: int, packet: int) -> None:
+        self.payload_up += payload
+        self.up += packet
+        if self.over:
+            self.enter_bytes()
 
     def transmit(self, payload: int) -> None:
         """Send the request over the link."""
@@ -113,10 +125,7 @@ class VirtualRequest:
         if not self.device.connected:  # a link takes nothing then
             return
         packet = request_packet(payload)
-        self.payload_up += payload
-        self.up += packet
-        if self.over:
-            self.enter_bytes()
+        self._count_sent(payload, packet)
         if state.availability.link_delivers:
             due = self.device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
@@ -153,14 +162,10 @@ class VirtualRequest:
         if now >= item.flush_at and device.offloads.take(item):
             self.send_shared()
         elif item.id and device.offloads.poll(item, now):
-            self.ttl, size = self.first.ttl, self.first.size
-            self.transmit(size)
+            first = next((each for each in self.riders or () if each.size), self)
+            self.ttl = first.ttl
+            self.transmit(first.size)
         self.settle()
-
-    @property
-    def first(self) -> VirtualRequest:
-        """The one that sent it first: it has its size and time to live."""
-        return next((each for each in self.riders or () if each.size), self)
 
     def settle(self) -> None:
         """Conclude this instance if its request has an outcome for it, else wait on."""
@@ -176,7 +181,7 @@ class VirtualRequest:
             broker.handle(broker.deliver, self._ticket)
 
     def _acknowledged_at(self) -> float | None:
-        """Have the broker acknowledge a message: when the device has it; None: there is no broker.
+        """When the device has the broker's acknowledgement of a message; None without a broker.
 
         Infinite if the link delivers nothing.
         """
@@ -190,50 +195,6 @@ class VirtualRequest:
             return math.inf
         # What follows on the same connection cannot overtake it.
         return self.device.link.send(state.clock.now, PUBACK_BYTES, False)
-
-    def accept(self, worker: WorkerSide, ticket: VirtualTicket) -> None:
-        """See :class:`gatewise_sim.fleet.tickets.DeviceSide`."""
-        broker, size = self.device.state.broker, self.device.state.sizes.acceptance
-        broker.return_response(self._let_go, self._accepted, size, worker, ticket)
-
-    def _accepted(self, size: int, worker: WorkerSide, ticket: VirtualTicket) -> None:
-        device = self.device
-        state = device.state
-        self._take_in(size)
-        item = device.offloads.accept(state.messages.acceptance(self.item.id), state.clock.now)
-        if item is not None:
-            self.next_part = 0
-            for _ in range(_PARTS_AHEAD):
-                self._send_part(worker, ticket, item.transfers)
-
-    def _send_part(self, worker: WorkerSide, ticket: VirtualTicket, transfer: int) -> None:
-        """Send the next part, as long as it is waited for."""
-        device, item, index = self.device, self.item, self.next_part
-        state = device.state
-        ended = item.outcome is not None or state.clock.now >= item.deadline
-        ended = ended or index == len(state.sizes.parts) or transfer != item.transfers
-        if ended or not state.availability.link_delivers:
-            return
-        self.next_part += 1
-        payload = state.sizes.parts[index]
-        packet = part_packet(payload)
-        self.payload_up += payload
-        self.up += packet
-        if self.over:
-            self.enter_bytes()
-        device.offloads.sent_part(item, payload, state.clock.now)
-        due = device.link.send(state.clock.now, packet, True)
-        state.clock.at(due, self._part_at_broker, worker, ticket, index, transfer)
-
-    def _part_at_broker(
-        self, worker: WorkerSide, ticket: VirtualTicket, index: int, transfer: int
-    ) -> None:
-        state, acknowledged = self.device.state, self._acknowledged_at()
-        if acknowledged is None:
-            return
-        if acknowledged < math.inf:
-            state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
-        state.broker.handle(state.broker.pass_on, worker, ticket, index)
 
     def _ticket(self, now: float) -> VirtualTicket:
         return VirtualTicket(
@@ -250,19 +211,60 @@ class VirtualRequest:
             parts=len(self.device.state.sizes.parts),
         )
 
+    # -- parts of a request that is larger than a message -----------------------------------------
+
+    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        """See :class:`.DeviceSide`."""
+        broker, size = self.device.state.broker, self.device.state.sizes.acceptance
+        broker.return_response(self._let_go, self._accepted, size, worker, ticket)
+
+    def _accepted(self, size: int, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        device = self.device
+        state = device.state
+        self._take_in(size)
+        item = device.offloads.accept(state.messages.acceptance(self.item.id), state.clock.now)
+        if item is not None:
+            self.next_part = 0
+            for _ in range(_PARTS_AHEAD):
+                self._send_part(worker, ticket, item.transfers)
+
+    def _send_part(self, worker: VirtualWorker, ticket: VirtualTicket, transfer: int) -> None:
+        """Send the next part, as long as it is waited for."""
+        device, item, index = self.device, self.item, self.next_part
+        state = device.state
+        ended = item.outcome is not None or state.clock.now >= item.deadline
+        ended = ended or index == len(state.sizes.parts) or transfer != item.transfers
+        if ended or not state.availability.link_delivers:
+            return
+        self.next_part += 1
+        payload = state.sizes.parts[index]
+        packet = part_packet(payload)
+        self._count_sent(payload, packet)
+        device.offloads.sent_part(item, payload, state.clock.now)
+        due = device.link.send(state.clock.now, packet, True)
+        state.clock.at(due, self._part_at_broker, worker, ticket, index, transfer)
+
+    def _part_at_broker(
+        self, worker: VirtualWorker, ticket: VirtualTicket, index: int, transfer: int
+    ) -> None:
+        state, acknowledged = self.device.state, self._acknowledged_at()
+        if acknowledged is None:
+            return
+        if acknowledged < math.inf:
+            state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
+        state.broker.handle(state.broker.pass_on, worker, ticket, index)
+
+    # -- responses --------------------------------------------------------------------------------
+
     @property
     def table_rows(self) -> list[int]:
-        """See :class:`gatewise_sim.fleet.tickets.DeviceSide`."""
-        return [request.row for request in self.riders or (self,)]
+        """See :class:`.DeviceSide`."""
+        return [request.instance.row for request in self.riders or (self,)]
 
     def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
-        """See :class:`gatewise_sim.fleet.tickets.DeviceSide`."""
+        """See :class:`.DeviceSide`."""
         state = self.device.state
-        size = (
-            state.sizes.busy
-            if error is not None
-            else state.sizes.response(worker_us, self.item.rows)
-        )
+        size = state.sizes.busy if error else state.sizes.response(worker_us, self.item.rows)
         state.broker.return_response(self._let_go, self._arrive, size, error, worker_us, stood_in)
 
     def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
@@ -282,30 +284,21 @@ class VirtualRequest:
             self.device.link.send(state.clock.now, PUBACK_BYTES, True)
 
     def _arrive(self, size: int, error: str | None, worker_us: int, stood_in: bool) -> None:
-        device = self.device
-        state = device.state
-        now = state.clock.now
+        device, item = self.device, self.item
+        state, now = device.state, device.state.clock.now
         self._take_in(size)
-        if self.auditor is not None and error is None:
-            self._receive_audit(now)
-            return
-        response = state.messages.response(self.item.id, error, self.item.rows)
-        device.offloads.receive(response, now)
         if self.over:
             self.enter_bytes()
+        if self.auditor is not None and item.audit is not None and error is None:
+            response = state.messages.audited(item.id, self.label)
+            audited = device.offloads.receive(response, now)
+            outcome = None if audited is None else audited.outcome
+            if outcome is not None and outcome.kind == "answered":
+                self.auditor.compare(item.audit, response)
+            return
+        device.offloads.receive(state.messages.response(item.id, error, item.rows), now)
         for request in self.riders or (self,):
             if not request.over:
                 request.worker_us = worker_us
                 request.stood_in = stood_in
                 request.settle()  # an error may have moved the time of the retry
-
-    def _receive_audit(self, now: float) -> None:
-        """Compare an audited answer with the high-cost model's, if that has come in time."""
-        self.enter_bytes()
-        mark, auditor = self.item.audit, self.auditor
-        assert mark is not None
-        assert auditor is not None
-        response = self.device.state.messages.audited(self.item.id, self.label)
-        item = self.device.offloads.receive(response, now)
-        if item is not None and item.outcome is not None and item.outcome.kind == "answered":
-            auditor.compare(mark, response)

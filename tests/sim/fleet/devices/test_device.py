@@ -27,8 +27,7 @@ from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.tickets import VirtualTicket
-from gatewise_sim.fleet.worker import ServiceTime, VirtualWorker
+from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 
 NAME = "0" * 8
 SENT = [REASON[reason] for reason in ("offloaded", "timeout", "cloud:busy")]
@@ -139,7 +138,7 @@ def real(
     )
     for begin, end in down:
         clock.at(begin, worker.fail)
-        clock.at(end, worker.recover)
+        clock.at(end, setattr, worker, "up", True)
     model = CloudModel.from_bundle(small.bundle)
     clock_link = ClockLink(clock, way, worker, model)
     answered, open_ = {}, {}
