@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -334,9 +334,9 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
     return trip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class FleetRun:
-    """Result of a fleet's run in virtual time."""
+    """Result of a fleet's run, in virtual time or live."""
 
     answers: Answers
     """One entry an instance, by time of arrival (of rows in turn: device after device)."""
@@ -345,21 +345,21 @@ class FleetRun:
     :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
     """
     devices: dict[str, float]
-    """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
-    :class:`gatewise_edge.link.breaker.BreakerCounts`, and of what their auditors count.
+    """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts`,
+    :class:`gatewise_edge.link.breaker.BreakerCounts` and what their auditors count.
     """
     workers: list[dict[str, float]]
     """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
-    unsubscribed: int
-    """Requests that the broker dropped since no worker was there."""
-    seconds: float
-    """When the last answer was given, in virtual time."""
-    events: int
-    """Events stepped."""
-    gateways: list[dict[str, float]] = field(default_factory=list)
+    gateways: list[dict[str, float]]
     """Each gateway's :class:`gatewise_sim.fleet.devices.gateway.GatewayCounts`."""
-    alarms: RaisedAlarms | None = None
+    seconds: float
+    """When the last answer was given, in s since the begin."""
+    alarms: RaisedAlarms | None
     """Those of audits; None if there are none."""
+    unsubscribed: int = 0
+    """Requests that the broker dropped since no worker was there; in virtual time."""
+    events: int = 0
+    """Events stepped."""
 
 
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:

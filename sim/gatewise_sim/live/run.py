@@ -11,7 +11,7 @@ import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -23,10 +23,11 @@ from gatewise.errors import InputError
 from gatewise.imports import object_path
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answers import Answers, exchange_joules
+from gatewise_sim.fleet.answers import exchange_joules
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
 from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.progress import Listeners, ProgressListener
+from gatewise_sim.fleet.run import FleetRun
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.checks import check_live
@@ -47,31 +48,20 @@ _FILES: Final = 4, 256
 _GRACE_SECONDS: Final = 20.0
 
 
-@dataclass(frozen=True, eq=False)
-class LiveRun:
-    """Result of a live fleet."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LiveRun(FleetRun):
+    """Result of a live fleet: only instances that were answered.
 
-    answers: Answers
-    """One entry an instance that was answered, in the order of
-    :class:`gatewise_sim.fleet.run.FleetRun`. A time is when the instance was to come; how much
-    later it began is in `behind_ms` and no part of a latency.
+    An answer's time is when the instance was to come; how much later it began is in `behind_ms` and
+    no part of a latency. The counters are those of :attr:`.Device.counters`, without those of a
+    process that died, and of each worker and gateway since it was started last, with its
+    ``restarts``.
     """
-    joules: NDArray[np.float64]
-    """What each instance's messages cost its device's radio, as in virtual time, shape (n,)."""
-    devices: dict[str, float]
-    """Sums over the devices of :attr:`.Device.counters`, and of audits' gauges,
-    without those of a process that died.
-    """
-    workers: list[dict[str, float]]
-    """Each worker's counters since it was started last, with the names of virtual time
-    (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that died.
-    """
+
     troubles: list[str]
     """What went wrong and was not on the schedule."""
     lost: int
     """Instances without an answer."""
-    seconds: float
-    """When the last answer was given, in s since the first instance could come."""
     broker: str
     """``"mosquitto"``, ``"embedded"``, or the URL that was given, without user and password."""
     processes: int
@@ -83,10 +73,6 @@ class LiveRun:
     cpu_seconds: float
     peak_mb: float
     """Of the device processes while instances came; memory of the largest of them."""
-    gateways: list[dict[str, float]] = field(default_factory=list)
-    """Each gateway's counters since it was started last, as `workers`."""
-    alarms: RaisedAlarms | None = None
-    """Those of audits, as in virtual time."""
 
 
 def run_live(

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+
+from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.settings import FleetSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +39,18 @@ class AlarmCount:
 
 
 def count_alarms(
-    alarms: RaisedAlarms, before: NDArray[np.int64], workers: int
+    alarms: RaisedAlarms | None, answers: Answers, settings: FleetSettings
 ) -> tuple[AlarmCount, ...]:
-    """Count a run's alarms at its devices and at its workers.
+    """Count a run's alarms at its devices and at its workers; nothing without audits.
 
-    `before` are the instances that each device had observed when the data changed, shape
-    (n_devices,). A worker tests what it is sent: one of several sees its share of the fleet's.
-
-    Examples
-    --------
-    >>> for found in count_alarms(RaisedAlarms({1: 250, 3: 90}, [900]), np.full(5, 100), 1):
-    ...     print(found.place, found.raised, found.early, found.instances)
-    device 2 1 150.0
-    fleet 1 0 400.0
+    A worker tests what it is sent: one of several sees its share of the fleet's.
     """
+    if alarms is None:
+        return ()
+    before = answers.observed_before(settings.data_change, settings.devices)
     devices = [float(at - before[device]) for device, at in alarms.devices.items()]
-    fleet = [float(at * workers - before.sum()) for at in alarms.workers]
-    return _count("device", len(before), devices), _count("fleet", workers, fleet)
+    fleet = [float(at * settings.workers - before.sum()) for at in alarms.workers]
+    return _count("device", len(before), devices), _count("fleet", settings.workers, fleet)
 
 
 def _count(place: str, tests: int, since: Sequence[float]) -> AlarmCount:

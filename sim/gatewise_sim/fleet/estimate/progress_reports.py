@@ -14,7 +14,7 @@ from gatewise_sim.fleet.answers import ROUTES, Answers
 from gatewise_sim.fleet.devices.device import FleetState
 from gatewise_sim.fleet.estimate.plan import SamplingPlan
 from gatewise_sim.fleet.estimate.sketch import Sketch
-from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
+from gatewise_sim.fleet.estimate.window_sums import SUMS, WindowCounts
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL
 
@@ -65,19 +65,18 @@ class RunReports:
         self,
         watch: ProgressListener,
         state: FleetState,
-        facts: RowFacts,
         seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch, self._state, self._seconds, self._clock = watch, state, seconds, clock
-        self._truth = facts.truth
+        self._truth = state.rules.routes.truth
         local = state.rules.local_answers()
-        labelled = facts.truth != NO_LABEL
+        labelled = self._truth != NO_LABEL
         self._local_counts = np.stack(
             [
                 *(local.route == i for i in range(len(ROUTES))),
-                labelled & (local.label == facts.truth),
+                labelled & (local.label == self._truth),
                 labelled,
             ],
             axis=1,

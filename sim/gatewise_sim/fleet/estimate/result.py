@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS, ROUTES, Answers
+from gatewise_sim.fleet.answers import REASONS, ROUTES
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.alarms import AlarmCount, RaisedAlarms, count_alarms
+from gatewise_sim.fleet.estimate.alarms import AlarmCount, count_alarms
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
@@ -26,6 +26,7 @@ from gatewise_sim.fleet.estimate.window_sums import (
     WindowSums,
 )
 from gatewise_sim.fleet.routes import Routes
+from gatewise_sim.fleet.run import FleetRun
 from gatewise_sim.fleet.settings import FleetSettings
 
 BINS_A_DECADE: Final = 10
@@ -44,25 +45,6 @@ MEANS: Final = {
 _BREAKDOWN: Final = ("device", "network", "cloud", "waiting")
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 _AT: Final = {name: k for k, name in enumerate(SUMS)}
-
-
-class WholeRun(Protocol):
-    """Answers of a run of which nothing was left out, their radio energy (J), and the counters."""
-
-    @property
-    def answers(self) -> Answers: ...
-
-    @property
-    def joules(self) -> NDArray[np.float64]: ...
-
-    @property
-    def devices(self) -> Mapping[str, float]: ...
-
-    @property
-    def workers(self) -> Sequence[Mapping[str, float]]: ...
-
-    @property
-    def alarms(self) -> RaisedAlarms | None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,11 +116,11 @@ class FleetEstimate:
         cls,
         routes: Routes,
         settings: FleetSettings,
-        run: WholeRun,
+        run: FleetRun,
         *,
         device_energy: DeviceEnergy | None = None,
     ) -> FleetEstimate:
-        """Make the estimate of a whole run, live or simulated."""
+        """Make the estimate of a whole run, live or simulated, stepped or answered for real."""
         answers, seconds = run.answers, settings.seconds
         if settings.in_turn is not None and len(answers):
             seconds = float(np.nanmax(answers.time + answers.latency_ms / 1000.0))
@@ -155,12 +137,7 @@ class FleetEstimate:
             workers=_weighted(run.workers, [1.0] * len(run.workers)),
             worker_seconds=seconds * settings.workers * settings.parallel,
         )
-        raised = run.alarms
-        alarms: tuple[AlarmCount, ...] = ()
-        if raised is not None:
-            before = answers.observed_before(settings.data_change, settings.devices)
-            alarms = count_alarms(raised, before, settings.workers)
-        return combine(plan, settings, [counts], alarms)
+        return combine(plan, settings, [counts], count_alarms(run.alarms, answers, settings))
 
 
 def combine(

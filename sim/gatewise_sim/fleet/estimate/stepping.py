@@ -60,9 +60,9 @@ def estimate_fleet(
     plan = choose_plan(routes, settings) if sampling is None else sampling
     facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
     if plan.whole:
-        counts, alarms = _step(routes, settings, plan, 0, facts, watch)
+        _, counts, alarms = _step(facts, settings, plan, 0, watch)
         return combine(plan, settings, [counts], alarms)
-    labelled = bool((facts.truth != NO_LABEL).any())
+    labelled = bool((routes.truth != NO_LABEL).any())
     reports = None if watch is None else WindowReports(watch, plan, labelled=labelled)
     # The longest first, so that none is left to be waited for.
     numbers = sorted(
@@ -72,32 +72,26 @@ def estimate_fleet(
 
     found: dict[int, WindowCounts] = {}
     parallel = joblib.Parallel(jobs, return_as="generator_unordered", max_nbytes=None)
-    steps = (joblib.delayed(_numbered_step)(routes, settings, plan, i, facts) for i in numbers)
-    for number, counts in parallel(steps):
+    for number, counts, _ in parallel(
+        joblib.delayed(_step)(facts, settings, plan, i) for i in numbers
+    ):
         found[number] = counts
         if reports is not None:
             reports.add(number, counts)
     return combine(plan, settings, [found[number] for number in range(len(numbers))])
 
 
-def _numbered_step(
-    routes: Routes, settings: FleetSettings, plan: SamplingPlan, number: int, facts: RowFacts
-) -> tuple[int, WindowCounts]:
-    return number, _step(routes, settings, plan, number, facts)[0]
-
-
 def _step(
-    routes: Routes,
+    facts: RowFacts,
     settings: FleetSettings,
     plan: SamplingPlan,
     number: int,
-    facts: RowFacts,
     watch: ProgressListener | None = None,
-) -> tuple[WindowCounts, tuple[AlarmCount, ...]]:
+) -> tuple[int, WindowCounts, tuple[AlarmCount, ...]]:
     """Step a window from its warm-up to the last answer; alarms of audits if it is all there is."""
     window = plan.windows[number]
     own = settings if plan.whole else window_settings(settings, plan, number)
-    fleet = VirtualFleet(routes, own)
+    fleet = VirtualFleet(facts.routes, own)
     rules, clock = fleet.state.rules, fleet.state.clock
     bins = cut_window(plan, window, settings.outages)
     sums = WindowSums(bins, facts, start=window.begin - window.warm)
@@ -106,9 +100,7 @@ def _step(
         # What is counted at the end is what is there then: as much is on its way as at the begin.
         for when in (window.warm, own.seconds):
             clock.at(when, lambda: seen.append(_counters(fleet)))
-    reports = None
-    if watch is not None:
-        reports = RunReports(watch, fleet.state, facts, own.seconds)
+    reports = None if watch is None else RunReports(watch, fleet.state, own.seconds)
 
     def add_local(times: NDArray[np.float64], rows: NDArray[Any]) -> None:
         sums.add_local(times, rows)
@@ -132,10 +124,7 @@ def _step(
         worker_seconds=(window.end - window.begin) * own.workers * own.parallel,
         events=clock.events,
     )
-    if not plan.whole or fleet.alarms is None:
-        return found, ()
-    observed = answers.observed_before(own.data_change, own.devices)
-    return found, count_alarms(fleet.alarms, observed, own.workers)
+    return number, found, count_alarms(fleet.alarms if plan.whole else None, answers, own)
 
 
 @contextmanager

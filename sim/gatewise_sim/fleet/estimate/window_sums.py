@@ -50,49 +50,30 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFacts:
-    """Labels and energy of each row, whenever it is answered; arrays of shape (n_rows,).
+    """Routes of the rows, and energy (J) whenever one is answered.
 
-    ``_j`` are joules: of the features acquired by its stages alone, once a request was made, and by
-    a request alone; and of running its stages. ``_set`` are the sets of features that these are
-    of, in the order of :attr:`.Routes.sets`; the last of `n_sets` is that of a request alone.
-    `cloud_only`: stages run only where the cloud did not answer.
+    `set_j` is that of acquiring each of :attr:`.Routes.acquired_sets`, `stage_j` that of running
+    each row's stages. `cloud_only`: they run only where the cloud did not answer.
     """
 
-    truth: NDArray[np.int64]
-    local_label: NDArray[np.int64]
-    n_classes: int
-    local_j: _Floats
-    request_j: _Floats
-    alone_j: float
+    routes: Routes
+    set_j: _Floats
     stage_j: _Floats
     cloud_only: bool
-    local_set: NDArray[np.int64]
-    request_set: NDArray[np.int64]
-    n_sets: int
 
     @classmethod
     def from_routes(
         cls, routes: Routes, energy: DeviceEnergy | None, *, cloud_only: bool
     ) -> RowFacts:
-        """Take them from routes; without an energy there are no joules."""
+        """Compute them; without an energy there are no joules."""
         acquisition = Acquisition() if energy is None else energy.acquisition
-        features = Acquisition(acquisition.feature_j)
-        sets = routes.acquired_sets
-        joules = features.joules(sets, np.zeros(len(sets), np.int64))
-        n_stages = np.maximum(routes.exit + 1, 0)
-        none = np.zeros((len(routes), 0), bool)
+        sets, n_stages = routes.acquired_sets, np.maximum(routes.exit + 1, 0)
+        features, stages = Acquisition(acquisition.feature_j), Acquisition(0.0, acquisition.stage_j)
         return cls(
-            truth=routes.truth,
-            local_label=routes.local_label,
-            n_classes=len(routes.plan.classes),
-            local_j=joules[routes.local_set],
-            request_j=joules[routes.request_set],
-            alone_j=float(joules[-1]),
-            stage_j=Acquisition(0.0, acquisition.stage_j).joules(none, n_stages),
+            routes=routes,
+            set_j=features.joules(sets, np.zeros(len(sets), np.int64)),
+            stage_j=stages.joules(np.zeros((len(routes), 0), bool), n_stages),
             cloud_only=cloud_only,
-            local_set=routes.local_set,
-            request_set=routes.request_set,
-            n_sets=len(sets),
         )
 
 
@@ -100,7 +81,7 @@ class RowFacts:
 class BinSums:
     """One bin's measured instances: `sums` of shape (len(SUMS),), and latencies.
 
-    `offloaded` are the latencies of those that were to be offloaded.
+    `offloaded` are those of instances that were to be offloaded.
     """
 
     bin: Bin
@@ -146,14 +127,14 @@ class WindowSums:
     def __init__(self, bins: Sequence[Bin], facts: RowFacts, *, start: float = 0.0) -> None:
         self._bins, self._facts = bins, facts
         self._edges = np.array([b.measured[0] - start for b in bins])
-        n_bins, n_rows = len(bins), len(facts.truth)
+        n_bins, n_rows, n_classes = len(bins), len(facts.routes), len(facts.routes.plan.classes)
         self._sums = np.zeros((n_bins, len(SUMS)))
         self._all: list[list[Sketch]] = [[] for _ in bins]
         self._offloaded: list[list[Sketch]] = [[] for _ in bins]
         self._local = np.zeros((n_bins, n_rows), np.int64)
-        self._classes = np.zeros((facts.n_classes, len(CLASS_COUNTS)))
+        self._classes = np.zeros((n_classes, len(CLASS_COUNTS)))
         self._reasons = np.zeros(len(REASONS))
-        self._sets = np.zeros(facts.n_sets)
+        self._sets = np.zeros(len(facts.set_j))
         self.instances = 0
 
     def add_local(self, times: _Floats, rows: NDArray[np.int32]) -> None:
@@ -206,7 +187,8 @@ class WindowSums:
                 where, weights=times * columns[name], minlength=len(self._bins)
             )
         self._count_classes(a, times, columns)
-        self._sets += np.bincount(self._acquired_set(a), times, minlength=self._facts.n_sets)
+        acquired = self._acquired_set(a, FEATURES_ACQUIRED[a.reason])
+        self._sets += np.bincount(acquired, times, minlength=len(self._sets))
         answered = a.route >= 0
         self._reasons += np.bincount(
             a.reason[answered], weights=times[answered], minlength=len(REASONS)
@@ -219,27 +201,23 @@ class WindowSums:
             if own.any():
                 self._offloaded[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
 
-    def _acquired_set(self, a: Answers) -> NDArray[np.int64]:
-        """The set of features that each answer acquired."""
-        facts = self._facts
-        found = np.where(
-            FEATURES_ACQUIRED[a.reason], facts.request_set[a.row], facts.local_set[a.row]
-        )
-        alone = (a.route == _CLOUD) & facts.cloud_only
-        return np.where(alone, facts.n_sets - 1, found).astype(np.int64)
+    def _acquired_set(self, a: Answers, requested: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Index of the set of features that each answer acquired, with a request or without."""
+        routes = self._facts.routes
+        found = np.where(requested, routes.request_set[a.row], routes.local_set[a.row])
+        alone = (a.route == _CLOUD) & self._facts.cloud_only
+        return np.where(alone, len(self._sets) - 1, found).astype(np.int64)
 
     def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[Any]]:
         """Contribution of each answer to the sums."""
-        facts = self._facts
-        truth, local = facts.truth[a.row], facts.local_label[a.row]
+        facts, routes = self._facts, self._facts.routes
+        truth, local = routes.truth[a.row], routes.local_label[a.row]
         labelled = truth != NO_LABEL
         cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
         audited = a.audited
-        acquired = FEATURES_ACQUIRED[a.reason] | audited
-        features = np.where(acquired, facts.request_j[a.row], facts.local_j[a.row])
+        features = self._acquired_set(a, FEATURES_ACQUIRED[a.reason] | audited)
         stages = facts.stage_j[a.row]
         if facts.cloud_only:
-            features = np.where(cloud, facts.alone_j, features)
             stages = np.where(cloud, 0.0, stages)
         device, in_cloud = a.device_ms.astype(np.float64), a.cloud_ms.astype(np.float64)
         rest = np.where(a.route >= 0, a.latency_ms - device - in_cloud, 0.0)
@@ -259,7 +237,7 @@ class WindowSums:
             "payload_up": a.payload_up,
             "payload_down": a.payload_down,
             "radio_j": radio_j,
-            "feature_j": features,
+            "feature_j": facts.set_j[features],
             "stage_j": stages,
             "device_ms": device + np.where(cloud | waits, 0.0, rest),
             "network_ms": np.where(cloud, rest, 0.0),
@@ -268,15 +246,10 @@ class WindowSums:
         }
 
     def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, NDArray[Any]]) -> None:
-        truth = self._facts.truth[a.row]
+        truth, n_classes = self._facts.routes.truth[a.row], len(self._classes)
         known = truth >= 0  # else unknown, or a class that the bundle lacks
         for k, name in enumerate(CLASS_COUNTS[:-1]):
-            self._classes[:, k] += np.bincount(
-                truth[known],
-                weights=(times * columns[name])[known],
-                minlength=self._facts.n_classes,
-            )
+            weights = (times * columns[name])[known]
+            self._classes[:, k] += np.bincount(truth[known], weights, minlength=n_classes)
         known &= a.label >= 0  # an error answers no class
-        self._classes[:, -1] += np.bincount(
-            a.label[known], weights=times[known], minlength=self._facts.n_classes
-        )
+        self._classes[:, -1] += np.bincount(a.label[known], times[known], minlength=n_classes)
