@@ -8,12 +8,14 @@ answers a row a million times has it run once, by a real
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.models.gateway_model import GatewayModel
@@ -157,7 +159,7 @@ class Routes:
             raise InputError(f"{len(rows)} rows and labels of shape {known.shape}")
 
         device = _on_device(bundle, plan, rows)
-        local, goes_on, in_trouble = device.acquired, device.goes_on, device.in_trouble
+        goes_on, in_trouble = device.goes_on, device.in_trouble
         carried = np.zeros(len(plan.names), bool)
         cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
         names_stage, gateway = False, None
@@ -167,15 +169,9 @@ class Routes:
             stuck = goes_on & ~can_offload & (device.labels != NO_LABEL)
             goes_on &= can_offload
             in_trouble |= stuck
-            _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), local)
+            _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), device.acquired)
             cloud, names_stage, gateway = _beyond_device(bundle, plan, rows, can_offload, backend)
-        sets, which = np.unique(
-            np.concatenate([local, local | carried]), axis=0, return_inverse=True
-        )
-        which = which.reshape(2, len(rows))
         costs = manifest.feature_costs()
-        prices = np.array([costs.price(s) for s in sets], np.float64)
-        threshold = manifest.active_point.thresholds[plan.n_here - 1]
         scores = _stop_scores(bundle, plan, rows, device.exits)
         return cls(
             plan=plan,
@@ -185,20 +181,16 @@ class Routes:
             offload=goes_on,
             local_route=np.where(device.labels == NO_LABEL, 3, np.where(in_trouble, 2, 0)),
             local_label=device.labels,
-            local_cost=prices[which[0]],
             cloud_label=cloud[0],
             cloud_stage=cloud[1],
-            request_cost=prices[which[1]],
             alone_cost=float(costs.price(carried)),
             score=np.where(device.exits == plan.n_here - 1, scores, np.float32(np.nan)),
             disagreement_bound=disagreement_bound(manifest),
-            sets=sets,
-            local_set=which[0],
-            request_set=which[1],
-            threshold=threshold,
+            threshold=manifest.active_point.thresholds[plan.n_here - 1],
             gate_limits=manifest.gate_limits(plan.n_here - 1),
             confidence=device.confidence,
             gateway=gateway,
+            **acquired_columns(device.acquired, carried, costs),
         )
 
     @property
@@ -256,19 +248,18 @@ class Routes:
 
 @dataclass(slots=True, eq=False)
 class _DeviceResults:
-    """Results of the device's own stages: arrays of shape (n,), `acquired` (n, n_features)."""
+    """Results of the device's own stages, by row; `in_trouble`: a value stopped them."""
 
     exits: NDArray[np.int64]
     labels: NDArray[np.int64]
     in_trouble: NDArray[np.bool_]
-    """A missing or infinite value stopped them."""
     goes_on: NDArray[np.bool_]
     acquired: NDArray[np.bool_]
     confidence: NDArray[np.float32]
 
 
 def _on_device(bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32]) -> _DeviceResults:
-    n = len(rows)
+    n, has_cloud = len(rows), plan.has_cloud
     found = _DeviceResults(
         exits=np.full(n, -1, np.int64),
         labels=np.full(n, NO_LABEL, np.int64),
@@ -277,7 +268,6 @@ def _on_device(bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32]) -> _D
         acquired=np.zeros(rows.shape, bool),
         confidence=np.full(n, np.nan, np.float32),
     )
-    has_cloud = plan.has_cloud
     # Its policy only spares it the gate's drift alarm: the same stages run and acquire.
     with Device(bundle, policy="edge-only", check=False) as device:
         for i, row in enumerate(rows):
@@ -286,8 +276,7 @@ def _on_device(bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32]) -> _D
             except SensorError as error:
                 found.goes_on[i] = has_cloud and error.why != "infinite"
                 continue
-            # Without a link nothing is ever pending.
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Answer)  # without a link nothing is ever pending
             found.exits[i], found.labels[i] = answer.stage, answer.class_index
             found.acquired[i, list(answer.acquired)] = True
             found.confidence[i] = answer.probabilities.max()
@@ -323,6 +312,26 @@ def _acquire_in_vain(
             acquired[i, list(answer.acquired)] = True
 
 
+def acquired_columns(
+    local: NDArray[np.bool_], carried: NDArray[np.bool_], costs: FeatureCosts
+) -> dict[str, Any]:
+    """Columns of :class:`Routes`: sets of features and their prices, without and with a request.
+
+    Shapes: `local` (n, n_features), acquired by the device's stages, `carried` (n_features,).
+    """
+    both = np.concatenate([local, local | carried])
+    sets, which = np.unique(both, axis=0, return_inverse=True)
+    local_set, request_set = which.reshape(2, len(local))
+    prices = np.array([costs.price(s) for s in sets], np.float64)
+    return {
+        "sets": sets,
+        "local_set": local_set,
+        "request_set": request_set,
+        "local_cost": prices[local_set],
+        "request_cost": prices[request_set],
+    }
+
+
 def _can_offload(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     inputs = rows[:, plan.request_inputs]
     refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
@@ -345,56 +354,37 @@ def _beyond_device(
     send: NDArray[np.bool_],
     backend: str | None,
 ) -> tuple[NDArray[np.int64], bool, GatewayRows | None]:
-    """As :func:`_in_cloud`, through a gateway if the bundle has stages there; what it says."""
-    if "gateway" not in plan.tiers:
-        return *_in_cloud(bundle, plan, rows, send, backend), None
-    label, stage, goes_up = _on_gateway(bundle, plan, rows, send)
-    cloud, names_stage = _in_cloud(bundle, plan, rows, goes_up, backend)
-    gateway = GatewayRows(goes_up, label, stage, Sizes.from_plan(plan, exits=names_stage))
-    return np.where(goes_up, cloud, (label, stage)), True, gateway
+    """Label and stage of the rows to `send`, shape (2, n); whether responses name the stage."""
+    goes_up, gateway = send, None
+    if "gateway" in plan.tiers:
+        here, goes_up, _ = _run(GatewayModel.from_bundle(bundle), plan, rows, send)
+    with closing(cloud_model(bundle, backend)) as model:
+        cloud, _, names_stage = _run(model, plan, rows, goes_up)
+    if "gateway" in plan.tiers:
+        gateway = GatewayRows(goes_up, here[0], here[1], Sizes.from_plan(plan, exits=names_stage))
+        cloud, names_stage = np.where(goes_up, cloud, here), True
+    return cloud, names_stage, gateway
 
 
-def _on_gateway(
-    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Label and stage of the rows to `send`; whether they are sent on to the cloud."""
-    label, stage = np.full((2, len(rows)), NO_LABEL, np.int64)
-    goes_up = np.zeros(len(rows), np.bool_)
-    model = GatewayModel.from_bundle(bundle)
+def _run(
+    model: CloudModel | GatewayModel,
+    plan: StagePlan,
+    rows: NDArray[np.float32],
+    send: NDArray[np.bool_],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], bool]:
+    """Label and stage of the rows to `send`; which go further up; whether stages are named."""
+    found = np.full((2, len(rows)), NO_LABEL, np.int64)
+    goes_up, names_stage = np.zeros(len(rows), np.bool_), False
     chosen = np.flatnonzero(send)
     for start in range(0, len(chosen), _CHUNK):
         part = chosen[start : start + _CHUNK]
         answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
-        assert answer.exits is not None
-        assert answer.offload is not None
-        label[part] = np.where(answer.exits < 0, NO_LABEL, answer.labels)
-        stage[part] = answer.exits
-        goes_up[part] = answer.offload
-    return label, stage, goes_up
-
-
-def _in_cloud(
-    bundle: Bundle,
-    plan: StagePlan,
-    rows: NDArray[np.float32],
-    send: NDArray[np.bool_],
-    backend: str | None,
-) -> tuple[NDArray[np.int64], bool]:
-    """Label and stage of the rows to `send`; whether responses name the stage."""
-    found = np.full((2, len(rows)), NO_LABEL, np.int64)
-    model = cloud_model(bundle, backend)
-    names_stage = False
-    try:
-        chosen = np.flatnonzero(send)
-        for start in range(0, len(chosen), _CHUNK):
-            part = chosen[start : start + _CHUNK]
-            answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
-            found[0, part] = answer.labels
-            found[1, part] = plan.n_stages if answer.exits is None else answer.exits
-            names_stage |= answer.exits is not None
-    finally:
-        model.close()
-    return found, names_stage
+        names_stage |= answer.exits is not None
+        found[1, part] = plan.n_stages if answer.exits is None else answer.exits
+        found[0, part] = np.where(found[1, part] < 0, NO_LABEL, answer.labels)
+        if answer.offload is not None:
+            goes_up[part] = answer.offload
+    return found, goes_up, names_stage
 
 
 def _stop_scores(

@@ -5,8 +5,8 @@ Exchanges JSON, one document a line. The first line on standard input is the job
     {"bundle": path, "rows": path of a .npy, "brokers": {name: url}, "devices": [name, ...],
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true, "coalesce_ms": 0},
      "pace": null,
-     "audit": null, or {"share": 0.02, "seeds": {name: 7, ...}}, "policy": "system", or
-     "module:function", "schedule": path of a .npz, "pause_ms": 0}
+     "audit": null, or a share, "seeds": {name: 7, ...}, "policy": "system", or
+     "module:function", "schedule": path of a .npz}
 
 (see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
 ``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
@@ -97,7 +97,7 @@ def _receive(messages: queue.SimpleQueue[Job]) -> None:
 def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
     """Make the devices, wait for the word, work them through the schedule."""
     rows = np.load(job["rows"], allow_pickle=False)
-    schedule = _schedule(job)
+    schedule = Schedule.load(job["schedule"])
     box, deliveries = AnswerBox(), Deliveries()
     with ExitStack() as stack:
         slots = _connected_devices(job, stack, box, deliveries)
@@ -125,17 +125,6 @@ def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
         )
 
 
-def _schedule(job: Job) -> Schedule:
-    with np.load(job["schedule"], allow_pickle=False) as arrays:
-        return Schedule(
-            number=arrays["number"],
-            device=arrays["device"],
-            row=arrays["row"],
-            time=arrays.get("time"),
-            pause=job["pause_ms"] / 1000.0,
-        )
-
-
 def _connected_devices(
     job: Job, stack: ExitStack, box: AnswerBox, deliveries: Deliveries
 ) -> list[DeviceSlot]:
@@ -159,8 +148,7 @@ def _connected_devices(
         if job["pace"] is not None and gated:
             options["pacer"] = Pacer.parse(job["pace"])
         if job["audit"] is not None and policy == "system":
-            options["audit"] = Audit(job["audit"]["share"])
-            options["seed"] = job["audit"]["seeds"][name]
+            options |= {"audit": Audit(job["audit"]), "seed": job["seeds"][name]}
         device = LogicalDevice(installed, link=link, policy=policy, **options)
         slots.append(DeviceSlot(name, device, link))
         if len(connecting) >= _CONNECTING:

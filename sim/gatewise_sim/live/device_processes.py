@@ -8,11 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from gatewise_cloud.child_process import ChildProcess, close_all
 from gatewise_sim.errors import RunError
@@ -30,56 +27,15 @@ _Event = tuple[ChildProcess, Mapping[str, Any] | None]
 """A child's message; None: there will be no more."""
 
 
-@dataclass(eq=False)
-class DeviceReports:
-    """What the device processes have reported so far; answers by the instance's number.
-
-    `counters` are sums over the devices of :attr:`.Device.counters`, `gauges` by device those at
-    its end. `figures` are of each process
-    that ended in good order: ``behind_ms`` (median, 99 % and longest delay of an instance's
-    beginning), ``cpu_s``, ``peak_mb``. `seconds` is the wall time of the run.
-    """
-
-    answers: dict[int, LiveAnswer] = field(default_factory=dict)
-    counters: Counter[str] = field(default_factory=Counter)
-    gauges: dict[str, dict[str, float]] = field(default_factory=dict)
-    figures: list[dict[str, Any]] = field(default_factory=list)
-    seconds: float = 0.0
-    _states: dict[ChildProcess, tuple[int, int]] = field(default_factory=dict)
-
-    @property
-    def out(self) -> int:
-        """Instances begun and not answered, by the processes' last reports."""
-        return sum(out for out, _ in self._states.values())
-
-    @property
-    def links_up(self) -> int:
-        """Links that stand, by the processes' last reports."""
-        return sum(up for _, up in self._states.values())
-
-    def add(self, child: ChildProcess, document: Mapping[str, Any]) -> list[LiveAnswer]:
-        """Add a process's report; the answers that are new."""
-        self._states[child] = document["out"], document["up"]
-        new = [LiveAnswer._make((*found, ByteCounts(*c))) for *found, c in document["answers"]]
-        for answer in new:
-            if answer.number in self.answers:
-                raise RunError(child.name, f"instance {answer.number} was answered twice")
-            self.answers[answer.number] = answer
-        for number, late in document["late"]:
-            before = self.answers[number]
-            self.answers[number] = before._replace(bytes=before.bytes.plus(late))
-        return new
-
-    def remove(self, child: ChildProcess) -> None:
-        """Forget the state of a process that ended."""
-        self._states.pop(child, None)
-
-
 class DeviceProcesses:
     """The device processes, which end with `stack`: a team of named devices and a schedule each.
 
     `job` is what they have in common (:mod:`gatewise_sim.live.device_process`); schedules are
-    handed over in `folder`. `troubles` are processes that ended on the way.
+    handed over in `folder`. What they have reported so far: `answers` by the instance's number,
+    `counters`, sums over the devices of :attr:`.Device.counters`, `gauges` by device at its end,
+    and `figures` of each process that ended in good order: ``behind_ms`` (median, 99 % and longest
+    delay of an instance's beginning), ``cpu_s``, ``peak_mb``. `troubles` are processes that ended
+    on the way.
     """
 
     def __init__(
@@ -90,32 +46,36 @@ class DeviceProcesses:
         teams: Sequence[Sequence[str]],
         schedules: Sequence[Schedule],
     ) -> None:
+        self.answers: dict[int, LiveAnswer] = {}
+        self.counters: Counter[str] = Counter()
+        self.gauges: dict[str, dict[str, float]] = {}
+        self.figures: list[dict[str, Any]] = []
         self.troubles: list[str] = []
-        self._reports = DeviceReports()
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._alive: dict[ChildProcess, Schedule] = {}
+        self._states: dict[ChildProcess, tuple[int, int]] = {}  # instances out, links that stand
         self._devices = sum(len(team) for team in teams)
         stack.callback(close_all, self._alive)
         for i, (team, schedule) in enumerate(zip(teams, schedules, strict=True)):
             path = folder / f"schedule-{i}.npz"
-            arrays: dict[str, Any] = {n: getattr(schedule, n) for n in ("number", "device", "row")}
-            if schedule.time is not None:
-                arrays["time"] = schedule.time
-            np.savez(path, **arrays)
+            schedule.save(path)
             child = ChildProcess(
                 f"device process {i + 1}",
                 [sys.executable, "-m", "gatewise_sim.live.device_process"],
                 on_message=lambda child, document: self._events.put((child, document)),
             )
             self._alive[child] = schedule
-            child.send(
-                {
-                    **job,
-                    "devices": list(team),
-                    "schedule": str(path),
-                    "pause_ms": 1000.0 * schedule.pause,
-                }
-            )
+            child.send({**job, "devices": list(team), "schedule": str(path)})
+
+    @property
+    def out(self) -> int:
+        """Instances begun and not answered, by the processes' last reports."""
+        return sum(out for out, _ in self._states.values())
+
+    @property
+    def links_up(self) -> int:
+        """Links that stand, by the processes' last reports."""
+        return sum(up for _, up in self._states.values())
 
     def wait_ready(self) -> None:
         """Wait until all devices are connected; RunError if a process ends instead, or hangs."""
@@ -137,14 +97,15 @@ class DeviceProcesses:
         *,
         limit: float,
         on_begin: Callable[[float], None],
-        on_answers: Callable[[DeviceReports, list[LiveAnswer]], None],
+        on_answers: Callable[[list[LiveAnswer]], None],
         tick: Callable[[float], float],
-    ) -> DeviceReports:
+    ) -> float:
         """Let the devices answer their instances; a process that ends loses its own only.
 
         One that has not ended after `limit` seconds is ended. `on_begin` gets the time (monotonic)
-        at which all begin, shortly before; `on_answers` the reports so far and the answers that are
-        new; `tick` the seconds since the begin, and returns those at which to be called again.
+        at which all begin, shortly before; `on_answers` the answers that are new; `tick` the
+        seconds since the begin, and returns those at which to be called again. Returns the seconds
+        that it took.
         """
         began = time.monotonic() + _LEAD_SECONDS
         on_begin(began)
@@ -175,14 +136,26 @@ class DeviceProcesses:
                 del last_report[child]
                 self._give_up(child, "")
             elif document["event"] == "answers":
-                on_answers(self._reports, self._reports.add(child, document))
+                on_answers(self._add(child, document))
             else:
                 del last_report[child]
-                self._reports.counters.update(document["counters"])
-                self._reports.gauges.update(document["gauges"])
-                self._reports.figures.append(document["figures"])
-        self._reports.seconds = time.monotonic() - began
-        return self._reports
+                self.counters.update(document["counters"])
+                self.gauges.update(document["gauges"])
+                self.figures.append(document["figures"])
+        return time.monotonic() - began
+
+    def _add(self, child: ChildProcess, document: Mapping[str, Any]) -> list[LiveAnswer]:
+        """Add a process's report; the answers that are new."""
+        self._states[child] = document["out"], document["up"]
+        new = [LiveAnswer._make((*found, ByteCounts(*c))) for *found, c in document["answers"]]
+        for answer in new:
+            if answer.number in self.answers:
+                raise RunError(child.name, f"instance {answer.number} was answered twice")
+            self.answers[answer.number] = answer
+        for number, late in document["late"]:
+            before = self.answers[number]
+            self.answers[number] = before._replace(bytes=before.bytes.plus(late))
+        return new
 
     def _give_up(self, child: ChildProcess, why: str) -> None:
         """End a process: instances that it has not answered are lost, the others go on."""
@@ -190,7 +163,7 @@ class DeviceProcesses:
             child.kill()
         error = RunError(child.name, why or child.failure())
         numbers = self._alive.pop(child).number
-        lost = sum(number not in self._reports.answers for number in numbers.tolist())
+        lost = sum(number not in self.answers for number in numbers.tolist())
         self.troubles.append(f"{error}; {lost} of its {len(numbers)} instances are lost")
-        self._reports.remove(child)
+        self._states.pop(child, None)
         child.close()

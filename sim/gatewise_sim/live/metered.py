@@ -41,9 +41,7 @@ class LiveAnswer(NamedTuple):
     """One answered instance, as a device process reports it."""
 
     number: int
-    row: int
-    """Which instance of the run it is, and the index of the row that it is."""
-    device: str
+    """Which instance of the run it is."""
     time: float
     """When it came, in seconds since the run began."""
     route: str

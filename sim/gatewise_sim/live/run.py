@@ -33,8 +33,14 @@ from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.device_processes import DeviceProcesses
-from gatewise_sim.live.instances import Instances
-from gatewise_sim.live.live_progress import UPDATE_SECONDS, LiveProgress
+from gatewise_sim.live.instances import (
+    UPDATE_SECONDS,
+    LiveProgress,
+    answer_columns,
+    draw_instances,
+    last_arrival,
+    process_schedule,
+)
 from gatewise_sim.signal_handling import exit_on_termination
 
 #: Devices of a process: paho waits with select(), which knows file descriptors below 1024 only, and
@@ -97,12 +103,12 @@ def run_live(
     table = np.ascontiguousarray(rows, np.float32)
     if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
         raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
-    instances = Instances.from_settings(settings, len(table))
+    every = draw_instances(settings, len(table))
     names = _names(settings.devices)
     count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
     count = min(count, settings.devices)
     _allow_files(settings.devices)
-    progress = LiveProgress(watch or Listeners(), len(instances.row), truth)
+    progress = LiveProgress(watch or Listeners(), every, truth)
     settings.outages.announce(progress.listener.fault, settings.seconds)
     with exit_on_termination(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
@@ -128,38 +134,41 @@ def run_live(
                 "policy": _named(settings.policy),
                 "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
                 "pace": settings.pace,
-                "audit": None if settings.audit is None else _audits(settings, names),
+                "audit": settings.audit,
+                # By which virtual time audits the same instances.
+                "seeds": {name: audit_seed(settings.seed, i) for i, name in enumerate(names)},
             },
             [names[p::count] for p in range(count)],
-            [instances.process_schedule(p, count, settings) for p in range(count)],
+            [process_schedule(every, p, count) for p in range(count)],
         )
         devices.wait_ready()
 
         def tick(at: float) -> float:
-            progress.advance(at, deployment.workers_up)
+            progress.advance(at, devices, deployment.workers_up)
             return min(deployment.tick(at), at + UPDATE_SECONDS)
 
-        reports = devices.run(
-            limit=instances.seconds(settings) + settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
+        deadline = settings.deadline_ms / 1000.0
+        took = devices.run(
+            limit=last_arrival(every, deadline) + deadline + _GRACE_SECONDS,
             on_begin=lambda began: deployment.begin(began, settings.seconds),
             on_answers=progress.add,
             tick=tick,
         )
-        progress.advance(reports.seconds, deployment.workers_up, last=True)
+        progress.advance(took, devices, deployment.workers_up, last=True)
         workers, gateways = deployment.stop()
-    answers = instances.answers(reports.answers)
-    figures = reports.figures
+    answers = answer_columns(every, devices.answers)
+    figures = devices.figures
     behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
     return LiveRun(
         answers=answers,
         joules=exchange_joules(
             answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
         ),
-        devices=dict(reports.counters) | audit_sums(reports.gauges.values()),
+        devices=dict(devices.counters) | audit_sums(devices.gauges.values()),
         workers=[_worker_counts(counted) for counted in workers],
         gateways=[_worker_counts(counted) for counted in gateways],
         troubles=[*devices.troubles, *deployment.troubles],
-        lost=len(instances.row) - len(answers),
+        lost=len(every.row) - len(answers),
         seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),
         broker=deployment.broker.kind,
         processes=count,
@@ -167,7 +176,7 @@ def run_live(
         behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
         cpu_seconds=sum(figure["cpu_s"] for figure in figures),
         peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
-        alarms=None if settings.audit is None else _alarms(names, reports.gauges, workers),
+        alarms=None if settings.audit is None else _alarms(names, devices.gauges, workers),
     )
 
 
@@ -178,12 +187,6 @@ def _named(policy: Policy | OwnPolicy) -> str:
     if not (path := object_path(policy)):
         raise InputError("a live run needs a policy that other processes import: module:function")
     return path
-
-
-def _audits(settings: FleetSettings, names: Sequence[str]) -> dict[str, Any]:
-    """Share and seeds by which device processes audit the instances that virtual time does."""
-    seeds = {name: audit_seed(settings.seed, index) for index, name in enumerate(names)}
-    return {"share": settings.audit, "seeds": seeds}
 
 
 def _alarms(

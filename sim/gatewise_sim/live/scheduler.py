@@ -11,9 +11,10 @@ import heapq
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,17 @@ class Schedule:
     row: NDArray[np.int64]
     time: NDArray[np.float64] | None
     pause: float = 0.0
+
+    def save(self, path: Path) -> None:
+        """Write it for another process."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        np.savez(path, **{name: value for name, value in found.items() if value is not None})
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Read what :meth:`save` wrote."""
+        with np.load(path, allow_pickle=False) as found:
+            return cls(**{"time": None, **found, "pause": float(found["pause"])})
 
 
 @dataclass(slots=True, eq=False)
@@ -203,8 +215,6 @@ class Scheduler:
         self.out -= 1
         self._left -= 1
         answer = LiveAnswer(
-            row=int(self._schedule.row[instance.at]),
-            device=self.slots[instance.slot].name,
             number=instance.traffic.number,
             time=instance.came - self._began,
             **found,

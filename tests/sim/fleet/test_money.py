@@ -42,10 +42,6 @@ def test_a_run_twice_as_long_with_twice_the_use_costs_the_same(
     assert prices.month(again).total == pytest.approx(prices.month(once).total, rel=1e-9)
 
 
-def test_what_has_no_price_is_free():
-    assert Prices().month(Usage(1.0, 9, 9, 9, 9, 9, 9)).total == 0.0
-
-
 def test_a_list_from_a_file(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')

@@ -21,6 +21,12 @@ def test_rows_go_and_cost_as_the_estimator_says(small, routes):
     assert np.array_equal(routes.label, small.system.predict(small.rows))
     assert np.array_equal(routes.cloud_label, small.system.high_cost_model_.labels(small.rows))
     assert not routes.local_route.any()
+    with pytest.raises(InputError, match="has 64 columns"):
+        Routes.from_bundle(small.bundle, small.rows[:, :5])
+    with pytest.raises(InputError, match="labels of shape"):
+        Routes.from_bundle(small.bundle, small.rows, small.truth[:5])
+    with pytest.raises(InputError, match="offload of shape"):
+        routes.choose([True])
 
 
 def test_rows_go_as_a_device_sends_them(small, routes):
@@ -84,21 +90,3 @@ def test_values_that_are_no_good(small):
             assert ROUTES[routes.local_route[i]] == answer.route != "cloud"
             assert routes.local_cost[i] == answer.cost
             assert routes.local_label[i] == answer.class_index
-
-
-def test_another_choice_of_rows(routes):
-    chosen = np.zeros(len(routes), bool)
-    chosen[::2] = True
-    other = routes.choose(chosen)
-    assert np.array_equal(other.offload, chosen)
-    assert np.array_equal(other.label[::2], routes.cloud_label[::2])
-    assert np.array_equal(other.cost[1::2], routes.local_cost[1::2])
-    with pytest.raises(InputError, match="offload of shape"):
-        routes.choose(chosen[1:])
-
-
-def test_rows_must_fit(small):
-    with pytest.raises(InputError, match="has 64 columns"):
-        Routes.from_bundle(small.bundle, small.rows[:, :5])
-    with pytest.raises(InputError, match="labels of shape"):
-        Routes.from_bundle(small.bundle, small.rows, small.truth[:5])

@@ -124,12 +124,14 @@ def test_requests_that_meet_run_in_batches(made_up):
     ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
     assert run.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
     assert run.workers[0]["batches"] == 4
-
-
-def test_workers_take_turns(made_up):
+    # Workers take turns; of those out at a time a device has so many.
     run = simulate_fleet(made_up(), settings(arrivals=at(np.zeros(10)), workers=3, max_batch=1))
     assert [w["received"] for w in run.workers] == [4, 3, 3]
     assert run.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
+    run = simulate_fleet(made_up(), settings(arrivals=at(np.zeros(5)), outstanding=2))
+    assert_all_answered(run)
+    assert (run.answers.reason == REASON["full"]).sum() == run.devices["full"] == 3
+    assert run.answers.cost[run.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize(("spread", "factor"), [("fixed", 0.5), ("exponential", 1.0)])
@@ -184,13 +186,6 @@ def test_at_the_deadline_the_device_answers_itself(made_up):
     assert run.answers.latency_ms == pytest.approx([495.0, 495.0])
     assert run.answers.cost.tolist() == [3.125, 3.125]  # features of a request, and the request
     assert run.devices["late"] >= 2
-
-
-def test_too_many_out_at_a_time(made_up):
-    run = simulate_fleet(made_up(), settings(arrivals=at(np.zeros(5)), outstanding=2))
-    assert_all_answered(run)
-    assert (run.answers.reason == REASON["full"]).sum() == run.devices["full"] == 3
-    assert run.answers.cost[run.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
 def outage(text: str, **changes) -> FleetSettings:
@@ -323,6 +318,14 @@ def test_costs_and_labels_are_the_estimators(small, poisson):
     assert np.array_equal(a.cost, small.system.cost(small.rows)[a.row])
     assert np.array_equal(a.label, small.system.predict(small.rows)[a.row])
     assert np.array_equal(a.route == CLOUD, small.system.offload(small.rows)[a.row])
+    turn = [list(range(50))]
+    edge = simulate_fleet(routes, settings(in_turn=turn, policy="edge-only"))
+    assert (edge.answers.route == EDGE).all()
+    assert np.array_equal(edge.answers.label, routes.local_label[:50])
+    cloud = simulate_fleet(routes, settings(in_turn=turn, policy="cloud-only"))
+    assert (cloud.answers.route == CLOUD).all()
+    assert np.array_equal(cloud.answers.label, routes.cloud_label[:50])
+    assert (cloud.answers.feature_cost == routes.alone_cost).all()
 
 
 def test_joules_are_those_of_the_radio(made_up):
@@ -335,18 +338,6 @@ def test_joules_are_those_of_the_radio(made_up):
     )
     assert run.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
     assert run.joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
-
-
-def test_policies(small):
-    routes = Routes.from_bundle(small.bundle, small.rows[:50])
-    turn = [list(range(50))]
-    edge = simulate_fleet(routes, settings(in_turn=turn, policy="edge-only"))
-    assert (edge.answers.route == EDGE).all()
-    assert np.array_equal(edge.answers.label, routes.local_label)
-    cloud = simulate_fleet(routes, settings(in_turn=turn, policy="cloud-only"))
-    assert (cloud.answers.route == CLOUD).all()
-    assert np.array_equal(cloud.answers.label, routes.cloud_label)
-    assert (cloud.answers.feature_cost == routes.alone_cost).all()
 
 
 def test_rows_in_turn_wait_for_each_other(made_up):

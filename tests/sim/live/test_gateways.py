@@ -28,9 +28,9 @@ def test_live_gateways_decide_as_virtual_ones(tiered, nothing_left):
     for there, foreseen in zip(live.gateways, virtual.gateways, strict=True):
         assert there["forwarded"] == foreseen["forwarded"]
         assert there["answered"] == foreseen["answered"]
-    # Both ways are waited for, though this machine may be slow.
+    # Both ways are waited for, the shorter by jitter.
     up = live.answers.reason == REASON["offloaded"]
-    assert live.answers.latency_ms[up].min() > PROFILES["4g"].rtt_ms
+    assert live.answers.latency_ms[up].min() > PROFILES["4g"].rtt_ms - PROFILES["4g"].jitter_ms
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")

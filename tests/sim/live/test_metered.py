@@ -14,7 +14,7 @@ from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
 
 NAME = "0123abcd"
-ANSWER = LiveAnswer(7, 0, NAME, 0.0, "cloud", 2, 1, "offloaded", 5.0, 1.0, cost=3.0)
+ANSWER = LiveAnswer(7, 0.0, "cloud", 2, 1, "offloaded", 5.0, 1.0, cost=3.0)
 
 
 class Wire:

@@ -22,7 +22,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link.offload import Offloads
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.routes import NO_LABEL, Routes, StageScores
+from gatewise_sim.fleet.routes import NO_LABEL, Routes, StageScores, acquired_columns
 
 
 def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
@@ -53,9 +53,6 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     local = acquired.reshape(stages * n, -1)
     carried = np.zeros(local.shape[1], np.bool_)
     carried[plan.request_inputs] = plan.has_cloud
-    sets, which = np.unique(np.concatenate([local, local | carried]), axis=0, return_inverse=True)
-    which = which.reshape(2, stages * n)
-    prices = np.array([installed.meter.costs.price(s) for s in sets], np.float64)
     exits, flat = np.repeat(np.arange(stages), n), scores.ravel().astype(np.float32)
     return replace(
         routes,
@@ -64,20 +61,16 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
         offload=np.zeros(stages * n, np.bool_),
         local_route=np.zeros(stages * n, np.int64),
         local_label=labels.ravel(),
-        local_cost=prices[which[0]],
         cloud_label=np.tile(routes.cloud_label, stages),
         cloud_stage=np.tile(routes.cloud_stage, stages),
-        request_cost=prices[which[1]],
         score=np.where(exits == stages - 1, flat, np.float32(np.nan)),
-        sets=sets,
-        local_set=which[0],
-        request_set=which[1],
         confidence=probabilities.max(axis=2).ravel().astype(np.float32),
         chance=0.0,
         gateway=None if routes.gateway is None else routes.gateway.repeated(stages),
         by_stage=StageScores(
             n, scores.ravel(), probabilities.reshape(stages * n, -1), runner.thresholds[:stages]
         ),
+        **acquired_columns(local, carried, installed.meter.costs),
     )
 
 

@@ -48,7 +48,8 @@ def test_three_tiers_answer_and_cost_as_the_estimator_says(tiered, routes):
     assert routes.gateway is not None
     assert np.array_equal(routes.label, tiered.system.predict(tiered.rows))
     assert np.array_equal(routes.cost, tiered.system.cost(tiered.rows))
-    answers = simulate_fleet(routes, settings()).answers
+    run = simulate_fleet(routes, settings())
+    answers = run.answers
     assert np.array_equal(answers.label, routes.label[answers.row])
     assert np.array_equal(answers.cost, routes.cost[answers.row])
     up = routes.gateway.goes_up[answers.row]
@@ -57,19 +58,12 @@ def test_three_tiers_answer_and_cost_as_the_estimator_says(tiered, routes):
     assert np.array_equal(answers.reason == REASON["offloaded"], sent & up)
     assert (sent & up).any()
     assert (sent & ~up).any()
-
-
-def test_every_request_is_served_by_the_gateway_of_its_device(routes):
-    run = simulate_fleet(routes, settings(devices=5, gateways=3))
-    answers = run.answers
-    sent = routes.offload[answers.row]
-    up = sent & routes.gateway.goes_up[answers.row]
-    for g, counts in enumerate(run.gateways):
-        mine = answers.device % 3 == g
-        assert counts["answered"] == np.count_nonzero(sent & mine)
-        assert counts["forwarded"] == np.count_nonzero(up & mine)
+    for g, counts in enumerate(run.gateways):  # each serves its own devices
+        mine = sent & (answers.device % 2 == g)
+        assert counts["answered"] == np.count_nonzero(mine)
+        assert counts["forwarded"] == np.count_nonzero(mine & up)
         assert counts["stood_in"] == 0
-    assert sum(worker["answered"] for worker in run.workers) == np.count_nonzero(up)
+    assert run.workers[0]["answered"] == np.count_nonzero(sent & up)
 
 
 def test_latency_is_the_sum_of_its_parts(routes):
@@ -192,10 +186,3 @@ def test_a_part_of_a_fleet_keeps_its_devices_for_each_gateway(routes):
     assert plan.devices < whole.devices
     part = window_settings(whole, plan, 0)
     assert part.devices / part.gateways == whole.devices / whole.gateways
-
-
-def test_the_same_settings_give_the_same_answers(routes):
-    chosen = settings(uplink=LinkProfile("far", rtt_ms=60, jitter_ms=20, loss=0.02))
-    first, again = (simulate_fleet(routes, chosen) for _ in range(2))
-    assert first.answers.latency_ms.tobytes() == again.answers.latency_ms.tobytes()
-    assert first.gateways == again.gateways

@@ -4,10 +4,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
-from tests.sim.refused import refused_file
+from tests.sim.refused import refused, refused_file
 
 NAMES = ("age", "ecg", "thal")
 
@@ -51,8 +50,27 @@ def test_a_bad_file_is_refused_by_its_key(tmp_path, text, complaint):
     refused_file(read, tmp_path / "device.toml", text, complaint)
 
 
-def test_figures_are_checked_without_a_file_too():
-    with pytest.raises(InputError, match="device: idle_w"):
-        DeviceEnergy(idle_w=math.nan)
-    with pytest.raises(InputError, match="device: battery_wh"):
-        DeviceEnergy(battery_wh=0.0)
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda: DeviceEnergy(idle_w=math.nan), "device: idle_w"),
+        (lambda: DeviceEnergy(battery_wh=0.0), "device: battery_wh"),
+        (lambda: Acquisition(np.array([1.0, math.nan])), r"feature_j[1] must be a number of"),
+        (lambda: Acquisition(stage_j=-1.0), "stage_j must be"),
+        (lambda: joules_per_device_day(1.0, devices=0, seconds=1.0), "0 devices"),
+    ],
+)
+def test_figures_are_checked_without_a_file_too(make, complaint):
+    refused(make, says=complaint)
+
+
+def test_acquiring_and_computing():
+    acquired = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    assert Acquisition(2.0, 0.5).joules(acquired, np.array([1, 0, 2])).tolist() == [4.5, 0.0, 7.0]
+
+
+def test_a_day_and_a_battery():
+    assert joules_per_device_day(10.0, devices=5, seconds=3600.0) == 48.0
+    # 18650 cell of 12.6 Wh: 453.6 J a day of work and 0.001 W at rest.
+    cell = DeviceEnergy(idle_w=0.001, battery_wh=12.6)
+    assert cell.days(453.6 - 86.4, RADIOS["none"]) == pytest.approx(100.0)

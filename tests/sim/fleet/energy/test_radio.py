@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, radio_joules
 
 # Exact in binary, so that sums can be compared with ==.
@@ -78,13 +77,6 @@ def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, r
     assert radio_joules(radio, *columns).tolist() == singly.tolist()
 
 
-def test_bursts_within_the_tail_pay_it_once():
-    apart = joules(PLAIN, *((begin, begin + 1) for begin in (0.0, 100.0, 200.0)))
-    assert apart.tolist() == [1 + 4 + 8] * 3
-    together = joules(PLAIN, *((begin, begin + 1) for begin in (0.0, 2.0, 4.0)))
-    assert together.tolist() == [1 + 4 + 8, 1 + 4, 1 + 4]  # two gaps of a second, one tail
-
-
 def test_the_end_of_the_tail_itself_is_still_awake():
     _, awake, asleep = joules(
         PLAIN, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
@@ -97,67 +89,24 @@ def test_what_overlaps_is_active_once():
     assert joules(PLAIN, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
 
 
-def test_an_isolated_lte_request_costs_twelve_joules():
-    lte = RADIOS["lte"]
+def test_figures_are_those_of_the_papers():
+    lte, wifi = RADIOS["lte"], RADIOS["wifi"]
     tail = 1.060 * 11.576
     assert tail == pytest.approx(12.27, abs=0.01)
     assert joules(lte, (0.0, 0.1, 300, 150)) == pytest.approx(
         tail + 1.2107 * 0.2601 + 0.128804 + lte.payload_j(300, 150)
     )
-    assert lte.payload_j(300, 150) < 0.002
-
-
-def test_lte_at_a_rate_is_the_papers_line():
     # 1288 mW + 438 mW per Mbit/s: a second at 5 Mbit/s of IP bytes.
-    lte = RADIOS["lte"]
-    ip = 625_000  # bytes
-    spent = lte.active_w + 1e-6 * lte.up_uj_per_byte * ip
+    spent = lte.active_w + 1e-6 * lte.up_uj_per_byte * 625_000
     assert spent == pytest.approx(1.28804 + 0.43839 * 5)
-
-
-def test_wifi_pays_for_bytes_and_packets():
     # Feeney and Nilsson: 1.9 uJ/byte + 420 uJ out, 0.42 uJ/byte + 330 uJ in.
-    wifi = RADIOS["wifi"]
     assert wifi.payload_j(960, 0) == pytest.approx(1e-6 * (1.9 * 1000 + 420))
     assert wifi.payload_j(0, 1500) == pytest.approx(1e-6 * (0.42 * 1580 + 2 * 330))
     assert wifi.tail_j == wifi.wake_j == 0.0
-
-
-def test_no_radio_costs_nothing():
     assert joules(RADIOS["none"], (0.0, 5.0, 10**6, 10**6)) == 0.0
-
-
-def test_no_exchanges_at_all():
-    empty, none = np.empty(0), np.empty(0, np.int64)
-    assert radio_joules(PLAIN, none, empty, empty, none, none).shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
 def test_a_radio_is_checked(bad):
     with pytest.raises(InputError, match="radio 'x': tail_s"):
         Radio("x", tail_s=bad)
-
-
-def test_acquiring_and_computing():
-    acquired = np.array([[True, False, True], [False, False, False], [True, True, True]])
-    stages = np.array([1, 0, 2])
-    figures = Acquisition(feature_j=np.array([1.0, 2.0, 4.0]), stage_j=np.array([0.5, 0.25]))
-    assert figures.joules(acquired, stages).tolist() == [5.5, 0.0, 7.75]
-    assert Acquisition(2.0, 0.5).joules(acquired, stages).tolist() == [4.5, 0.0, 7.0]
-    assert Acquisition().joules(acquired, stages).tolist() == [0.0, 0.0, 0.0]
-
-
-def test_acquisition_is_checked_feature_by_feature():
-    with pytest.raises(InputError, match=r"feature_j\[1\] must be a number of joules"):
-        Acquisition(feature_j=np.array([1.0, math.nan]))
-    with pytest.raises(InputError, match=r"^stage_j must be"):
-        Acquisition(stage_j=-1.0)
-
-
-def test_a_day_and_a_battery():
-    assert joules_per_device_day(10.0, devices=5, seconds=3600.0) == 48.0
-    # 18650 cell of 12.6 Wh: 453.6 J a day of work and 0.001 W at rest.
-    cell = DeviceEnergy(idle_w=0.001, battery_wh=12.6)
-    assert cell.days(453.6 - 86.4, RADIOS["none"]) == pytest.approx(100.0)
-    with pytest.raises(InputError, match="0 devices"):
-        joules_per_device_day(1.0, devices=0, seconds=1.0)

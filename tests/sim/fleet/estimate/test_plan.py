@@ -17,14 +17,10 @@ outages = st.lists(
 )
 
 
-def whole(seconds: float) -> SamplingPlan:
-    return SamplingPlan(1, 1, 1, 1, (Window(0.0, seconds, 0.0, 0.0, seconds, 0),), seconds)
-
-
 @settings(max_examples=80, deadline=None)
 @given(outages, st.integers(10, 4000))
 def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
-    plan, down = whole(seconds), Outages(windows)
+    plan, down = SamplingPlan.everything(1, 1, seconds), Outages(windows)
     bins = cut_window(plan, plan.windows[0], down)
     assert bins[0].begin == 0.0
     assert bins[-1].end == pytest.approx(seconds)
@@ -44,7 +40,7 @@ def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
 
 
 def test_around_an_outage_they_are_finer():
-    plan = whole(86_400.0)
+    plan = SamplingPlan.everything(1, 1, 86_400.0)
     bins = cut_window(plan, plan.windows[0], Outages.parse("cloud:12:00-12:10"))
     assert 60 <= len(bins) <= 100
     noon = 43_200.0

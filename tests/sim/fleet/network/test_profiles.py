@@ -9,7 +9,7 @@ from gatewise_sim.fleet.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_b
 from gatewise_sim.fleet.network.link import (
     LinkProfile,
 )
-from gatewise_sim.fleet.network.profiles import PROFILES, profile, read_profile
+from gatewise_sim.fleet.network.profiles import PROFILES, profile
 from tests.sim.refused import refused_file
 
 
@@ -32,12 +32,12 @@ def test_an_own_profile_from_a_file(tmp_path):
         wanted.down_uj_per_byte, tail_w=wanted.tail_w, tail_s=5.0,
     )  # fmt: skip
     assert link == LinkProfile("ours", 60, 15, 100_000, math.inf, 0.002, link.radio)
-
-
-def test_a_file_without_likeness_delays_only_what_it_says(tmp_path):
-    file = tmp_path / "slow.toml"
     file.write_text("up_kbps = 10\n")
-    assert read_profile(file) == LinkProfile("slow", up_kbps=10)
+    assert profile(str(file)) == LinkProfile("link", up_kbps=10)
+    with pytest.raises(InputError, match=r"link file nowhere\.toml: No such file"):
+        profile("nowhere.toml")
+    with pytest.raises(InputError, match=r"no link 'wlan'; choose one of none, wifi"):
+        profile("wlan")
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,6 @@ def test_a_file_without_likeness_delays_only_what_it_says(tmp_path):
 )
 def test_a_bad_file_is_refused_by_the_name_of_its_field(tmp_path, text, complaint):
     refused_file(lambda path: profile(str(path)), tmp_path / "link.toml", text, complaint)
-
-
-def test_a_file_that_is_not_there():
-    with pytest.raises(InputError, match=r"link file nowhere\.toml: No such file"):
-        profile("nowhere.toml")
 
 
 @pytest.mark.parametrize("size", [0, 1, SEGMENT, SEGMENT + 1, 10 * SEGMENT])

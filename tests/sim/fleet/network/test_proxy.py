@@ -13,21 +13,11 @@ from gatewise.errors import InputError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_sim.fleet.network.link import LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import PROFILES, profile
+from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.sim.fleet.network.echo import connect, echo_server
 from tests.support.mosquitto import Mosquitto
 from tests.support.ports import free_port
-
-
-def test_an_unknown_link_is_named_with_the_choices():
-    with pytest.raises(InputError, match=r"no link 'wlan'; choose one of none, wifi"):
-        profile("wlan")
-
-
-def test_tls_cannot_be_delayed():
-    with pytest.raises(InputError, match="mqtt://host:port"):
-        DelayProxy("mqtts://example.org", PROFILES["wifi"])
 
 
 class _Twice(socketserver.BaseRequestHandler):
@@ -76,7 +66,7 @@ def ping(client: socket.socket, message: bytes) -> float:
 def test_the_proxy_delays_by_the_round_trip_and_carries_every_byte():
     link = LinkProfile("x", rtt_ms=40)
     with echo_server() as target, DelayProxy(target, link) as proxy, connect(proxy.url) as client:
-        ping(client, b"connect")  # the first waits for the handshake too
+        assert ping(client, b"connect") >= 79  # the first waits for the handshake too
         took = [ping(client, b"hello") for _ in range(15)]
         assert min(took) >= 39
         assert statistics.median(took) < 40 + 15  # a few ms, and room for a busy machine
@@ -102,12 +92,6 @@ def test_no_write_waits_for_an_acknowledgement_of_the_one_before():
     assert statistics.median(took) < 25  # Nagle's algorithm makes it 44
 
 
-def test_the_handshake_takes_a_round_trip():
-    link = LinkProfile("x", rtt_ms=100)
-    with echo_server() as target, DelayProxy(target, link) as proxy, connect(proxy.url) as client:
-        assert ping(client, b"x") >= 199
-
-
 def test_closing_one_end_closes_the_other():
     with echo_server() as target, DelayProxy(target, LinkProfile("x", rtt_ms=10)) as proxy:
         with connect(proxy.url) as client:
@@ -117,18 +101,14 @@ def test_closing_one_end_closes_the_other():
             while chunk := client.recv(100):
                 received += chunk
         assert received == b"last words"
-
-
-def test_nobody_behind_the_proxy_means_a_closed_connection():
-    port = free_port()
-    with (
-        DelayProxy(f"mqtt://127.0.0.1:{port}", LinkProfile("x")) as proxy,
-        connect(proxy.url) as client,
-    ):
+    nobody = f"mqtt://127.0.0.1:{free_port()}"
+    with DelayProxy(nobody, LinkProfile("x")) as proxy, connect(proxy.url) as client:
         assert client.recv(1) == b""
 
 
 def test_leaving_with_connections_open_ends_the_thread():
+    with pytest.raises(InputError, match="mqtt://host:port"):  # TLS cannot be delayed
+        DelayProxy("mqtts://example.org", PROFILES["wifi"])
     before = threading.active_count()
     with echo_server() as target:
         with DelayProxy(target, PROFILES["satellite"]) as proxy:

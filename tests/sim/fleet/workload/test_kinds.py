@@ -1,17 +1,9 @@
-import math
-
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Trace, read_trace
+from gatewise_sim.fleet.workload.kinds import Replay, Trace, read_trace
 from tests.sim.refused import refused_file
-
-
-def test_a_silent_night():
-    assert Diurnal(1.0, ratio=math.inf).rate_at(np.array([2 * 3600.0])) == pytest.approx(
-        0, abs=1e-12
-    )
 
 
 @pytest.mark.parametrize(
