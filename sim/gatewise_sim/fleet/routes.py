@@ -172,7 +172,6 @@ class Routes:
             _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), device.acquired)
             cloud, names_stage, gateway = _beyond_device(bundle, plan, rows, can_offload, backend)
         costs = manifest.feature_costs()
-        scores = _stop_scores(bundle, plan, rows, device.exits)
         return cls(
             plan=plan,
             sizes=Sizes.from_plan(plan, exits=names_stage),
@@ -184,7 +183,7 @@ class Routes:
             cloud_label=cloud[0],
             cloud_stage=cloud[1],
             alone_cost=float(costs.price(carried)),
-            score=np.where(device.exits == plan.n_here - 1, scores, np.float32(np.nan)),
+            score=_gate_scores(bundle, plan, rows, device.exits),
             disagreement_bound=disagreement_bound(manifest),
             threshold=manifest.active_point.thresholds[plan.n_here - 1],
             gate_limits=manifest.gate_limits(plan.n_here - 1),
@@ -387,17 +386,14 @@ def _run(
     return found, goes_up, names_stage
 
 
-def _stop_scores(
+def _gate_scores(
     bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], exits: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     scores = np.full(len(rows), np.nan, np.float32)
-    if not plan.has_cloud:
-        return scores
-    runner = StageRunner(bundle)
-    for stage in range(plan.n_here):
-        there = np.flatnonzero(exits == stage)
-        if len(there):
-            columns = runner.inputs[stage]
-            found = runner.run(stage, np.ascontiguousarray(rows[np.ix_(there, columns)]))
-            scores[there] = found.score
+    gate = plan.n_here - 1
+    there = np.flatnonzero(exits == gate)
+    if plan.has_cloud and len(there):
+        runner = StageRunner(bundle)
+        inputs = np.ascontiguousarray(rows[np.ix_(there, runner.inputs[gate])])
+        scores[there] = runner.run(gate, inputs).score
     return scores
