@@ -145,13 +145,12 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures in plain numbers, without `about`; `kind` is the source."""
-        gateway = {} if self.gateway is None else {"gateway": _written(self.gateway)}
+        services = {"service": self.service, "gateway": self.gateway}
         return {
             "kind": self.source,
             "model": self.model,
             "edge_ms": list(self.edge_ms),
-            "service": _written(self.service),
-            **gateway,
+            **{name: _written(each) for name, each in services.items() if each is not None},
             **{name: getattr(self, name) for name in _FIGURES},
         }
 

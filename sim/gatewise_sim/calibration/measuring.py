@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_cloud.worker.batch_sizes import Timing, measure
 from gatewise_edge.device.device import Device
@@ -97,9 +98,10 @@ def calibrate(
         watch.end("calibrated: no instance leaves the device")
         return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
     done(0.1)
-    timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes, backend)
-    done(0.2)
     possible = np.flatnonzero(routes.cloud_label != NO_LABEL)
+    with closing(cloud_model(bundle, backend)) as model:
+        timing = _timed(model, table[possible], routes)
+    done(0.2)
     settings = replace(_in_turn(routes, LinkProfile("none"), exchanges), backend=backend)
     with ExitStack() as stack:
         used = stack.enter_context(RunBroker(broker))
@@ -116,8 +118,8 @@ def calibrate(
     service, hop = _divide(way, run, found.worker_us, broker_us, assumed.service.message)
     gateway = None
     if routes.gateway is not None:
-        stages = ServiceTime.from_timing(_timed_gateway(bundle, table[possible], routes))
-        gateway = replace(stages, message=service.message)
+        stages = _timed(GatewayModel.from_bundle(bundle), table[possible], routes)
+        gateway = replace(ServiceTime.from_timing(stages), message=service.message)
     calibration = Calibration(
         model=model_of(routes),
         edge_ms=edge_ms,
@@ -185,33 +187,27 @@ def _exchange(
             stack.callback(clear_status, broker.url, [name])
         worker = start_workers(stack, [options])[0]
         link = MqttLink(broker.url, device=name)
-        device = stack.enter_context(
-            Device(
-                bundle,
-                link=link,
-                policy="cloud-only",
-                deadline_ms=DEADLINE_MS,
-                breaker=False,
-                check=False,
-            )
-        )
+        device = Device(
+            bundle, link=link, policy="cloud-only", deadline_ms=DEADLINE_MS, breaker=False,
+            check=False,
+        )  # fmt: skip
+        stack.enter_context(device)
         link.connect(_CONNECT_SECONDS)
         for row in rows[:_WARM]:
             device.answer(row)
-        pids = (worker.pid, broker.pid)
-        before = [processor_seconds(pid) for pid in pids]
+        before = [processor_seconds(pid) for pid in (worker.pid, broker.pid)]
         answers = [device.answer(row) for row in rows]
-        after = [processor_seconds(pid) for pid in pids]
+        after = [processor_seconds(pid) for pid in (worker.pid, broker.pid)]
     served = [a.latency_ms for a in answers if a.route == "cloud"]
     if len(served) < _LEAST_SERVED * len(rows):
         raise RunError(
             "calibration", f"the cloud answered {len(served)} of {len(rows)} requests only"
         )
-    worker_us, broker_us = (
+    used = [
         None if b is None or a is None else 1e6 * (a - b) / len(rows)
         for b, a in zip(before, after, strict=True)
-    )
-    return _Exchanges(len(rows), statistics.median(served), worker_us, broker_us)
+    ]
+    return _Exchanges(len(rows), statistics.median(served), *used)
 
 
 def processor_seconds(pid: int | None) -> float | None:
@@ -321,18 +317,7 @@ def _stages(found: dict[int, list[float]], routes: Routes) -> tuple[float, ...]:
     return tuple(round(ms, 6) for ms in filled.tolist())
 
 
-def _timed(
-    bundle: Bundle, table: NDArray[np.float32], routes: Routes, backend: str | None
-) -> Timing:
-    model = cloud_model(bundle, backend)
-    try:
-        return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
-    finally:
-        model.close()
-
-
-def _timed_gateway(bundle: Bundle, table: NDArray[np.float32], routes: Routes) -> Timing:
-    model = GatewayModel.from_bundle(bundle)
+def _timed(model: CloudModel | GatewayModel, table: NDArray[np.float32], routes: Routes) -> Timing:
     return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
 
 

@@ -68,35 +68,27 @@ class ProgressListener(Protocol):
 
 
 class Listeners:
-    """Listeners listeners as one, called in the order given; none at all: nothing is reported.
-
-    A listener that is None is left out.
-    """
+    """Several listeners as one, called in the order given; those that are None are left out."""
 
     def __init__(self, *listeners: ProgressListener | None) -> None:
         self.listeners = tuple(each for each in listeners if each is not None)
 
     def begin(self, title: str, seconds: float, expected: int | None) -> None:
-        """Pass on to each listener, as the other methods do."""
         for each in self.listeners:
             each.begin(title, seconds, expected)
 
     def policy(self, key: str, name: str) -> None:
-        """Pass on to each."""
         for each in self.listeners:
             each.policy(key, name)
 
     def advance(self, snapshot: Snapshot) -> None:
-        """Pass on to each."""
         for each in self.listeners:
             each.advance(snapshot)
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        """Pass on to each."""
         for each in self.listeners:
             each.fault(what, up, at)
 
     def end(self, text: str) -> None:
-        """Pass on to each."""
         for each in self.listeners:
             each.end(text)

@@ -56,31 +56,37 @@ def test_a_written_calibration_is_read_as_it_was(tmp_path):
     again = tmp_path / "again.json"
     Calibration.from_file(path).write(again)
     assert again.read_bytes() == path.read_bytes()
+    assert json.loads(json.dumps(MEASURED.as_dict())) == MEASURED.as_dict()
+    assert "about" not in MEASURED.as_dict()
+    path.write_text("{")
+    with pytest.raises(InputError, match=r"calibration file .*mine\.json: .*Expecting"):
+        Calibration.from_file(path)
+    with pytest.raises(InputError, match="No such file"):
+        MEASURED.write(tmp_path / "no" / "such.json")
 
 
-def test_figures_are_plain_and_say_nothing_of_the_machine():
-    found = MEASURED.as_dict()
-    assert found["kind"] == "measured"
-    assert found["service"]["base_us"] == 12.345
-    assert "about" not in found
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_toml_is_read_too(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(TOML)
-    found = Calibration.from_file(path)
-    assert found.service == ServiceTime(100e-6, 20e-6, 0.0, "exponential")
-    assert (found.edge_ms, found.proxy_ms, found.source) == ((0.05, 0.0917), 0.0, "mine.toml")
-
-
-def test_a_gateways_times_are_its_own_if_given(tmp_path, settings):
-    assert MEASURED.apply(settings).gateway_service is None
+def test_settings_get_the_figures_and_a_gateway_its_own_if_given(tmp_path, settings):
+    found = MEASURED.apply(settings)
+    assert found == replace(
+        settings,
+        edge_ms=MEASURED.edge_ms,
+        service=MEASURED.service,
+        broker_us=31.7,
+        hop_ms=0.2034,
+    )
+    # An emulated link takes what its proxy takes, too.
+    assert MEASURED.apply(settings, live=True).link.rtt_ms == 45 + 2 * 0.45
+    no_link = replace(settings, link=LinkProfile("none"))
+    assert MEASURED.apply(no_link, live=True).link == no_link.link
     gateway = ServiceTime(50e-6, 7e-6, 100e-6)
     replace(MEASURED, gateway=gateway).write(tmp_path / "mine.json")
     found = Calibration.from_file(tmp_path / "mine.json")
     assert found.apply(settings).gateway_service == gateway
     path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    found = Calibration.from_file(path)
+    assert found.service == ServiceTime(100e-6, 20e-6, 0.0, "exponential")
+    assert (found.edge_ms, found.proxy_ms, found.source) == ((0.05, 0.0917), 0.0, "mine.toml")
     path.write_text(TOML + "[gateway]\nbase_us = 3\n")
     with pytest.raises(InputError, match=r"gateway\.each_us is missing"):
         Calibration.from_file(path)
@@ -114,52 +120,10 @@ def test_a_file_with_a_fault_is_refused_in_one_line(tmp_path, old, new, says):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"), [("{", "Expecting"), ("[1]", "holds no table"), ("\xff", "")]
-)
-def test_json_that_is_none_is_refused(tmp_path, text, says):
-    path = tmp_path / "mine.json"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError, match=f"calibration file .*mine.json: .*{says}"):
-        Calibration.from_file(path)
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    for name in ("none.json", "none.toml"):
-        with pytest.raises(InputError, match=f"{name}: No such file"):
-            Calibration.from_file(tmp_path / name)
-    with pytest.raises(InputError, match="No such file"):
-        MEASURED.write(tmp_path / "no" / "such.json")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"edge_ms": ()},
-        {"edge_ms": (float("inf"),)},
-        {"broker_us": -1.0},
-        {"hop_ms": float("nan")},
-        {"proxy_ms": -0.1},
-    ],
-)
+@pytest.mark.parametrize("wrong", [{"edge_ms": ()}, {"hop_ms": float("nan")}])
 def test_times_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError, match=f"calibration: {next(iter(wrong))}"):
         replace(MEASURED, **wrong)
-
-
-def test_settings_get_the_figures(settings):
-    found = MEASURED.apply(settings)
-    assert (found.edge_ms, found.service) == (MEASURED.edge_ms, MEASURED.service)
-    assert (found.broker_us, found.hop_ms) == (31.7, 0.2034)
-    assert found.link == settings.link
-    same = ("devices", "in_turn", "deadline_ms", "seed", "max_batch")
-    assert [getattr(found, n) for n in same] == [getattr(settings, n) for n in same]
-
-
-def test_an_emulated_link_takes_what_its_proxy_takes(settings):
-    assert MEASURED.apply(settings, live=True).link.rtt_ms == 45 + 2 * 0.45
-    no_link = replace(settings, link=LinkProfile("none"))
-    assert MEASURED.apply(no_link, live=True).link == no_link.link
 
 
 def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(made_up, tmp_path):

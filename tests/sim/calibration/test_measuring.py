@@ -1,7 +1,6 @@
 """Calibrating for real: broker, worker and devices as processes; and the twin that comes of it."""
 
 import math
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,16 +8,14 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker
-from gatewise_cloud.child_process import ChildProcess
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import (
     _divide,
     _stages,
     calibrate,
-    processor_seconds,
 )
 from gatewise_sim.fleet.network.link import LinkProfile
-from gatewise_sim.fleet.progress import Snapshot
+from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
@@ -28,24 +25,15 @@ from gatewise_sim.live.run import run_live
 RUN = ServiceTime(100e-6, 20e-6)
 
 
-def test_a_handful_of_exchanges_is_refused():
-    with pytest.raises(InputError, match="exchanges is 3; give at least 20"):
-        calibrate("bundle", [[0.0]], exchanges=3)
-
-
 def test_the_way_is_divided_and_nothing_is_lost():
     service, hop = _divide(2.0, RUN, worker_us=420.0, broker_us=30.0, message=1.0)
     assert service == ServiceTime(100e-6, 20e-6, 300e-6)
     assert hop == pytest.approx((2.0 - 0.42 - 2 * 0.03) / 2)
-
-
-def test_without_the_workers_own_time_a_message_costs_the_usual():
+    # Without the worker's own time a message costs the usual.
     service, hop = _divide(2.0, RUN, worker_us=None, broker_us=30.0, message=265e-6)
     assert service.message == 265e-6
     assert hop == pytest.approx((2.0 - 0.385 - 0.06) / 2)
-
-
-def test_a_worker_that_works_after_its_answer_makes_no_way_longer():
+    # A worker that works after its answer makes no way longer.
     service, hop = _divide(0.3, RUN, worker_us=900.0, broker_us=30.0, message=0.0)
     assert hop == 0.0
     assert service.mean(1, 1) + 60e-6 == pytest.approx(0.3e-3)
@@ -56,15 +44,8 @@ def test_a_stage_that_no_row_stops_at_lies_between_its_neighbours():
     assert _stages({1: [0.1, 0.2, 9.0], 3: [0.6]}, routes) == (0.2, 0.2, 0.4, 0.6, 0.6)
     with pytest.raises(InputError, match="none of the rows can be answered"):
         _stages({}, routes)
-
-
-@pytest.mark.slow
-def test_processor_time_is_that_of_the_process():
-    command = [sys.executable, "-m", "gatewise_sim.live.device_process"]
-    with ChildProcess("idle", command) as child:
-        used = processor_seconds(child.pid)
-        assert used is None or 0.0 <= used < 60.0
-    assert processor_seconds(child.pid) is None
+    with pytest.raises(InputError, match="exchanges is 3; give at least 20"):
+        calibrate("bundle", [[0.0]], exchanges=3)
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +57,12 @@ def measured(small, make_once):
 def _measured(small):
     events: list[object] = []
 
-    class Listener:
-        def begin(self, title, seconds, total):
+    class Listener(Listeners):
+        def begin(self, title, seconds, expected):
             events.append(title)
 
-        def policy(self, key, name):
-            raise AssertionError
-
-        def advance(self, snapshot: Snapshot):
+        def advance(self, snapshot):
             events.append(snapshot.done)
-
-        def fault(self, what, up, at):
-            raise AssertionError
 
         def end(self, text):
             events.append(text)
@@ -170,8 +145,7 @@ def test_without_a_cloud_only_the_stages_are_measured(tmp_path):
     forest = methods.make("budget-forest", n_estimators=3, random_state=0).fit(X[:600], y[:600])
     bundle = pack(forest, tmp_path / "bundle", sample=X[:8])
     found = calibrate(bundle.path, X[600:700])
-    routes = Routes.from_bundle(bundle, X[600:700])
-    assumed = Calibration.assumed(routes)
+    assumed = Calibration.assumed(Routes.from_bundle(bundle, X[600:700]))
     assert found.service == assumed.service
     assert found.edge_ms != assumed.edge_ms
     assert found.source == "measured"

@@ -44,7 +44,6 @@ MEANS: Final = {
 """Each mean as a ratio of two sums."""
 _BREAKDOWN: Final = ("device", "network", "cloud", "waiting")
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-_AT: Final = {name: k for k, name in enumerate(SUMS)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,48 +148,47 @@ def combine(
     """Put the windows of a plan together; InputError if no instance came."""
     parts = [part for window in windows for part in window.parts]
     sums = np.array([part.weight * part.sums for part in parts])
-    total = sums.sum(axis=0)
-    if not total[_AT["n"]]:
+    total = dict(zip(SUMS, sums.sum(axis=0).tolist(), strict=True))
+    if not total["n"]:
         raise InputError("no instance came: simulate more devices or a longer time")
     keys = [part.bin.segment for part in parts]
     segments = np.unique(np.array(keys), axis=0, return_inverse=True)[1].reshape(-1)
     scale = plan.of_devices / plan.devices
     weights = [scale * window.weight for window in plan.windows]
-    devices = _weighted([w.devices for w in windows], weights)
+
+    def weighted(name: str) -> NDArray[np.float64]:
+        found = (f * getattr(w, name) for f, w in zip(weights, windows, strict=True))
+        return np.asarray(sum(found))
+
     workers = _weighted([w.workers for w in windows], weights)
-    available = sum(f * w.worker_seconds for f, w in zip(weights, windows, strict=True))
+    available = float(weighted("worker_seconds"))
     utilisation = workers.get("busy_seconds", 0.0) / available if available else 0.0
-    reasons = sum(f * w.reasons for f, w in zip(weights, windows, strict=True))
-    sets = sum(f * w.sets for f, w in zip(weights, windows, strict=True))
-    classes = sum(f * w.classes for f, w in zip(weights, windows, strict=True))
     return FleetEstimate(
         plan=plan,
         stepped=str(plan),
-        instances=float(scale * total[_AT["n"]]),
+        instances=scale * total["n"],
         means={
-            name: mean(sums[:, _AT[above]], sums[:, _AT[below]], segments)
+            name: mean(sums[:, SUMS.index(above)], sums[:, SUMS.index(below)], segments)
             for name, (above, below) in MEANS.items()
-            if total[_AT[below]]
+            if total[below]
         },
         latency_ms=_latencies(parts, segments),
         utilisation=utilisation,
         histogram=_histogram(parts, scale),
-        breakdown_ms={
-            name: float(total[_AT[f"{name}_ms"]] / total[_AT["n"]]) for name in _BREAKDOWN
-        },
+        breakdown_ms={name: total[f"{name}_ms"] / total["n"] for name in _BREAKDOWN},
         timeline=[_moment(part, scale) for part in parts],
-        classes=[_class(index, counts) for index, counts in enumerate(np.asarray(classes))],
+        classes=[_class(index, counts) for index, counts in enumerate(weighted("classes"))],
         reasons={
-            name: float(count)
-            for name, count in zip(REASONS, np.asarray(reasons), strict=True)
+            name: count
+            for name, count in zip(REASONS, weighted("reasons").tolist(), strict=True)
             if count
         },
-        sets=np.asarray(sets).tolist(),
+        sets=weighted("sets").tolist(),
         faults=[
             {"what": what, "begin": begin, "end": end, "count": count}
             for what, begin, end, count in settings.outages.faults(plan.seconds)
         ],
-        devices=devices,
+        devices=_weighted([w.devices for w in windows], weights),
         workers={"utilisation": utilisation, **_per_request(workers), **workers},
         instances_stepped=sum(window.instances for window in windows),
         events=sum(window.events for window in windows),
@@ -218,15 +216,13 @@ def _per_request(workers: Mapping[str, float]) -> dict[str, float]:
 
 def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[str, Estimate]:
     weights = [part.weight for part in parts]
-    found = {}
-    for prefix, sketches in (
-        ("", [part.latencies for part in parts]),
-        ("offloaded_", [part.offloaded for part in parts]),
-    ):
-        if any(sketch.total for sketch in sketches):
-            for label, share in _QUANTILES.items():
-                found[prefix + label] = quantile(share, sketches, weights, segments)
-    return found
+    every, offloaded = ([getattr(p, name) for p in parts] for name in ("latencies", "offloaded"))
+    return {
+        prefix + label: quantile(share, sketches, weights, segments)
+        for prefix, sketches in (("", every), ("offloaded_", offloaded))
+        if any(sketch.total for sketch in sketches)
+        for label, share in _QUANTILES.items()
+    }
 
 
 def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]:
