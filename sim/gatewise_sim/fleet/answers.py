@@ -1,4 +1,4 @@
-"""Answers of a fleet, one column a fact, and the energy of their messages."""
+"""Answers of a fleet, one column a fact, the result of its run, and the energy of its messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.energy.radio import Radio, radio_joules
+from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
 """What an answer's route is an index of; an error took the place of an answer."""
@@ -130,6 +131,34 @@ def _column_types() -> list[tuple[str, type[Any]]]:
     """Columns of Answers and their dtypes, as annotated: ``NDArray[np.int8]`` and so on."""
     hints = get_type_hints(Answers)
     return [(f.name, get_args(get_args(hints[f.name])[1])[0]) for f in fields(Answers)]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FleetRun:
+    """Result of a fleet's run, in virtual time or live."""
+
+    answers: Answers
+    """One entry an instance, by time of arrival (of rows in turn: device after device)."""
+    joules: NDArray[np.float64]
+    """What each instance's messages cost its device's radio, shape (n,); see
+    :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
+    """
+    devices: dict[str, float]
+    """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts`,
+    :class:`gatewise_edge.link.breaker.BreakerCounts` and what their auditors count.
+    """
+    workers: list[dict[str, float]]
+    """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
+    gateways: list[dict[str, float]]
+    """Each gateway's :class:`gatewise_sim.fleet.devices.gateway.GatewayCounts`."""
+    seconds: float
+    """When the last answer was given, in s since the begin."""
+    alarms: RaisedAlarms | None
+    """Those of audits; None if there are none."""
+    unsubscribed: int = 0
+    """Requests that the broker dropped since no worker was there; in virtual time."""
+    events: int = 0
+    """Events stepped."""
 
 
 def exchange_joules(

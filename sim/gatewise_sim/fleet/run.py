@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
 
@@ -24,8 +24,7 @@ from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answer_rules import AnswerRules
-from gatewise_sim.fleet.answers import Answers, exchange_joules
-from gatewise_sim.fleet.broker import Availability, VirtualBroker
+from gatewise_sim.fleet.answers import Answers, FleetRun, exchange_joules
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
 from gatewise_sim.fleet.devices.decisions import DecisionPoints
@@ -47,7 +46,7 @@ from gatewise_sim.fleet.messages import (
 from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import VirtualWorker
+from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualWorker
 
 _GUARD: Final = 0.005  # as the device keeps before its deadline
 _TRIPS: Final = 32
@@ -332,34 +331,6 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
         back = link.send(there + (between + beyond[k % len(beyond)]), down, False)
         trip.update(back - begin)
     return trip
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FleetRun:
-    """Result of a fleet's run, in virtual time or live."""
-
-    answers: Answers
-    """One entry an instance, by time of arrival (of rows in turn: device after device)."""
-    joules: NDArray[np.float64]
-    """What each instance's messages cost its device's radio, shape (n,); see
-    :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
-    """
-    devices: dict[str, float]
-    """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts`,
-    :class:`gatewise_edge.link.breaker.BreakerCounts` and what their auditors count.
-    """
-    workers: list[dict[str, float]]
-    """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
-    gateways: list[dict[str, float]]
-    """Each gateway's :class:`gatewise_sim.fleet.devices.gateway.GatewayCounts`."""
-    seconds: float
-    """When the last answer was given, in s since the begin."""
-    alarms: RaisedAlarms | None
-    """Those of audits; None if there are none."""
-    unsubscribed: int = 0
-    """Requests that the broker dropped since no worker was there; in virtual time."""
-    events: int = 0
-    """Events stepped."""
 
 
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:

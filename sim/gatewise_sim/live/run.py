@@ -23,11 +23,10 @@ from gatewise.errors import InputError
 from gatewise.imports import object_path
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answers import exchange_joules
+from gatewise_sim.fleet.answers import FleetRun, exchange_joules
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
 from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.progress import Listeners, ProgressListener
-from gatewise_sim.fleet.run import FleetRun
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.checks import check_live

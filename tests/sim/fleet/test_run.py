@@ -6,7 +6,6 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.link.wire import part_topic, request_topic, response_topic
 from gatewise_sim.fleet.answers import REASON, ROUTES
-from gatewise_sim.fleet.broker import RECONNECT_SECONDS
 from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import LinkProfile
@@ -14,7 +13,7 @@ from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.fleet.worker import RECONNECT_SECONDS, ServiceTime
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 

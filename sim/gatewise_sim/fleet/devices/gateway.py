@@ -17,7 +17,6 @@ from gatewise.errors import InputError
 from gatewise_cloud.worker.gateway import deadline_above
 from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.messages import Messages, request_packet, response_packet
@@ -25,7 +24,14 @@ from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import GatewayRows, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker, WorkerCounts
+from gatewise_sim.fleet.worker import (
+    Availability,
+    ServiceTime,
+    VirtualBroker,
+    VirtualTicket,
+    VirtualWorker,
+    WorkerCounts,
+)
 
 _NOBODY: Final = np.zeros(1)
 #: Random numbers of gateways' links: behind those of any device.

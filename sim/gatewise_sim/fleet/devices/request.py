@@ -15,7 +15,6 @@ import numpy as np
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
@@ -26,7 +25,7 @@ from gatewise_sim.fleet.messages import (
     response_packet,
 )
 from gatewise_sim.fleet.network.link import VirtualLink
-from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
+from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket, VirtualWorker
 
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Parts under way to the broker at a time, as the device's link sends them.

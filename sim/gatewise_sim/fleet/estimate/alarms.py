@@ -5,11 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.settings import FleetSettings
-
 
 @dataclass(frozen=True, slots=True)
 class RaisedAlarms:
@@ -36,29 +31,3 @@ class AlarmCount:
     raised: int
     early: int = 0
     instances: float | None = None
-
-
-def count_alarms(
-    alarms: RaisedAlarms | None, answers: Answers, settings: FleetSettings
-) -> tuple[AlarmCount, ...]:
-    """Count a run's alarms at its devices and at its workers; nothing without audits.
-
-    A worker tests what it is sent: one of several sees its share of the fleet's.
-    """
-    if alarms is None:
-        return ()
-    before = answers.observed_before(settings.data_change, settings.devices)
-    devices = [float(at - before[device]) for device, at in alarms.devices.items()]
-    fleet = [float(at * settings.workers - before.sum()) for at in alarms.workers]
-    return _count("device", len(before), devices), _count("fleet", settings.workers, fleet)
-
-
-def _count(place: str, tests: int, since: Sequence[float]) -> AlarmCount:
-    found = [instances for instances in since if instances > 0]
-    return AlarmCount(
-        place=place,
-        tests=tests,
-        raised=len(since),
-        early=len(since) - len(found),
-        instances=float(np.median(found)) if found else None,
-    )

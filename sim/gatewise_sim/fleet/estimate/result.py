@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS, ROUTES
+from gatewise_sim.fleet.answers import REASONS, ROUTES, Answers, FleetRun
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.alarms import AlarmCount, count_alarms
+from gatewise_sim.fleet.estimate.alarms import AlarmCount, RaisedAlarms
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
@@ -26,7 +26,6 @@ from gatewise_sim.fleet.estimate.window_sums import (
     WindowSums,
 )
 from gatewise_sim.fleet.routes import Routes
-from gatewise_sim.fleet.run import FleetRun
 from gatewise_sim.fleet.settings import FleetSettings
 
 BINS_A_DECADE: Final = 10
@@ -266,3 +265,31 @@ def _class(index: int, counts: NDArray[np.float64]) -> dict[str, Any]:
         "edge_accuracy": own["edge_right"] / n if n else None,
         "precision": own["right"] / own["answered"] if own["answered"] else None,
     }
+
+
+def count_alarms(
+    alarms: RaisedAlarms | None, answers: Answers, settings: FleetSettings
+) -> tuple[AlarmCount, ...]:
+    """Count a run's alarms at its devices and at its workers; nothing without audits.
+
+    A worker tests what it is sent: one of several sees its share of the fleet's.
+    """
+    if alarms is None:
+        return ()
+    before = answers.observed_before(settings.data_change, settings.devices)
+    devices = [float(at - before[device]) for device, at in alarms.devices.items()]
+    fleet = [float(at * settings.workers - before.sum()) for at in alarms.workers]
+    return _count_alarms("device", len(before), devices), _count_alarms(
+        "fleet", settings.workers, fleet
+    )
+
+
+def _count_alarms(place: str, tests: int, since: Sequence[float]) -> AlarmCount:
+    found = [instances for instances in since if instances > 0]
+    return AlarmCount(
+        place=place,
+        tests=tests,
+        raised=len(since),
+        early=len(since) - len(found),
+        instances=float(np.median(found)) if found else None,
+    )

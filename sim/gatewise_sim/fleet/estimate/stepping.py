@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.alarms import AlarmCount, count_alarms
+from gatewise_sim.fleet.estimate.alarms import AlarmCount
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports
-from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
+from gatewise_sim.fleet.estimate.result import FleetEstimate, combine, count_alarms
 from gatewise_sim.fleet.estimate.sampling import choose_plan, window_settings
 from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts, WindowSums
 from gatewise_sim.fleet.progress import ProgressListener
