@@ -206,9 +206,6 @@ def test_several_workers_and_a_pacer(small):
     assert min(worker["answered"] for worker in live.workers) > 0.3 * live.devices["cloud"]
 
 
-# -- outages -------------------------------------------------------------------------------
-
-
 # -- what goes wrong -----------------------------------------------------------------------
 
 
