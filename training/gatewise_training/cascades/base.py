@@ -47,12 +47,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         Records of the calibration rows, where a guarantee was asked for.
     class_weights_ : ndarray, shape (n_classes,), or None
         What a row of each class counts, where `class_weight` was given.
-    class_bounds_ : ClassBounds
-        Recall and precision of each class that operating points are to keep.
-    max_bytes_ : int or None
-        What a device may keep of the stages at most.
-    max_instance_cost_ : float or None
-        The most that an instance may cost at any operating point.
+    class_bounds_, max_bytes_, max_instance_cost_
+        Bounds that operating points keep, of the settings or given to :meth:`at`.
     """
 
     # settings that a method need not have
@@ -85,11 +81,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
         """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
         if self.guarantee is not None:
-            by_class, by_exit = self.class_bounds_, self.max_exit_loss
-            goal = self._goal()
-            promise = Promise.from_bounds(
-                self.guarantee, by_class=by_class, by_exit=by_exit, **goal
-            )
+            bounds: dict[str, Any] = {"by_class": self.class_bounds_, "by_exit": self.max_exit_loss}
+            promise = Promise.from_bounds(self.guarantee, **bounds | self._goal())
             promise.check_rows(truth, splitter)
 
     def _tuned_points(self, records: Sequence[CascadeRecord], **how: Any) -> list[OperatingPoint]:
