@@ -10,7 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
-BLOCK = 256
+BLOCK = 1024
 """Rows that go down a tree together."""
 
 

@@ -83,7 +83,7 @@ def problem(seed, classes=2, gamma=0.01, n=120):
     target = one_hot(y, classes)
     weight = np.ones(n)
     return MStep(
-        z, target, rng.random(n) * 0.6, weight, COSTS, gamma,
+        z, target, rng.random(n) * 0.6, weight, GroupLasso.priced(COSTS), gamma,
         curvature_bound(z, weight, target.shape[1]),
     )  # fmt: skip
 

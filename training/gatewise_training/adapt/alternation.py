@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.losses import one_hot, prior_margins
-from gatewise_training.adapt.group_lasso import smallest_zero_penalty
+from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.qstep import Distance, Free, KullbackLeibler
@@ -54,11 +54,11 @@ def alternate(
     Shapes: `f0_loss` (n,).
     """
     distance = KullbackLeibler() if distance is None else distance
-    weight = problem.weight
+    weight, share = problem.weight, problem.weight / problem.weight.sum()
 
     def value(place: Place, free: Free) -> float:
-        rest = np.average(free.q * f0_loss + free.rest, weights=weight)
-        return problem.at(free).objective_at(place) + float(rest)
+        rest = float(share @ (free.q * f0_loss + free.rest))
+        return problem.at(free).objective_at(place) + rest
 
     def q_step(place: Place) -> tuple[Free, float]:
         free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, weight)
@@ -104,7 +104,7 @@ def pose(
         target=target,
         q=np.zeros(len(z)),
         weight=sample.weight,
-        costs=sample.costs,
+        penalty=GroupLasso.priced(sample.costs),
         gamma=0.0,
         lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
     )
@@ -116,12 +116,13 @@ def featureless_pair(
     problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
 ) -> tuple[LinearPair, float]:
     """Find the best pair without priced features, and the penalty from which on it is optimal."""
-    prohibitive = replace(problem, gamma=1e9 / max(problem.costs.total, 1e-12))
+    total = problem.penalty.own.sum() + problem.penalty.shared.sum()
+    prohibitive = replace(problem, gamma=1e9 / max(total, 1e-12))
     pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
     place = problem.place(pair)
     free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
     gradient = problem.at(free).gradient(pair).weights
-    return pair, smallest_zero_penalty(gradient, problem.costs)
+    return pair, smallest_zero_penalty(gradient, problem.penalty)
 
 
 def _standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from sklearn.utils._param_validation import StrOptions
 
@@ -23,12 +23,16 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import N_SUBSETS, single_models
+from gatewise_training.cascades.family_selection import single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.learners.boosting import LARGE_ROWS
 
 Stop = Literal["auto", "gate", "margin"]
+
+N_SUBSETS = 6
+"""Feature sets of the single models that stand beside the sweep."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -59,19 +63,18 @@ class Adapt(PenalisedCascade):
 
     _family: ClassVar[str]  # of f1, among the families of stages
 
-    p_full: Sequence[float] | None = ()
+    # `p_full` by default: on few rows, where each is cross-fitted, and on many
+    _bounds: ClassVar[tuple[Sequence[float], Sequence[float]]] = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
 
-    _parameter_constraints: ClassVar[Constraints] = {"p_full": ["array-like"]}
+    p_full: Sequence[float] | None = None
+
+    _parameter_constraints: ClassVar[Constraints] = {"p_full": ["array-like", None]}
 
     @abstractmethod
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
     ) -> list[Stage]:
         """Fit one stage for each penalty, the highest first."""
-
-    def _settled(self, n_rows: int) -> Self:
-        """Fill in the defaults that depend on the number of training rows."""
-        return self
 
     def _shared(self, sample: Sample, p_full: float) -> Sequence[Any]:
         """Find what the path's fits on all folds share: penalties, starts of an alternation."""
@@ -80,12 +83,14 @@ class Adapt(PenalisedCascade):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
-        method = self._settled(len(fitted.x))
+        bounds = self.p_full
+        if bounds is None:
+            bounds = self._bounds[len(fitted.x) > LARGE_ROWS]
         paths = [
             self._stopped(
-                partial(_fit_rows, method, sample, p, problem.seed, method._shared(fitted, p))
+                partial(_fit_rows, self, sample, p, problem.seed, self._shared(fitted, p))
             )
-            for p in (() if method.p_full is None else method.p_full)
+            for p in bounds
         ]
         found = sweep(problem, paths, "sweeping P_full")
         if self.stop == "auto":

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,8 @@ HESSIAN_FLOOR = 1e-7
 FEWEST_ROWS, FEW_LEAVES = 1000, 8
 """Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""
 
-FEW_P_FULL, P_FULL = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
-"""Bounds swept on few rows, where each is cross-fitted, and on many."""
-
-FEW_FITS, MANY_FITS = 16, 8
-"""Penalties of a search on few rows and on many."""
+N_PENALTIES = 8
+"""Penalties of a search."""
 
 PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
 """Rows at most, and share of the rounds, of the fits that only find out what a penalty buys."""
@@ -83,9 +80,9 @@ class AdaptGBRT(Growth, Adapt):
         5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0 f1 is :class:`GreedyMiser`'s
         model, tree for tree, and the gate never leaves 0.
     penalties : sequence of float, optional
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 16
-        values, and on more than 5,000 training rows 8, searched for each `p_full` by short fits
-        whose features cover the range from none to all.
+        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 8
+        values, searched for each `p_full` by short fits whose features cover the range from none
+        to all.
     stop : {"auto", "gate", "margin"}, default "auto"
         Whose score stops an instance: the gate's, as in the paper, or the margin of f1, which then
         stands alone, without the gate's features. With "auto" each fit gives both stages, and
@@ -114,7 +111,6 @@ class AdaptGBRT(Growth, Adapt):
     q is renewed before each round.
     """
 
-    p_full: Sequence[float] | None = None
     penalties: Sequence[float] | None = None
     warm_up: int = 20
     prefixes: Sequence[float] = (0.25, 0.5, 1.0)
@@ -123,16 +119,9 @@ class AdaptGBRT(Growth, Adapt):
 
     _parameter_constraints: ClassVar[Constraints] = {
         "warm_up": [Interval(Integral, 0, None, closed="left")],
-        "p_full": ["array-like", None],
         "penalties": ["array-like", None],
         "prefixes": ["array-like"],
     }
-
-    def _settled(self, n_rows: int) -> Self:
-        few, settled = n_rows <= LARGE_ROWS, copy.copy(self)
-        if self.p_full is None:
-            settled.p_full = FEW_P_FULL if few else P_FULL
-        return settled
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -145,7 +134,7 @@ class AdaptGBRT(Growth, Adapt):
         return spread_penalties(
             partial(_probed_cost, _probe_rows(sample), self, p_full),
             sample.costs,
-            FEW_FITS if len(sample.x) <= LARGE_ROWS else MANY_FITS,
+            N_PENALTIES,
         )
 
     def _fit_path(

@@ -69,17 +69,15 @@ class GroupLasso:
         return np.asarray(sums, np.float64)
 
 
-def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
+def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     """Critical ``gamma``: the smallest at which V = 0 is optimal.
 
     Shapes: `gradient` (n_features, n_outputs).
     """
-    shared = np.append(costs.shared_alone, 0.0)[costs.group]
-    priced = costs.own + shared > 0
-    if not priced.any() or not np.any(gradient[priced]):
+    priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
+    if not np.any(gradient[priced]):
         return 0.0
-    gradient = np.where(priced[:, None], gradient, 0.0)
-    penalty, low, high = GroupLasso.priced(costs), 0.0, 1.0
+    gradient, low, high = np.where(priced[:, None], gradient, 0.0), 0.0, 1.0
     while np.any(penalty.prox(gradient, high)):
         high *= 2.0
     while high - low > 1e-12 * high:

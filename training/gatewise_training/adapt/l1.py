@@ -80,7 +80,7 @@ def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage
     sample = sample.take(rows)
     problem, pair, mean, scale = pose(sample)
     problem = replace(problem, gate=_NoGate())
-    critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
+    critical = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
     for share in shares:
         pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)

@@ -61,8 +61,9 @@ class AdaptLin(Adapt):
         As for :class:`StagedCascade`.
     packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
-    p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
-        Bounds on the mean offload probability, swept.
+    p_full : sequence of float, optional
+        Bounds on the mean offload probability, swept: by default 0.4 and 0.8, and on more than
+        5,000 training rows 0.1, 0.3, 0.5, 0.7 and 0.9.
     penalties : sequence of float, default 10 values from 0.9 to 0.002
         ``gamma`` as shares of the critical one for the P_full, from which on no feature is
         chosen; swept.
@@ -91,8 +92,8 @@ class AdaptLin(Adapt):
     allow_missing = False
     _family = "linear"
     _distance: ClassVar[Distance] = KullbackLeibler()
+    _bounds = (0.4, 0.8), (0.1, 0.3, 0.5, 0.7, 0.9)
 
-    p_full: Sequence[float] | None = (0.1, 0.3, 0.5, 0.7, 0.9)
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
     n_starts: int = 2
@@ -147,22 +148,28 @@ def fit_path(
         )
         return pair, reached[-1]
 
+    refits: dict[bytes, LinearPair] = {}  # of the path that is followed, by features
+
     def again(pair: LinearPair, gamma: float) -> LinearPair:
         if not refit or gamma <= REFIT * critical:
             return pair
-        only = problem.z * pair.weights.any(axis=1)
-        return run(replace(problem, gamma=REFIT * critical, z=only), pair, min(most, REFIT_MOST))[0]
+        chosen = pair.weights.any(axis=1)
+        if (key := chosen.tobytes()) not in refits:
+            only = replace(problem, gamma=REFIT * critical, z=problem.z * chosen)
+            refits[key], _ = run(only, pair, min(most, REFIT_MOST))
+        return refits[key]
 
     pair, usual = bare, []
     for gamma in gammas:
         pair, reached = run(replace(problem, gamma=gamma), pair, most)
         usual.append((pair, reached, again(pair, gamma)))
     models = [kept for _, _, kept in usual]
-    other = (len(gammas) - 1) % 2
+    some = slice((len(gammas) - 1) % 3, None, 3)
     for start in starts:
+        refits.clear()
         there = bare
         free = distance.given(start.offload(problem.z[:, start.feature], problem.weight, p_full))
-        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[other:][::2]:
+        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[some]:
             posed = replace(problem, gamma=gamma)
             there = solve(posed.at(free), there, tol=START_KKT, max_iter=START_MOST)
             pair, reached = run(posed, there, most)

@@ -42,8 +42,8 @@ class AdaptLstsq(AdaptLin):
         As for :class:`StagedCascade`.
     penalties, stop, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.
-    p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
-        Bounds on the mean offload probability, swept; above 0, where log odds are finite.
+    p_full : sequence of float, optional
+        As for :class:`AdaptLin`; above 0, where log odds are finite.
 
     Notes
     -----

@@ -18,7 +18,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.costs import FeatureCosts
 from gatewise.models.losses import log_loss, log_loss_gradient
 from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.adapt.qstep import CrossEntropy, Free, GateLoss
@@ -94,7 +93,7 @@ class MStep:
     target: Array  # (n, n_margins)
     q: Array  # (n,)
     weight: Array  # (n,): of mean 1
-    costs: FeatureCosts
+    penalty: GroupLasso  # without its weight `gamma`
     gamma: float
     lipschitz: float  # bound on the curvature of the smooth part; see :func:`curvature_bound`
     gate: GateLoss | None = None  # cross-entropy to q by default
@@ -117,13 +116,8 @@ class MStep:
 
     def loss_at(self, place: Place) -> float:
         """The mean loss, without the penalty."""
-        rows = self._kept * place.f1_loss + self.weight * self._gate.value(place.gate)
-        return float(rows.mean())
-
-    @cached_property
-    def penalty(self) -> GroupLasso:
-        """The penalty, without its weight `gamma`."""
-        return GroupLasso.priced(self.costs)
+        total = self._kept @ place.f1_loss + self.weight @ self._gate.value(place.gate)
+        return float(total) / len(place.out)
 
     def objective_at(self, place: Place) -> float:
         """The mean loss plus the penalty."""

@@ -26,11 +26,11 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import expit, logit, xlogy
 
 from gatewise.errors import InputError
 from gatewise.models.losses import softplus
+from gatewise_training.learners.gated_rounds import multiplier
 
 Array = NDArray[np.float64]
 
@@ -60,14 +60,7 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     gain = keep - offload
     if p_full == 0.0:
         return np.zeros_like(gain)
-    share = _shares(len(gain), weight)
-    # at this beta every q is below p_full / (1 + p_full)
-    top = float(gain.max()) - float(np.log(p_full))
-
-    def excess(beta: float) -> float:
-        return float(share @ expit(gain - beta)) - p_full
-
-    beta = 0.0 if excess(0.0) <= 0.0 else brentq(excess, 0.0, top, xtol=1e-13, rtol=1e-15)
+    beta = multiplier(gain, _shares(len(gain), weight), p_full, 0.0)
     return np.asarray(expit(gain - beta), np.float64)
 
 

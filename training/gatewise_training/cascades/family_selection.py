@@ -1,10 +1,9 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-On small data each feature set tries every family. On large data, and where the shape of trees is
-searched within a bound of size, only some sets, the probes, do; the sets between try the families
-selected beside them, which takes half the time. A family that is far worse on two probes, a cheap
-one and the costliest, is not tried on the others. On many rows all this happens on some of them,
-and what is selected is fitted on all.
+Only some sets, the probes, try every family; the sets between try the families selected beside
+them, which hardly ever differ. And a family that is far worse on two probes, a cheap one and the
+costliest, or on more than 5,000 rows the best on neither, is not tried on the others. On many rows
+all this happens on some of them, and what is selected is fitted on all.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.forward import come_in_blocks
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, shaped
 
-FAR_WORSE = 1.25
-"""A family whose regret is so many times the best one's will not be selected beside it."""
+FAR_WORSE = 1.15, 1.0
+"""A family whose regret is so many times the best one's will not be selected beside it: on few
+rows, whose regrets are uncertain, and on more than 5,000."""
 
 TRIAL_ROWS = 20_000
 """Of more than `MANY_ROWS` so many choose the families."""
@@ -64,7 +63,7 @@ class FamilySelection:
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
-    probe: int = 3  # every so many sets try all families, on large data and with blocks
+    probe: int = 3  # every so many sets try all families
     # found so far; sets with a best stage are not fitted again
     best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
@@ -72,7 +71,7 @@ class FamilySelection:
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
         """Find the best stage for each set; a set on which none fits the bounds is left out."""
-        costs, n_rows = self.problem.costs, len(self.problem.plan.fit_rows)
+        costs = self.problem.costs
         by_cost = sorted(
             {tuple(chosen.tolist()) for chosen in sets} - set(self.best),
             key=lambda chosen: costs.price(np.array(chosen, np.intp)),
@@ -80,11 +79,9 @@ class FamilySelection:
         if not by_cost:
             return self.best
         kinds = self._kinds
-        many = n_rows > LARGE_ROWS or come_in_blocks(costs) or len(kinds) > len(self.families)
-        large = many and len(kinds) > 1
-        step = self.probe if large else 1
+        step = self.probe if len(kinds) > 1 else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
-        first = sorted({probes[len(probes) // 3], probes[-1]}) if large else probes
+        first = sorted({probes[len(probes) // 3], probes[-1]})
         others = [p for p in probes if p not in first]
         done, total = 0, len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
         plan = self.problem.plan
@@ -131,8 +128,9 @@ class FamilySelection:
 
     def _is_near(self, chosen: FeatureSet, family: str) -> bool:
         """Whether a family is not far worse than the best on a set."""
+        many = len(self.problem.plan.fit_rows) > LARGE_ROWS and not self.bounds.of_size
         regret = self.regrets.get((chosen, family), np.inf)
-        return chosen not in self.best or regret <= FAR_WORSE * self.best[chosen].regret
+        return chosen not in self.best or regret <= FAR_WORSE[many] * self.best[chosen].regret
 
     def _fit(
         self,

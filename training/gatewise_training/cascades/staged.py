@@ -35,7 +35,7 @@ FEW_UNITS = 32
 """Up to so many features and groups, forward selection is cheap enough to be tried always."""
 
 PROBES = {"low": 6, "normal": 3, "high": 1}
-"""By effort: on large data every so many feature sets try all families."""
+"""By effort: every so many feature sets try all families."""
 
 SHARES = (1, 2, 4)
 """Stages that share the bytes of a device, as far as their sizes go."""
@@ -109,9 +109,9 @@ class StagedCascade(TrainedCascade):
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
-        Time for the search. On more than 5,000 rows, and where features come in blocks, low and
-        normal try every model family on some feature sets only. Low leaves forward selection out,
-        but for blocks, where it takes the penalty's place.
+        Time for the search. Low and normal try every model family on some feature sets only. Low
+        leaves forward selection out, but for features that come free with others (blocks), where
+        it takes the penalty's place.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`

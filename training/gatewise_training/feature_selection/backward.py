@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.forward import acquisition_units, comparing_bins, spread
-from gatewise_training.learners.boosting import log_loss_params, tree_params
+from gatewise_training.feature_selection.forward import acquisition_units, spread
+from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
-ROWS = 20000
+ROWS = 20_000
 """Rows used to choose features: a choice needs fewer than a model."""
 
 STEP = 0.2
@@ -52,7 +52,7 @@ def _gains(
 ) -> NDArray[np.float64]:
     """What each column takes off a boosted model's loss, shape (n_features,)."""
     plan, n_classes = problem.plan, problem.n_classes
-    few = {"num_leaves": 31, "learning_rate": 0.2} | comparing_bins(problem)
+    few = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
     settings = tree_params(problem.seed) | few | log_loss_params(n_classes)
     data = lgb.Dataset(
         np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.learners.boosting import COARSE_BINS
 
 ROWS = 1200
 """Rows that candidates are compared on."""
@@ -51,12 +50,6 @@ def come_in_blocks(costs: FeatureCosts) -> bool:
     True
     """
     return 2 * len(acquisition_units(costs)) <= costs.n_features
-
-
-def comparing_bins(problem: Problem) -> dict[str, int]:
-    """LightGBM settings with which blocks, or features of rows with groups, are compared."""
-    coarse = problem.plan.splitter.n_groups is not None or come_in_blocks(problem.costs)
-    return {"max_bin": COARSE_BINS} if coarse else {}
 
 
 def forward_sets(

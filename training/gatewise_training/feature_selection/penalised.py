@@ -14,12 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.learners.boosting import first_use_penalty, log_loss_params, tree_params
+from gatewise_training.learners.boosting import (
+    COARSE_BINS,
+    first_use_penalty,
+    log_loss_params,
+    tree_params,
+)
 
 LARGEST = 0.6
 """Cost of the largest set that is looked for, as a share of the cost of all features."""
 
-SELECTION_ROWS = 20000
+SELECTION_ROWS = 20_000
 """Rows used to choose features: a choice needs fewer than a model."""
 
 
@@ -55,8 +60,10 @@ class _Chooser:
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
-        self._costs = problem.costs
-        few = {"num_leaves": 8, "learning_rate": 0.3}
+        self._costs = costs = problem.costs
+        prices = np.append(costs.own, costs.shared)
+        self._near = 0.5 * float(prices[prices > 0].min())
+        few = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
         self._params = tree_params(seed) | few | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
         self._data = lgb.Dataset(  # binned once for all penalties
@@ -64,16 +71,19 @@ class _Chooser:
         )
 
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
-        """Find the set, `paid` included, with the cost closest to `target` on a log scale."""
+        """Find the set, `paid` included, with the cost closest to `target` on a log scale.
+
+        To within 3 %, or half of the least price.
+        """
         low, high = 1e-3, 1e5  # penalty of the summed loss per mean feature price
         best, least = paid, math.inf
-        for _ in range(10):  # to within 2 %
+        for _ in range(9):
             middle = (low * high) ** 0.5
             found = self._choose(paid, middle)
             cost = self._costs.price(found)
             if self._gap(found, target) < least:
                 best, least = found, self._gap(found, target)
-            if abs(cost - target) < 0.02 * target:
+            if abs(cost - target) <= max(0.03 * target, self._near):
                 break
             low, high = (middle, high) if cost > target else (low, middle)
         return best

@@ -5,7 +5,6 @@ Sizes are close upper bounds. A bundle's sample, its manifest and the code are n
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -58,9 +57,9 @@ def _table_forms(
     )
     listed = width(max(columns, default=0) + 1)
     needs = [_thresholds(stage) for stage in stages]
-    known = sorted(set().union(*needs))
-    counts = Counter(column for column, _ in known)
-    for key in (4, 1) if max(counts.values(), default=CODES + 1) <= CODES else (4,):
+    known = np.unique(np.concatenate([*needs, np.zeros(0, np.int64)]))
+    counts = np.unique(known >> 32, return_counts=True)[1]
+    for key in (4, 1) if 0 < counts.max(initial=0) <= CODES else (4,):
         lists = 2 * listed + (1 if key == 4 else 5)  # with ranks, where a feature's edges begin
         own = [
             _table_bytes(stage, key, *widths) + lists * max(len(stage.features), 1) + 6
@@ -68,9 +67,9 @@ def _table_forms(
             else 0
             for stage in stages
         ]
-        shared = [] if key == 4 else known
-        needed = [[threshold in found for threshold in shared] for found in needs]
-        yield np.array(own, np.int64), np.array(needed, np.bool_).reshape(len(own), len(shared))
+        shared = known[:0] if key == 4 else known
+        needed = [np.isin(shared, found) for found in needs]
+        yield np.array(own, np.int64), np.reshape(needed, (len(own), len(shared)))
 
 
 def tree_bytes(
@@ -105,14 +104,15 @@ def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
     return found
 
 
-def _thresholds(stage: Stage) -> set[tuple[int, float]]:
-    """Features that a stage's trees test on the device, with their thresholds."""
+def _thresholds(stage: Stage) -> NDArray[np.int64]:
+    """Features that a stage's trees test on the device, and the bits of their thresholds."""
     trees = stage.model
     if not isinstance(trees, TreeEnsemble) or not stage.on_device:
-        return set()
+        return np.zeros(0, np.int64)
     inner = trees.feature >= 0
     columns = stage.features[trees.feature[inner]]
-    return set(zip(columns.tolist(), trees.threshold[inner].tolist(), strict=True))
+    threshold = trees.threshold[inner] + np.float32(0)  # no negative zero
+    return np.unique(columns.astype(np.int64) << 32 | threshold.view(np.uint32))
 
 
 def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:

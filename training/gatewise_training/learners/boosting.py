@@ -28,13 +28,14 @@ MANY_ROWS = 50_000
 """Above this many rows some of them choose what all are fitted with, and forests are smaller."""
 
 COARSE_BINS = 63
-"""Bins of a feature where rows have groups, or features are only compared: finer thresholds tell
-known groups apart, not classes, and take three times as long."""
+"""Bins of a feature on few rows, where rows have groups, or where features are only compared: finer
+thresholds tell known rows and groups apart, not classes, and take up to three times as long."""
 
-PATIENCE = 20
-"""Rounds without improvement on validation rows that end a fit."""
+PATIENCE = (12, 0.003), (20, 0.0)
+"""Rounds that end a fit if the mean log loss of validation rows has not fallen by more than so much
+since the best one: on few rows, and on more than 5,000."""
 
-RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.05}
+RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.07}
 """LightGBM settings: one random threshold a feature is tried, which averages out on few rows."""
 
 
@@ -61,11 +62,11 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
     says whether the rows have groups.
 
     >>> capacity(1000, 2)
-    {'num_leaves': 15, 'learning_rate': 0.1}
+    {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
     """
-    bins = {"max_bin": COARSE_BINS} if grouped else {}
     if n_rows <= LARGE_ROWS:
-        return {"num_leaves": 15, "learning_rate": 0.1} | bins
+        return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
+    bins = {"max_bin": COARSE_BINS} if grouped else {}
     # at rates above 0.1 the losses of rare classes run away
     return {"num_leaves": 255 if n_classes == 2 else 63, "learning_rate": 0.1} | bins
 
@@ -103,7 +104,8 @@ def fit_boosting(
     valid = None
     if validation is not None:
         valid = [data.create_valid(validation[0], validation[1], weight=validation[2])]
-        callbacks = [lgb.early_stopping(PATIENCE, verbose=False)]
+        rounds_left, fall = PATIENCE[len(x) > LARGE_ROWS]
+        callbacks = [lgb.early_stopping(rounds_left, verbose=False, min_delta=fall)]
     booster = lgb.train(
         settings,
         data,

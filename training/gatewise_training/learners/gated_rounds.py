@@ -119,7 +119,7 @@ def _derivatives(
     if p_full > 0.0:
         for i in range(n):
             gain[i] = _log_loss(scores, target, n_margins, i) - f0_loss[i] + scores[n_margins, i]
-        beta = _multiplier(gain, share, p_full, beta)
+        beta = multiplier(gain, share, p_full, beta)
         for i in range(n):
             q, gate = _expit(gain[i] - beta), _expit(scores[n_margins, i])
             kept[i] *= 1.0 - q
@@ -169,7 +169,7 @@ def _log_loss(scores: Any, target: Any, n_margins: int, i: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _multiplier(gain: Any, share: Any, p_full: float, near: float) -> Any:
+def multiplier(gain: Any, share: Any, p_full: float, near: float) -> Any:
     """Least ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``, by Newton."""
     low, high = 0.0, max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0

@@ -33,8 +33,8 @@ Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 SVM_ROWS = 16000
 """Above this many rows the kernel machine, quadratic in them, is not tried."""
 
-TREES, TRIAL_TREES = 300, 50
-"""Trees of extra-trees; on more than 5,000 rows a few of them are tried first."""
+TREES, TRIAL_TREES = (300, 150, 100), 30
+"""Trees of extra-trees by size of the data; above 5,000 rows a few are tried first."""
 
 NEAR = 0.01
 """They are if the few are that close to the best accuracy."""
@@ -112,7 +112,7 @@ def _recipes(
         params = params | RANDOM_THRESHOLDS
         recipes.append(_F0Recipe("random boosting", _boosting_fit(plan, n_classes, params, seed)))
     if not allow_missing:
-        trees = TREES if len(plan.fit_rows) <= MANY_ROWS else 2 * TRIAL_TREES
+        trees = TREES[large + (len(plan.fit_rows) > MANY_ROWS)]
         some, many = (_forest_fit(plan, n_classes, n, seed) for n in (TRIAL_TREES, trees))
         recipes.append(_F0Recipe("extra-trees", many, some if large else None))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()

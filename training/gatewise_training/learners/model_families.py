@@ -22,7 +22,6 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
-    MANY_ROWS,
     RANDOM_THRESHOLDS,
     capacity,
     fit_boosting,
@@ -34,7 +33,10 @@ from gatewise_training.learners.stage_bounds import Bounds, ThresholdGrid
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
 
-KERNEL_ROWS = 20_000
+MARKS = 512
+"""Landmarks of a kernel machine at most, and no more than half of the rows."""
+
+KERNEL_ROWS = 10_000
 """Rows that a kernel machine is fitted on: more say little about its few hundred weights."""
 
 
@@ -111,7 +113,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
 
 def _extra_trees(task: _Task) -> _Fitted:
     bound = task.bounds.of_size
-    most = 100 if len(task.rows) <= MANY_ROWS else 50
+    most = 100 if len(task.rows) <= LARGE_ROWS else 50
     trees, leaves = task.bounds.tree_budget(most, 256, task.x.shape[1], values=task.n_classes)
     if not bound:
         found = fit_extra_trees(
@@ -167,7 +169,7 @@ def _svm(task: _Task) -> _Fitted:
 
 
 def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
-    marks = 512
+    marks = min(MARKS, len(task.rows) // 2)
     outputs = 1 if task.n_classes == 2 else task.n_classes
     for size in (task.bounds.stage_bytes, task.bounds.packed_numbers):
         if size is not None:
