@@ -31,7 +31,7 @@ from gatewise_training.learners.boosting import LARGE_ROWS
 
 Stop = Literal["auto", "gate", "margin"]
 
-N_SUBSETS = 6
+N_SUBSETS = 8
 """Feature sets of the single models that stand beside the sweep."""
 
 
