@@ -23,6 +23,7 @@ PACKETS = {
     "no-topic": (b"\x30\x00", False),
     "empty-suback": (b"\x90\x00", False),
     "unknown-type": (b"\xf0\x00", False),
+    "endless-length": (b"\x30\xff\xff\xff\xff\x7f", False),
 }
 
 

@@ -170,8 +170,10 @@ class BrokerClient(paho.Client):
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
         """Receive what there is, and handle all packets that are whole."""
         sock: Any = self._sock
+        if sock is None:
+            return MQTTErrorCode.MQTT_ERR_NO_CONN
         try:
-            size = 0 if sock is None else sock.recv_into(self._chunk)
+            size = sock.recv_into(self._chunk)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         except OSError:
@@ -193,9 +195,12 @@ class BrokerClient(paho.Client):
                 break
         else:
             return False
+        command = came[0]
+        if came[at - 1] >= 0x80:  # a length of more than four bytes: paho refuses type 0
+            command = size = 0
         if len(came) < at + size:
             return False
-        packet: Any = {"command": came[0], "packet": came[at : at + size], "pos": 0}
+        packet: Any = {"command": command, "packet": came[at : at + size], "pos": 0}
         self._in_packet = packet | {"remaining_length": size}
         del came[: at + size]
         return True
