@@ -1,19 +1,4 @@
-"""Topics of the wire, at most 7 slashes deep.
-
-::
-
-    gw/v1/<device>/req                requests       (the device writes)
-    gw/v1/<device>/rsp                responses      (workers write)
-    gw/v1/<device>/req/<worker>       parts of a large request, for the worker that took it
-    gw/v1/<device>/req/json           the same as plain JSON
-    gw/v1/<device>/rsp/json
-    gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
-                                      last will: offline
-    gw/v1/<device>/session            retained: which process has this id
-    gw/v1/<device>/metrics            counters
-    gw/v1/<device>/answers            answers that the device passes on
-    gw/v1/model/<name>/manifest       retained: news of releases
-    gw/v1/dead/<reason>               what could not be answered
+"""Topics of the wire, at most 7 slashes deep; docs/wire.md says who writes what on each.
 
 Each function raises WireError for a name that cannot be a topic level.
 """
