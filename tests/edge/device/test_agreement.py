@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
-from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade
-from gatewise_training.cascades.fit_problem import FittedStages
-from gatewise_training.cascades.fitting import TrainedClassifier
+from gatewise_training import AdaptGBRT, FeatureCosts, StagedCascade
 
 K = 10
 LINEAR_OR_BOOSTING = StagedCascade(
@@ -73,45 +68,3 @@ def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
         assert [a.cost for a in answers] == chosen.cost(rows).tolist()
         routes |= {a.route for a in answers}
     assert routes == {"edge", "cloud"}
-
-
-class Forest(TrainedClassifier):
-    """A forest without a cloud that acquires node by node, as every single budgeted model does."""
-
-    max_loss, allow_missing, random_state, n_jobs, verbose = 0.01, True, 0, None, 0
-
-    def __init__(self, feature_costs=None, budget=None):
-        self.feature_costs = feature_costs
-        self.budget = budget
-
-    def _fit_candidates(self, problem):
-        plan = problem.plan
-        forest = RandomForestClassifier(12, random_state=0)
-        forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
-        stage = Stage.from_model(TreeEnsemble.from_forest(forest), "identity", acquisition="node")
-        return [FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),))]
-
-
-@pytest.mark.parametrize("kind", ["forest", "miser"])
-def test_a_device_without_a_cloud_agrees_with_the_estimator(kind, tmp_path):
-    X, y = make_classification(800, K, n_informative=6, n_classes=3, random_state=0)
-    X = (X + 1e6).astype(np.float32)
-    costs = FeatureCosts(
-        np.linspace(0.1, 2, K), group=["g"] * 4 + ["h"] * 3 + [None] * 3, shared={"g": 3, "h": 1.7}
-    )
-    if kind == "forest":
-        X[np.random.default_rng(0).random(X.shape) < 0.1] = np.nan
-        system = Forest(costs)
-    else:
-        system = GreedyMiser(costs, penalties=(0.01,), n_rounds=20, random_state=0)
-    system.fit(X[:600], y[:600], validation=(X[600:], y[600:]))
-    bundle = pack(system, tmp_path / "bundle", sample=X[:32])
-    assert bundle.manifest.cloud is None
-    rows = X[600:]
-    with Device(bundle, deadline_ms=10_000) as device:
-        answers = [device.answer(row) for row in rows]
-    assert {a.route for a in answers} == {"edge"}
-    assert [a.label for a in answers] == system.predict(rows).tolist()
-    assert [a.cost for a in answers] == system.cost(rows).tolist()
-    assert np.array_equal([a.probabilities for a in answers], system.predict_proba(rows))
-    assert (len({a.cost for a in answers}) > 1) == (kind == "forest")
