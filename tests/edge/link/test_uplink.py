@@ -28,39 +28,39 @@ def hard(e: float) -> list[float]:
     return [0.1, 0, 0.1, 0, e, 0]
 
 
-def joined(coalescer, now, deadline, model="m", version="1", **more):
-    return coalescer.join(
+def joined(offloads, now, deadline, model="m", version="1", **more):
+    return offloads.join(
         np.zeros(2, np.float32),
         **{"model": model, "version": version, "most": 4, "now": now, "deadline": deadline} | more,
     )
 
 
 def test_without_a_wait_a_row_goes_at_once_and_alone():
-    coalescer = Offloads()
+    offloads = Offloads()
     for now in (0.0, 0.0, 1.0):
-        flight, due = joined(coalescer, now, now + 1)
+        flight, due = joined(offloads, now, now + 1)
         assert due == [flight]
         assert flight.rows == len(flight.values) == 1
-    assert coalescer.take() == []
+    assert offloads.take() == []
 
 
 def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
-    coalescer = Offloads(share_wait=0.01)
+    offloads = Offloads(share_wait=0.01)
     for k in range(3):
-        flight, due = joined(coalescer, 0.001 * k, 1.0 + 0.1 * k)
+        flight, due = joined(offloads, 0.001 * k, 1.0 + 0.1 * k)
         assert flight.rows == k + 1
         assert due == []
     # The first row's wait counts, and the earliest and latest deadlines are known.
     assert flight.wake_at == pytest.approx(0.01)
     assert (flight.earliest, flight.deadline) == (1.0, 1.2)
-    last, due = joined(coalescer, 0.004, 1.0)
+    last, due = joined(offloads, 0.004, 1.0)
     assert last is flight
     assert due == [flight]
-    other, due = joined(coalescer, 0.005, 1.0)
+    other, due = joined(offloads, 0.005, 1.0)
     assert other is not flight
     assert due == []
-    assert coalescer.take(flight) == []
-    assert coalescer.take(other) == [other]
+    assert offloads.take(flight) == []
+    assert offloads.take(other) == [other]
 
 
 def test_as_many_rows_as_request_and_response_can_hold():
