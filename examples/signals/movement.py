@@ -40,7 +40,8 @@ def main():
     train = train[thinned(subject[train], 30)]
     axes = [str(name) for name in raw["channel"][:3]]
     blocks = sig.standard_blocks(rate_hz=RATE, channels=axes, samples=LENGTH)
-    system = fitted(blocks, windows[train], y[train], subject[train])
+    # on a fifth of the volunteers no smaller loss on new ones can be promised
+    system = fitted(blocks, windows[train], y[train], subject[train], max_loss=0.05)
     report(system, windows[new], y[new])
 
     one = recording[new][0]

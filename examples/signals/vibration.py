@@ -23,7 +23,8 @@ def main():
     train = np.flatnonzero(~new)
     train = train[thinned(recording[train], 16)]
     blocks = sig.standard_blocks(rate_hz=12_000, channels=["acc"], samples=windows.shape[1])
-    system = fitted(blocks, windows[train], y[train], recording[train])
+    # on a fifth of the recordings no smaller loss on new ones can be promised
+    system = fitted(blocks, windows[train], y[train], recording[train], max_loss=0.05)
     windows, y = windows[new][::6], y[new][::6]
     report(system, windows, y)
     with tempfile.TemporaryDirectory() as folder:
