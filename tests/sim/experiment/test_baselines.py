@@ -57,9 +57,16 @@ def test_all_but_the_oracle_send_at_the_systems_rate(routes):
     assert legs["random"].routes.share == pytest.approx(4 / 12)
     assert legs["edge_only"].settings.policy == "edge-only"
     assert legs["cloud_only"].settings.policy == "cloud-only"
-    # the least sure are those that are sent
+    # the least sure are those that are sent, first where the device has nothing to say
     least = np.argsort(routes.confidence)[:4]
     assert set(np.flatnonzero(legs["confidence"].routes.offload)) == set(least)
+    confidence = np.where(routes.confidence == routes.confidence.max(), np.nan, routes.confidence)
+    unsure = make_baselines(dataclasses.replace(routes, confidence=confidence), SETTINGS)[2]
+    assert unsure.routes.offload[np.isnan(confidence)].all()
+    # a paced system has a rate of its own
+    paced = make_baselines(routes, dataclasses.replace(SETTINGS, pace="offload_rate=0.5"), rate=0.5)
+    assert paced[3].routes.share == pytest.approx(0.5)
+    assert all(leg.settings.pace is None for leg in paced)
 
 
 def test_on_the_very_instances_the_rates_are_as_near_as_rows_allow(routes):
@@ -105,14 +112,6 @@ def test_what_cannot_be_asked_about_is_not_sent_by_chance(routes):
         simulate_fleet(some, dataclasses.replace(SETTINGS, pace="offload_rate=0.1"))
 
 
-def test_where_the_device_has_nothing_to_say_it_is_least_sure(routes):
-    confidence = routes.confidence.copy()
-    confidence[int(np.argmax(confidence))] = np.nan
-    unsure = dataclasses.replace(routes, confidence=confidence)
-    legs = {leg.key: leg for leg in make_baselines(unsure, SETTINGS)}
-    assert legs["confidence"].routes.offload[np.isnan(confidence)].all()
-
-
 def test_rows_that_cannot_be_asked_about_are_left_out(routes):
     cloud = routes.cloud_label.copy()
     cloud[:6] = NO_LABEL
@@ -128,13 +127,6 @@ def test_without_a_cloud_or_a_truth_there_is_less_to_compare(routes):
     alone = dataclasses.replace(routes, plan=dataclasses.replace(routes.plan, has_cloud=False))
     assert [leg.key for leg in make_baselines(alone, SETTINGS)] == ["edge_only"]
     assert "oracle" not in [leg.key for leg in make_baselines(routes, SETTINGS, labelled=False)]
-
-
-def test_a_paced_system_is_held_against_its_own_rate(routes):
-    paced = dataclasses.replace(SETTINGS, pace="offload_rate=0.5")
-    legs = {leg.key: leg for leg in make_baselines(routes, paced, rate=0.5)}
-    assert legs["random"].routes.share == pytest.approx(0.5)
-    assert all(leg.settings.pace is None for leg in legs.values())
 
 
 def test_fill_takes_in_order_and_stops_nearest_to_the_rate():

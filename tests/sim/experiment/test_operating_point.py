@@ -36,18 +36,8 @@ def test_a_goal_picks_the_point_that_the_estimator_picks(small, packed):
         wanted = small.system.at(**goal).operating_point_
         assert (point.expected_cost, point.accuracy) == (wanted.cost, wanted.accuracy)
     assert at_goal(packed, {}) is packed
-
-
-def test_what_no_point_can_do_is_said(packed):
     with pytest.raises(InputError, match=r"no operating point costs at most 0\.001; the"):
         at_goal(packed, {"budget": 0.001})
-
-
-def test_the_point_in_force_needs_no_copy(packed):
-    before = contents(packed.path)
-    with on_disk(packed) as path:
-        assert path == packed.path
-    assert contents(packed.path) == before
 
 
 @pytest.mark.parametrize("archive", [False, True], ids=["directory", "gwb"])

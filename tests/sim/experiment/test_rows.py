@@ -1,57 +1,25 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices
 from gatewise_export import Bundle
-from gatewise_export.bundle.manifest import (
-    CloudSpec,
-    FeatureSpec,
-    FileSpec,
-    Manifest,
-    OperatingPointSpec,
-    StageSpec,
-)
+from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
 from tests.support.machine_table import machine_table, make_raw_bundle
 
 
 def write(path, names, rows, labels=None, target="label"):
-    header = [*names, *([target] if labels is not None else [])]
-    lines = [",".join(header)]
-    for i, row in enumerate(rows):
-        cells = [f"{v:g}" for v in row] + ([str(labels[i])] if labels is not None else [])
-        lines.append(",".join(cells))
-    path.write_text("\n".join(lines) + "\n")
+    frame = pd.DataFrame(rows, columns=list(names))
+    if labels is not None:
+        frame[target] = labels
+    frame.to_csv(path, index=False)
     return str(path)
 
 
-NAMES = tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
-
-
 @pytest.fixture
-def manifest() -> Manifest:
-    stages = (
-        StageSpec("stage_0.onnx", NAMES[:6], 10, "softmax", "margin", 10),
-        StageSpec("stage_1.onnx", NAMES[:20], 10, "softmax", "margin", 10),
-    )
-    return Manifest(
-        name="digits",
-        version="1",
-        created="2026-01-01T00:00:00Z",
-        classes=tuple(range(10)),
-        link="softmax",
-        features=tuple(FeatureSpec(n, 1.0) for n in NAMES),
-        groups=(),
-        prices=CloudPrices(request=2.0),
-        missing={"stages": "refused", "cloud": "refused"},
-        every_stage=stages,
-        chains=((0, 1),),
-        cloud=CloudSpec("cloud.onnx", NAMES[2:], "classifier", "softmax"),
-        operating_points=(OperatingPointSpec((0.5, 0.7), 20.0, 0.98, 0.2),),
-        active=0,
-        files={"cloud.onnx": FileSpec("0" * 64, 10)},
-    )
+def manifest(small) -> Manifest:
+    return small.bundle.manifest
 
 
 @pytest.fixture
@@ -103,14 +71,9 @@ def test_a_label_that_no_class_has_is_never_right_and_told(tmp_path, manifest, n
     )
 
 
-def test_without_labels_there_is_no_truth(tmp_path, manifest, names, values):
-    path = write(tmp_path / "rows.csv", names, values)
-    rows = Rows.load(path, manifest)
-    assert rows.truth is None
-
-
 def test_two_columns_that_may_be_the_label_are_none(tmp_path, manifest, names, values):
     path = tmp_path / "rows.csv"
+    assert Rows.load(write(path, names, values), manifest).truth is None
     write(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
     assert Rows.load(str(path), manifest).truth is None
     assert Rows.load(str(path), manifest, target="class").truth.tolist() == [0, 1, 2, 3, 4]
@@ -127,8 +90,6 @@ def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
 
 
 def test_parquet(tmp_path, manifest, names, values):
-    import pandas as pd
-
     frame = pd.DataFrame(values, columns=list(names))
     frame["y"] = [5, 4, 3, 2, 1]
     frame.to_parquet(tmp_path / "rows.parquet")
@@ -137,16 +98,10 @@ def test_parquet(tmp_path, manifest, names, values):
     assert rows.truth.tolist() == [5, 4, 3, 2, 1]
 
 
-def test_a_bundled_set(manifest):
-    rows = Rows.load("digits", manifest)
-    assert rows.X.shape == (1797, 64)
-    assert rows.truth[:3].tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"names": lambda n: [*n[:-1], "other"]}, "has no column 'pixel_7_7', which the bundle"),
+        ({"names": lambda n: [*n[:-1], "other"]}, "has no column 'x63', which the bundle"),
         ({"target": "species"}, "has no column 'species' beside the bundle's features; it has"),
         ({"labels": [1, "", 2, 3, 4]}, "line 3: the label 'label' is missing; fill it"),
         ({"labels": ["a", "b", "c", "d", "e"]}, "no label of rows is a class of the bundle: a is"),
@@ -169,7 +124,7 @@ def test_a_bad_table_is_told_in_one_line(tmp_path, manifest, names, values, chan
         ("missing.csv", "missing.csv does not exist"),
         ("missing.npz", "missing.npz does not exist"),
         ("missing.parquet", "missing.parquet does not exist"),
-        ("iris", "iris has no column 'pixel_0_0'"),
+        ("iris", "iris has no column 'x0'"),
     ],
 )
 def test_a_source_that_is_none_is_told(tmp_path, manifest, monkeypatch, source, message):
