@@ -21,7 +21,6 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint
 
 # Reason codes of MQTT 5 (section 2.4).
-TAKEN: Final = 0x00
 NOBODY: Final = 0x10
 DENIED: Final = 0x87
 #: MQTT 3.1.1 acknowledges without a reason, or no acknowledgement came.

@@ -7,9 +7,8 @@ measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from gatewise_sim.fleet.messages import part_packet, request_packet, response_pa
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
-from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
+from gatewise_sim.report.model import StageResult
 from gatewise_sim.report.policy_result import (
     POLICY_NAMES,
     AnswerCounts,
@@ -103,6 +102,7 @@ class PolicyRun:
     ) -> PolicyResult:
         """Lay the run out for the report."""
         estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
+        request, response = self.mean("payload_up"), self.mean("payload_down")
         return PolicyResult(
             key=self.key,
             name=self.name,
@@ -117,9 +117,15 @@ class PolicyRun:
             bytes=ByteUse(
                 up=_measurement(means.get("bytes_up")),
                 down=_measurement(means.get("bytes_down")),
-                **self.byte_parts(),
+                request=request,
+                response=response,
+                protocol=self.mean("bytes_up") + self.mean("bytes_down") - request - response,
             ),
-            joules=JouleUse(**self.joule_parts()),
+            joules=JouleUse(
+                radio=self.mean("radio_j"),
+                features=self.mean("feature_j"),
+                stages=self.mean("stage_j"),
+            ),
             joules_per_device_day=used.per_device_day,
             battery_days=used.battery_days,
             answers=self.answers(),
@@ -185,17 +191,6 @@ class PolicyRun:
         spent, n = self.estimate.devices.get("audit_cost", 0.0), self.estimate.instances
         return spent / n if n else 0.0
 
-    def byte_parts(self) -> dict[str, float]:
-        """Bytes of an instance: both payloads, and what the protocol puts around them."""
-        request, response = self.mean("payload_up"), self.mean("payload_down")
-        everything = self.mean("bytes_up") + self.mean("bytes_down")
-        protocol = everything - request - response
-        return {"request": request, "response": response, "protocol": protocol}
-
-    def joule_parts(self) -> dict[str, float]:
-        """Joules of an instance by what drew them."""
-        return {name: self.mean(key) for name, key in _JOULES.items()}
-
     def computation(self, manifest: Manifest) -> dict[str, StepUse]:
         """Lay out what the steps of blocks took; nothing for a bundle without blocks."""
         signal = manifest.signal
@@ -215,21 +210,6 @@ class PolicyRun:
             )
             for step, share in shares.items()
         }
-
-    def classes(self, labels: Sequence[Any]) -> tuple[ClassResult, ...]:
-        """Figures by true class, with the bundle's labels."""
-        return tuple(
-            ClassResult(**entry, label=str(labels[entry["class_index"]]))
-            for entry in self.estimate.classes
-            if 0 <= entry["class_index"] < len(labels)
-        )
-
-    def timeline(self) -> tuple[TimelineBin, ...]:
-        """Figures by parts of the run."""
-        return tuple(TimelineBin(**entry) for entry in self.estimate.timeline)
-
-
-_JOULES: Final = {"radio": "radio_j", "features": "feature_j", "stages": "stage_j"}
 
 
 def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:

@@ -39,10 +39,12 @@ from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.report.model import (
     SIMULATION_KIND,
     Breakdown,
+    ClassResult,
     EnergyUse,
     FaultSpan,
     Report,
     RowCheck,
+    TimelineBin,
     Transport,
     TwinFigures,
 )
@@ -193,41 +195,50 @@ def _report(
 ) -> Report:
     scenario, settings, system = prepared.scenario, prepared.settings, runs[0]
     plan = prepared.routes.plan
-    used, instances = system.energy(prepared.energy), system.estimate.instances
+    estimate, instances = system.estimate, system.estimate.instances
+    policies = tuple(
+        one.result(
+            labelled=prepared.labelled,
+            energy=prepared.energy,
+            prices=prepared.prices,
+            manifest=prepared.bundle.manifest,
+        )
+        for one in runs
+    )
+    first = policies[0]
+    idle = system.energy(prepared.energy).idle / instances if instances else 0.0
     found: dict[str, Any] = {
         "kind": SIMULATION_KIND,
         "dataset": prepared.rows.name,
         "method": f"{plan.model}/{plan.version}",
         "transport": Transport(kind="virtual", broker="simulated", link=settings.link.name),
         "engine": scenario.engine,
-        "policies": tuple(
-            one.result(
-                labelled=prepared.labelled,
-                energy=prepared.energy,
-                prices=prepared.prices,
-                manifest=prepared.bundle.manifest,
-            )
-            for one in runs
-        ),
-        "timeline": system.timeline(),
+        "policies": policies,
+        "timeline": tuple(TimelineBin(**entry) for entry in estimate.timeline),
         "examples": choose_examples(prepared.bundle.manifest, prepared.routes, prepared.rows.X),
         "features": prepared.bundle.manifest.feature_names,
-        "faults": tuple(FaultSpan(**fault) for fault in system.estimate.faults),
-        "classes": system.classes(plan.classes),
+        "faults": tuple(FaultSpan(**fault) for fault in estimate.faults),
+        "classes": tuple(
+            ClassResult(**entry, label=str(plan.classes[entry["class_index"]]))
+            for entry in estimate.classes
+            if 0 <= entry["class_index"] < len(plan.classes)
+        ),
         "frontier": operating_points(prepared.bundle),
         "breakdown": Breakdown(
-            ms=dict(system.estimate.breakdown_ms),
-            bytes=system.byte_parts(),
-            joules=system.joule_parts() | {"idle": used.idle / instances if instances else 0.0},
+            ms=first.breakdown_ms,
+            bytes={
+                part: getattr(first.bytes, part) for part in ("request", "response", "protocol")
+            },
+            joules=vars(first.joules) | {"idle": idle},
         ),
         "energy": EnergyUse(
             radio=settings.link.radio.name,
-            joules_per_device_day=used.per_device_day,
+            joules_per_device_day=first.joules_per_device_day,
             battery_wh=None if prepared.energy is None else prepared.energy.battery_wh,
-            battery_days=used.battery_days,
+            battery_days=first.battery_days,
         ),
         "workload": scenario.workload,
-        "sampling": system.estimate.stepped,
+        "sampling": estimate.stepped,
         "confidence_level": LEVEL,
         "calibration": plain(prepared.calibration.as_dict()),
         "settings": plain(scenario.as_dict()),

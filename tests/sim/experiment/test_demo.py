@@ -93,13 +93,8 @@ def table(rows: int = 30, **columns: object) -> str:
 
 
 BAD_TABLES = {
-    "an empty file": ("", r"data\.csv"),
-    "a header alone": ("a,b,label\n", "no rows"),
-    "a doubled name": ("a,a,label\n1,2,0\n", "column name 'a' stands twice"),
     "a column of words": (table(b=["w"] * 30), "'b' is not numbers"),
-    "an infinite value": (table(a=["inf"] * 30), "'a' has infinite values"),
     "a missing value": (table(a=["", *range(29)]), "'a' is empty"),
-    "a class seen once": (table(label=[0] * 29 + [1]), "class 1 has one row only"),
     "one class only": (table(label=[0] * 30), "class"),
 }
 
@@ -135,8 +130,6 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
         (["--dataset", "nowhere.csv"], "nowhere.csv is neither a file nor a bundled set"),
         (["--dataset", "data.csv", "--target", "z"], "has no column 'z'"),
         (["--dataset", "data.csv", "--costs", "nowhere.toml"], "nowhere.toml does not exist"),
-        (["--dataset", "data.csv", "--costs", "negative.toml"], "'a'"),
-        (["--dataset", "data.csv", "--costs", "missing.toml"], "no price for feature 'b'"),
         (["--dataset", "data.csv", "--costs", "unknown.toml"], "unknown feature 'c'"),
         (["--dataset", "data.csv", "--method", "magic"], "no method 'magic'"),
         (
@@ -147,7 +140,6 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
         (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
         (["--link", "wlan"], "no link 'wlan'"),
         (["--broker", "mqtt://127.0.0.1:9"], "127.0.0.1:9 cannot be reached"),
-        (["--broker", "127.0.0.1"], "mqtt://"),
         (["--devices", "0"], "--devices"),
         (["--out", "data.csv"], "data.csv is a file"),
         (["--out", "."], "holds other files"),
@@ -155,8 +147,6 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
 )
 def test_a_bad_setting_is_one_line_and_nothing_is_written(here, capsys, args, message):
     Path("data.csv").write_text(table())
-    Path("negative.toml").write_text("[features]\na = -1\nb = 1\n")
-    Path("missing.toml").write_text("[features]\na = 1\n")
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
     before = {p.name for p in here.iterdir()}
     assert message in refused(capsys, *args)
