@@ -167,15 +167,6 @@ def test_an_outage_in_the_middle(halves):
     assert report["accuracy"]["edge_only"] == usual["accuracy"]["edge_only"]
 
 
-def test_another_operating_point(small, whole):
-    report = report_of(small, offload_rate=0.1, baselines=False)
-    assert report["offload_rate"] < whole["offload_rate"] - 0.05
-    assert report["frontier"]["active"]["offload_rate"] <= 0.1
-    assert report["frontier"]["points"] == whole["frontier"]["points"]
-    assert report["settings"]["offload_rate"] == 0.1
-    assert "offload_rate=0.1" in report["command"]
-
-
 def test_the_bill(small, whole, tmp_path):
     assert whole["money"] is None
     assert all(entry["money"] is None for entry in whole["legs"])

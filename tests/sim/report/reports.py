@@ -176,25 +176,18 @@ def simulation(**how: Any) -> dict[str, Any]:
 
 def bins(*, labels: bool = True) -> list[TimelineBin]:
     """An hour in 12 bins; from 1200 s to 1800 s what would be offloaded falls back."""
-    found = []
-    for i in range(12):
-        down = 4 <= i < 6
-        found.append(
-            TimelineBin(
-                begin=300.0 * i,
-                end=300.0 * (i + 1),
-                instances=100.0,
-                edge=80.0,
-                cloud=0.0 if down else 20.0,
-                fallback=20.0 if down else 0.0,
-                error=0.0,
-                accuracy=(0.7 if down else 0.95) if labels else None,
-                edge_accuracy=0.7 if labels else None,
-                p50_ms=500.0 if down else 50.0,
-                p95_ms=500.0 if down else 80.0,
-            )
-        )
-    return found
+    usual = TimelineBin(
+        begin=0.0, end=300.0, instances=100.0, edge=80.0, cloud=20.0, fallback=0.0, error=0.0,
+        accuracy=0.95 if labels else None, edge_accuracy=0.7 if labels else None,
+        p50_ms=50.0, p95_ms=80.0,
+    )  # fmt: skip
+    down = replace(
+        usual, cloud=0.0, fallback=20.0, accuracy=usual.edge_accuracy, p50_ms=500.0, p95_ms=500.0
+    )
+    return [
+        replace(down if 4 <= i < 6 else usual, begin=300.0 * i, end=300.0 * (i + 1))
+        for i in range(12)
+    ]
 
 
 def live(**changes: Any) -> Report:

@@ -169,9 +169,3 @@ def test_of_many_classes_those_offloaded_most_are_drawn():
     found = text(render(made_up(classes=(*[some] * 60, none))))
     assert "the 40 of 61 that are offloaded most" in found
     assert "none" in found
-
-
-@pytest.mark.slow  # plots
-@pytest.mark.parametrize("report", [made_up(accuracy=None), made_up(keys=("system",), faults=())])
-def test_plots_of_what_is_hardly_known(report):
-    assert drawings(render(report))

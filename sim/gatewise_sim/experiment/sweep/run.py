@@ -75,7 +75,8 @@ def run_sweep(
         for digest in [prints.digest(task)]
         for found in [store.find(digest)]
     ]
-    todo = _first_of_each(points)
+    first = {point.digest: at for at, point in reversed([*enumerate(points)])}
+    todo = sorted(at for at in first.values() if points[at].report is None)
     finished = len(points) - len(todo)
     if progress is not None and finished:
         progress(finished, len(points), f"{finished} points were finished before")
@@ -115,17 +116,6 @@ def _at(job: Job, values: dict[str, Value]) -> Job:
         return replace(job, scenario=job.scenario.changed(**values))
     except InputError as error:
         raise InputError(f"sweep at {setting(values)}: {error}") from None
-
-
-def _first_of_each(points: list[PointResult]) -> list[int]:
-    """Places of the points to run: none twice."""
-    seen: set[str] = set()
-    todo = []
-    for at, point in enumerate(points):
-        if point.report is None and point.digest not in seen:
-            seen.add(point.digest)
-            todo.append(at)
-    return todo
 
 
 def _processes(job: Job, jobs: int | None) -> int:

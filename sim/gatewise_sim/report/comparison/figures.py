@@ -50,26 +50,6 @@ class ComparedRun:
         return None if self.report.money is None else self.report.money.currency
 
 
-def _accuracy(key: str) -> Callable[[Report], Measurement | None]:
-    def get(report: Report) -> Measurement | None:
-        policy = report.policy(key)
-        return None if policy is None else policy.accuracy
-
-    return get
-
-
-def _latency(quantile: str) -> Callable[[Report], Measurement | None]:
-    return lambda report: report.system.latency_ms.get(quantile)
-
-
-def _share(what: str) -> Callable[[Report], float]:
-    return lambda report: float(getattr(report.answers, what) / report.instances)
-
-
-def _money(report: Report) -> float | None:
-    return None if report.money is None else report.money.total
-
-
 def _per_million(report: Report) -> float | None:
     seconds = report.settings.get("seconds")
     if report.money is None or not seconds:
@@ -77,12 +57,31 @@ def _per_million(report: Report) -> float | None:
     return float(1e6 * report.money.total / (report.instances * MONTH / seconds))
 
 
+def _accuracy(key: str, name: str) -> ComparedFigure:
+    def get(report: Report) -> Measurement | None:
+        policy = report.policy(key)
+        return None if policy is None else policy.accuracy
+
+    return ComparedFigure(f"accuracy_{key}", f"accuracy, {name}", _fine, get, 1)
+
+
+def _latency(quantile: str, name: str) -> ComparedFigure:
+    return ComparedFigure(quantile, name, millis, lambda r: r.system.latency_ms.get(quantile))
+
+
+def _share(route: str, name: str, better: int = -1) -> ComparedFigure:
+    def get(report: Report) -> float:
+        return float(getattr(report.answers, route) / report.instances)
+
+    return ComparedFigure(route, name, percent, get, better)
+
+
 _fine: Final[Format] = partial(percent, digits=2)
 
 FIGURES: Final = (
-    ComparedFigure("accuracy", "accuracy", _fine, _accuracy("system"), 1),
-    ComparedFigure("accuracy_edge_only", "accuracy, all edge", _fine, _accuracy("edge_only"), 1),
-    ComparedFigure("accuracy_cloud_only", "accuracy, all cloud", _fine, _accuracy("cloud_only"), 1),
+    ComparedFigure("accuracy", "accuracy", _fine, lambda r: r.system.accuracy, 1),
+    _accuracy("edge_only", "all edge"),
+    _accuracy("cloud_only", "all cloud"),
     ComparedFigure("offload_rate", "offload rate", _fine, lambda r: r.system.offload_rate, 0),
     ComparedFigure("cost", "cost per instance", number, lambda r: r.system.cost),
     ComparedFigure(
@@ -90,18 +89,16 @@ FIGURES: Final = (
     ),
     ComparedFigure("cost_reduction", "feature cost saved", percent, lambda r: r.cost_reduction, 1),
     ComparedFigure("bytes", "bytes per instance", number, lambda r: r.system.bytes.total),
-    ComparedFigure("p50", "half answered within", millis, _latency("p50")),
-    ComparedFigure("p95", "95 % answered within", millis, _latency("p95")),
-    ComparedFigure("p99", "99 % answered within", millis, _latency("p99")),
-    ComparedFigure(
-        "offloaded_p95", "95 % of the offloaded within", millis, _latency("offloaded_p95")
-    ),
-    ComparedFigure("edge", "answered by edge", percent, _share("edge"), 0),
-    ComparedFigure("cloud", "answered by cloud", percent, _share("cloud"), 0),
-    ComparedFigure("fallback", "fallback", percent, _share("fallback")),
-    ComparedFigure("late", "late, not used", percent, _share("late")),
-    ComparedFigure("lost", "lost", percent, _share("lost")),
-    ComparedFigure("money", "money a month", number, _money),
+    _latency("p50", "half answered within"),
+    _latency("p95", "95 % answered within"),
+    _latency("p99", "99 % answered within"),
+    _latency("offloaded_p95", "95 % of the offloaded within"),
+    _share("edge", "answered by edge", 0),
+    _share("cloud", "answered by cloud", 0),
+    _share("fallback", "fallback"),
+    _share("late", "late, not used"),
+    _share("lost", "lost"),
+    ComparedFigure("money", "money a month", number, lambda r: r.money.total if r.money else None),
     ComparedFigure("money_per_million", "money per million instances", number, _per_million),
     ComparedFigure("joules", "joules per instance", number, lambda r: r.system.joules.total),
     ComparedFigure("battery_days", "battery, in days", number, lambda r: r.system.battery_days, 1),

@@ -86,8 +86,6 @@ def _load(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: more than {LARGEST // 10**6} MB, not a report")
     try:
         document = json.loads(data, parse_constant=_refuse)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: not JSON, or damaged ({reason})") from None
@@ -97,7 +95,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise InputError(f"{name} in it: a report has finite numbers only")
+    raise ValueError(f"{name} in it: a report has finite numbers only")
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

@@ -92,8 +92,8 @@ def test_a_sweep_that_is_none(write, points, said):
         ("[1]", ": not a report: list, not an object"),
         ("{}", ": not a report: kind is None, not one of gatewise-demo, gatewise-simulation"),
         ('{"kind": "junit"}', ": not a report: kind is 'junit'"),
-        ('{"kind": NaN}', ": NaN in it: a report has finite numbers only"),
-        ('{"a": -Infinity}', ": -Infinity in it"),
+        ('{"kind": NaN}', ": not JSON, or damaged (NaN in it: a report has finite numbers only)"),
+        ('{"a": -Infinity}', ": not JSON, or damaged (-Infinity in it"),
         ("[" * 100_000, ": not JSON, or damaged ("),  # each Python says it in its own words
         ('{"a": ' + "9" * 5000 + "}", ": not JSON, or damaged (Exceeds the limit"),
         ("\x00\x01", ": not JSON, or damaged"),
