@@ -8,6 +8,7 @@ answers a row a million times has it run once, by a real
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -16,14 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
+from gatewise.decision import as_float32
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.models.gateway_model import GatewayModel
-from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.answer import Answer, DecisionPoint
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pacer import Pace
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
+from gatewise_edge.link.offload import Offloads
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_export.bundle.bundle import Bundle
@@ -35,16 +39,41 @@ _CHUNK: Final = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageScores:
-    """What each stage says of each row, rows as of :mod:`gatewise_sim.fleet.devices.decisions`.
+    """What a policy of one's own decides by, rows as of :func:`.routes_by_stage`.
 
-    `rows` are those of the table, `scores` and `probabilities` of shape (n,) and (n, n_classes),
-    `thresholds` the operating point's by stage.
+    `rows` are those of the table, `probabilities` of shape (n, n_classes), `costs` those of the
+    features acquired so far, `thresholds` the operating point's by stage.
     """
 
     rows: int
-    scores: NDArray[np.float64]
+    scores: Sequence[float]
     probabilities: NDArray[np.float64]
-    thresholds: tuple[float | None, ...]
+    costs: Sequence[float]
+    thresholds: Sequence[float | None]
+
+    def point(
+        self, row: int, offloads: Offloads, pace: Pace | None, *, left: float, connected: bool
+    ) -> DecisionPoint:
+        """What is known when a row's stage has answered, `left` seconds before the deadline."""
+        stage = row // self.rows
+        last = stage == len(self.thresholds) - 1
+        threshold = self.thresholds[stage]
+        if last and pace is not None and pace.moved:
+            threshold = as_float32(pace.threshold())
+        trip = offloads.round_trip.smoothed
+        return DecisionPoint(
+            stage=stage,
+            last=last,
+            score=self.scores[row],
+            threshold=threshold,
+            probabilities=self.probabilities[row],
+            cost=self.costs[row],
+            left_ms=1000.0 * left,
+            connected=connected,
+            round_trip_ms=0.0 if trip is None else 1000.0 * trip,
+            outstanding=len(offloads),
+            pacer_debt=None if pace is None else pace.gauges["pacer_debt"],
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,15 +89,6 @@ class GatewayRows:
     label: NDArray[np.int64]
     stage: NDArray[np.int64]
     sizes: Sizes
-
-    def repeated(self, times: int) -> Self:
-        """The same for the rows of a table, so many times over."""
-        return replace(
-            self,
-            goes_up=np.tile(self.goes_up, times),
-            label=np.tile(self.label, times),
-            stage=np.tile(self.stage, times),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,6 @@ from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import Answers, FleetRun, exchange_joules
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
-from gatewise_sim.fleet.devices.decisions import DecisionPoints
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.devices.gateway import (
     VirtualGateway,
@@ -68,7 +67,7 @@ class VirtualFleet:
             raise InputError("a policy of one's own takes routes by stage, and no other does")
         decisions = None
         if callable(settings.policy) and routes.by_stage is not None:
-            decisions = settings.policy, DecisionPoints.from_routes(routes, routes.by_stage)
+            decisions = settings.policy, routes.by_stage
         self._can_offload = routes.cloud_label != NO_LABEL
         self._sends = routes.offload  # with a policy of one's own none: it says so later
         if settings.policy == "edge-only":

@@ -7,22 +7,22 @@ instance comes as one of the first n and moves on by n with each stage that it r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from gatewise.decision import as_float32
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.installed import Installed
-from gatewise_edge.device.pacer import Pace
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.offload import Offloads
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.routes import NO_LABEL, Routes, StageScores, acquired_columns
+
+_REFUSED: Final = (
+    "row {}: {}; a policy of one's own is simulated on rows that have all their values"
+)
 
 
 def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
@@ -53,6 +53,13 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     local = acquired.reshape(stages * n, -1)
     carried = np.zeros(local.shape[1], np.bool_)
     carried[plan.request_inputs] = plan.has_cloud
+    gateway = routes.gateway
+    if gateway is not None:
+        repeated: dict[str, Any] = {
+            name: np.tile(getattr(gateway, name), stages) for name in ("goes_up", "label", "stage")
+        }
+        gateway = replace(gateway, **repeated)
+    columns = acquired_columns(local, carried, installed.meter.costs)
     exits, flat = np.repeat(np.arange(stages), n), scores.ravel().astype(np.float32)
     return replace(
         routes,
@@ -66,53 +73,13 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
         score=np.where(exits == stages - 1, flat, np.float32(np.nan)),
         confidence=probabilities.max(axis=2).ravel().astype(np.float32),
         chance=0.0,
-        gateway=None if routes.gateway is None else routes.gateway.repeated(stages),
+        gateway=gateway,
         by_stage=StageScores(
-            n, scores.ravel(), probabilities.reshape(stages * n, -1), runner.thresholds[:stages]
+            n,
+            scores.ravel().tolist(),
+            probabilities.reshape(stages * n, -1),
+            columns["local_cost"].tolist(),
+            runner.thresholds[:stages],
         ),
-        **acquired_columns(local, carried, installed.meter.costs),
+        **columns,
     )
-
-
-_REFUSED = "row {}: {}; a policy of one's own is simulated on rows that have all their values"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DecisionPoints:
-    """A policy's points in virtual time; the lists are by row, as :class:`.StageScores`."""
-
-    rows: int
-    scores: Sequence[float]
-    probabilities: NDArray[np.float64]
-    costs: Sequence[float]
-    thresholds: Sequence[float | None]
-
-    @classmethod
-    def from_routes(cls, routes: Routes, stages: StageScores) -> DecisionPoints:
-        """Take them from routes by stage."""
-        scores, costs = stages.scores.tolist(), routes.local_cost.tolist()
-        return cls(stages.rows, scores, stages.probabilities, costs, stages.thresholds)
-
-    def point(
-        self, row: int, offloads: Offloads, pace: Pace | None, *, left: float, connected: bool
-    ) -> DecisionPoint:
-        """What is known when a row's stage has answered, `left` seconds before the deadline."""
-        stage = row // self.rows
-        last = stage == len(self.thresholds) - 1
-        threshold = self.thresholds[stage]
-        if last and pace is not None and pace.moved:
-            threshold = as_float32(pace.threshold())
-        trip = offloads.round_trip.smoothed
-        return DecisionPoint(
-            stage=stage,
-            last=last,
-            score=self.scores[row],
-            threshold=threshold,
-            probabilities=self.probabilities[row],
-            cost=self.costs[row],
-            left_ms=1000.0 * left,
-            connected=connected,
-            round_trip_ms=0.0 if trip is None else 1000.0 * trip,
-            outstanding=len(offloads),
-            pacer_debt=None if pace is None else pace.gauges["pacer_debt"],
-        )

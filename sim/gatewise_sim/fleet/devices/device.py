@@ -22,9 +22,9 @@ from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, 
 from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.audits import AuditRules
-from gatewise_sim.fleet.devices.decisions import DecisionPoints
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
+from gatewise_sim.fleet.routes import StageScores
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ROW: Final = np.zeros(0, np.float32)
@@ -49,7 +49,7 @@ class FleetState(RequestPath):
     coalesce: float = 0.0
     tls: bool = False
     audits: AuditRules | None = None
-    decisions: tuple[OwnPolicy, DecisionPoints] | None = None
+    decisions: tuple[OwnPolicy, StageScores] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
