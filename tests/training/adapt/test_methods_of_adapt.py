@@ -48,26 +48,17 @@ def test_l1_chooses_features_without_the_gate_in_mind():
     assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
 
 
-def test_confidence_sends_narrow_margins_to_the_cloud():
-    X, X_test, y, _ = table()
-    system = ready("confidence", X, y, max_loss=0.0).fit(X, y)
+@pytest.mark.parametrize("binary", [True, False])
+def test_confidence_sends_narrow_margins_to_the_cloud(binary):
+    X, X_test, y, _ = table(binary)
+    system = ready("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
     (stage,), (threshold,) = system.stages_, system.operating_point_.thresholds
-    margins = stage.margins(X_test.to_numpy(np.float32))[:, 0]
-    narrow = np.full(len(margins), True) if threshold is None else np.abs(margins) < threshold
+    margins = np.sort(stage.margins(X_test.to_numpy(np.float32)), axis=1)
+    lead = np.abs(margins[:, 0]) if binary else margins[:, -1] - margins[:, -2]
+    narrow = np.full(len(lead), True) if threshold is None else lead < np.float32(threshold)
     np.testing.assert_array_equal(system.offload(X_test), narrow)
     sizes = {len(s.features) for chain in system.chains_ for s in chain}
     assert max(sizes) <= N_FEATURES
-
-
-def test_confidence_sorts_classes_by_the_difference_of_the_two_best():
-    X, X_test, y, _ = table(binary=False)
-    system = ready("confidence", X, y, max_loss=0.0, n_subsets=1).fit(X, y)
-    (stage,), (threshold,) = system.stages_, system.operating_point_.thresholds
-    assert len(stage.features) == N_FEATURES
-    best = np.sort(stage.margins(X_test.to_numpy(np.float32)), axis=1)[:, ::-1]
-    lead = best[:, 0] - best[:, 1]
-    sent = np.full(len(lead), True) if threshold is None else lead < np.float32(threshold)
-    np.testing.assert_array_equal(system.offload(X_test), sent)
 
 
 @pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
@@ -183,15 +174,12 @@ def test_the_first_trees_are_stages_too():
         ready("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
 
 
-def test_trees_grow_with_the_data():
-    def leaves_and_rate(growth, *size):
-        settings = tree_settings(growth, *size)
-        return settings["num_leaves"], settings["learning_rate"]
-
-    growth = Growth()
-    assert tree_settings(growth, 5000, 2, few_leaves=8)["num_leaves"] == 8
-    assert tree_settings(growth, 5001, 2, few_leaves=8)["num_leaves"] == 127
-    assert leaves_and_rate(growth, 5000, 2) == leaves_and_rate(growth, 5000, 5) == (31, 0.1)
-    assert leaves_and_rate(growth, 5001, 2) == (127, 0.2)
-    assert leaves_and_rate(growth, 5001, 5) == (63, 0.1)
-    assert leaves_and_rate(Growth(num_leaves=7, learning_rate=0.5), 10**6, 2) == (7, 0.5)
+@pytest.mark.parametrize(
+    ("size", "leaves", "rate"),
+    [((5000, 2), 8, 0.1), ((5000, 5), 8, 0.1), ((5001, 2), 127, 0.2), ((5001, 5), 63, 0.1)],
+)
+def test_trees_grow_with_the_data(size, leaves, rate):
+    settings = tree_settings(Growth(), *size, few_leaves=8)
+    assert (settings["num_leaves"], settings["learning_rate"]) == (leaves, rate)
+    given = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size)
+    assert (given["num_leaves"], given["learning_rate"]) == (7, 0.5)

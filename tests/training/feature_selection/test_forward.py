@@ -25,6 +25,7 @@ def test_the_telling_feature_comes_first_and_noise_never(problem):
     assert sets[0].tolist() == [0]
     assert all(set(a) < set(b) for a, b in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
+    assert len(forward_sets(problem, n_stages=8, largest=0.5)[-1]) == 2
 
 
 def test_a_costly_feature_waits(problem):
@@ -37,11 +38,6 @@ def test_groups_are_acquired_whole(problem):
     assert [p.tolist() for p in acquisition_units(costs)] == [[0, 1], [2, 3]]
     sets = forward_sets(replace(problem, costs=costs), n_stages=8)
     assert [s.tolist() for s in sets] == [[0, 1], [0, 1, 2, 3]]
-
-
-def test_a_share_of_the_price_ends_it(problem):
-    sets = forward_sets(problem, n_stages=8, largest=0.5)
-    assert len(sets[-1]) == 2
 
 
 def test_lazy_greedy_finds_what_greedy_finds():

@@ -51,7 +51,7 @@ HESSIAN_FLOOR = 1e-7
 FEWEST_ROWS, FEW_LEAVES = 1000, 8
 """Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""
 
-N_PENALTIES = 8
+N_PENALTIES = 7
 """Penalties of a search."""
 
 PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
@@ -80,7 +80,7 @@ class AdaptGBRT(Growth, Adapt):
         5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0 f1 is :class:`GreedyMiser`'s
         model, tree for tree, and the gate never leaves 0.
     penalties : sequence of float, optional
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 8
+        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 7
         values, searched for each `p_full` by short fits whose features cover the range from none
         to all.
     stop : {"auto", "gate", "margin"}, default "auto"
