@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.learners.boosting import fit_boosting
-from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
+from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy
 from tests.support.parted_rows import parted_rows
 
 
@@ -84,24 +83,11 @@ def test_held_rows_end_a_stage_and_later_rounds_are_taken_back():
 
         leaves = np.zeros((1000, 1))
         losses = []
-        for start, end in zip(model.roots, [*model.roots[1:], model.n_nodes], strict=True):
-            one = _tree(model, int(start), int(end))
+        for tree in range(model.n_trees):
+            one = replace(model.select_trees([tree])[0], base=np.zeros(1, np.float32))
             leaves += one.margins(held[0])
             losses.append(loss(leaves))
         assert int(np.argmin(losses)) == kept - 1
-
-
-def _tree(model, start, end):
-    def moved(children):
-        part = children[start:end]
-        return np.where(part < 0, -1, part - start).astype(np.int32)
-
-    return replace(
-        model, feature=model.feature[start:end], threshold=model.threshold[start:end],
-        left=moved(model.left), right=moved(model.right), nan_left=model.nan_left[start:end],
-        value=model.value[start:end], roots=np.zeros(1, np.int32), output=np.zeros(1, np.int32),
-        base=np.zeros(1, np.float32),
-    )  # fmt: skip
 
 
 def test_fits_that_lightgbm_would_get_wrong_are_refused():
@@ -124,10 +110,3 @@ def test_a_constant_table_gives_a_stage_without_trees():
     booster = LazyBooster(np.ones((50, 3), np.float32), np.arange(50) % 2, 2)
     model, kept = booster.stage(np.zeros(3))
     assert (kept, model.n_trees) == (0, 0)
-
-
-def test_a_whole_group_is_priced_exactly():
-    costs = FeatureCosts([1.0, 0.0, 0.5, 0.5], group=[None, "a", "a", "a"], shared={"a": 3.0})
-    prices = lazy_prices(costs)
-    assert prices.tolist() == [1.0, 1.0, 1.5, 1.5]
-    assert prices.sum() == pytest.approx(costs.total)
