@@ -78,6 +78,13 @@ def test_verify_runs_the_backend_on_sample_and_data(home, run):
     assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
 
 
+def test_verify_finds_another_model_than_was_packed(home, run):
+    status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:turned", "--json")
+    document = json.loads(out)
+    assert (status, document["agrees"]) == (1, False)
+    assert document["sample"]["cloud_label_differences"] == 30
+
+
 @pytest.mark.parametrize(
     ("backend", "why"),
     [
