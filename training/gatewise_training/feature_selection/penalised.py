@@ -62,7 +62,7 @@ class _Chooser:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
         self._costs = costs = problem.costs
         prices = np.append(costs.own, costs.shared)
-        self._near = 0.5 * float(prices[prices > 0].min())
+        self._near = 0.5 * float(prices[prices > 0].min(initial=np.inf))
         few = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
         self._params = tree_params(seed) | few | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
