@@ -21,22 +21,32 @@ def test_gains_of_some_groups_do_not_pay_for_losses_of_others():
     lost, rows = np.array([[1.0, -5.0, 0.0, 2.0]]), np.full(4, 10.0)
     own = np.array([0.1, 0.0, 0.0, 0.2])
     wanted = own.mean() + stats.t.ppf(0.8, 3) * own.std(ddof=1) / 2
-    assert most_lost(lost, rows) == pytest.approx([wanted])
-    assert most_lost(lost, rows) == most_lost(lost * [1, 0, 1, 1], rows)
-    assert most_lost(lost[:, :1], rows[:1]) == 1
+    assert most_lost(lost, rows, 0.0) == pytest.approx([wanted])
+    assert most_lost(lost, rows, 0.0) == most_lost(lost * [1, 0, 1, 1], rows, 0.0)
+    assert most_lost(lost[:, :1], rows[:1], 0.0) == 1
+
+
+def test_gains_by_chance_pay_for_losses_by_chance():
+    """Rows that are groups of their own lose as rows without groups do."""
+    rng = np.random.default_rng(0)
+    lost = rng.choice([-1.0, 0.0, 1.0], 400, p=[0.05, 0.9, 0.05])
+    losses_alone = lost.clip(min=0.0)
+    wanted = max(lost.mean(), 0.0) + stats.t.ppf(0.8, 399) * losses_alone.std(ddof=1) / 20
+    assert most_lost(lost, np.ones(400), lost.var()) == pytest.approx(wanted, rel=1e-6)
+    assert wanted < 0.5 * most_lost(losses_alone, np.ones(400), losses_alone.var())
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_the_bound_holds_as_often_as_it_says_where_losses_are_even(share):
     rng = np.random.default_rng(0)
     lost = rng.uniform(0, 2 * share, (2000, 20))
-    held = most_lost(lost, np.ones(20)) >= share
+    held = most_lost(lost, np.ones(20), 0.0) >= share
     assert held.mean() == pytest.approx(0.8, abs=0.03)
 
 
 def test_points_a_little_cheaper_must_keep_the_bound_too():
     costs = np.array([1.0, 5.0, 9.2, 9.9, 20.0])
-    losses = GroupLosses(costs, np.zeros((5, 4)), np.ones(4), np.zeros(5))
+    losses = GroupLosses(costs, np.zeros((5, 4)), np.ones(4), np.zeros(5), np.zeros(5))
     bounds = np.array([0.5, 0.1, 0.0, 0.02, 0.0])
     assert losses.nearby(bounds, 1.0).tolist() == bounds.tolist()
     assert losses.nearby(bounds, 0.9).tolist() == [0.5, 0.1, 0.0, 0.02, 0.0]
@@ -50,7 +60,7 @@ def test_more_stays_in_hand_where_halves_of_the_groups_disagree(losing, part):
     cost = np.linspace(8, 10, 30)
     starts = rng.permutation(30)[:, None] > 24  # groups that lose below a cost of their own
     lost = losing * starts.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
-    losses = GroupLosses(cost, lost, np.ones(30), np.zeros(30))
+    losses = GroupLosses(cost, lost, np.ones(30), np.zeros(30), np.zeros(30))
     assert losses.in_hand(0.02) == part
 
 

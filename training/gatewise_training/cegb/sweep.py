@@ -77,8 +77,10 @@ class Fitted:
         if groups is None:
             return error
         rows = RowSplitter(len(groups), groups)
-        most = float(most_lost(rows.group_sums(-share * gap), rows.group_sums(share)))
-        return max(error, most + float(np.sum(share * gap)))
+        weights, mean = len(gap) * share, float(np.sum(share * gap))
+        lost = rows.group_sums(-weights * gap)
+        variance = float(np.sum(share * (gap - mean) ** 2))
+        return max(error, float(most_lost(lost, rows.group_sums(weights), variance)) + mean)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,9 @@ Groups are few, and neither their mean loss nor its standard error says enough a
 
 - Where the high-cost model's out-of-fold clones fail on a group, a cheap stage gains. The model
   that is kept has seen more groups and may not fail so. Gains of some groups do not pay for the
-  losses of others, therefore: a group that gains counts 0. The bound is the mean of these losses
-  and Student's quantile of their standard error.
+  losses of others, therefore: a group that gains counts 0, as far as groups differ by more than
+  the chance of their rows (rows that are groups of their own never do). The bound is the mean of
+  these losses and Student's quantile of the standard error of what groups lose.
 - A point may look safe by chance, or stop to be so where the scores of the model that is kept
   differ from those of the folds' models. So a choice has a share of the cost in hand: points that
   are cheaper by that share must keep the bound, too. How large the share is to be is found on
@@ -43,19 +44,31 @@ HALVES = 40
 
 
 def most_lost(
-    lost: NDArray[np.float64], weights: NDArray[np.float64], level: float = LEVEL
+    lost: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    variance: NDArray[np.float64] | float,
+    level: float = LEVEL,
 ) -> NDArray[np.float64]:
     """Bound the mean loss of new groups by the sums over seen ones.
 
-    Shapes: `lost` (..., n_groups), `weights` (n_groups,); returns (...), 1 by one group alone.
+    Shapes: `lost` (..., n_groups), `weights` (n_groups,), `variance` of a row's loss (...,);
+    returns (...), 1 by one group alone. A group's own loss is estimated by shrinking its mean
+    towards all rows', by the variance between groups (DerSimonian & Laird 1986).
     """
     n = len(weights)
     if n < 2:
         return np.ones(lost.shape[:-1])
     share = weights / weights.sum()
-    own = np.maximum(lost / weights, 0.0)
-    means = own @ share
-    errors = np.sqrt(n / (n - 1) * ((share * (own - means[..., np.newaxis])) ** 2).sum(axis=-1))
+    own = lost / weights
+    mean = (own @ share)[..., np.newaxis]
+    chance = np.asarray(variance)[..., np.newaxis] / weights
+    between = np.maximum(((own - mean) ** 2 - chance) @ share, 0.0)[..., np.newaxis]
+    total = between + chance
+    likely = mean + np.divide(between, total, out=np.ones_like(own), where=total > 0) * (own - mean)
+    means = (own + np.maximum(-likely, 0.0)) @ share
+    losing = np.maximum(own, 0.0)
+    off = losing - (losing @ share)[..., np.newaxis]
+    errors = np.sqrt(n / (n - 1) * ((share * off) ** 2).sum(axis=-1))
     bounds: NDArray[np.float64] = means + stats.t.ppf(level, n - 1) * errors
     return bounds
 
@@ -67,6 +80,7 @@ class GroupLosses:
     costs: NDArray[np.float64]  # (n_points,)
     lost: NDArray[np.float64]  # (n_points, n_groups): sums over the rows
     weights: NDArray[np.float64]  # (n_groups,): of the rows
+    variance: NDArray[np.float64]  # (n_points,): of a row's loss
     optimism: NDArray[np.float64]  # (n_points,): loss that tuning hides
 
     @classmethod
@@ -80,17 +94,19 @@ class GroupLosses:
             lost_rows(record, last, record.exits(p.thresholds))
             for record, p in zip(owners, points, strict=True)
         ]
-        lost = last.splitter.group_sums(last.merits * np.stack(rows))
-        weights = last.splitter.group_sums(last.merits)
+        each, merits = np.stack(rows), last.merits
+        lost, weights = (last.splitter.group_sums(of) for of in (merits * each, merits))
         seen = lost.sum(axis=1) / weights.sum()
+        variance = each**2 @ merits / weights.sum() - seen**2
         hidden = np.array([reference - p.merit for p in points]) - seen
         costs = np.array([p.cost for p in points])
-        return cls(costs, lost, weights, np.maximum(hidden, 0.0))
+        return cls(costs, lost, weights, variance, np.maximum(hidden, 0.0))
 
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
         chosen = slice(None) if groups is None else groups
-        return most_lost(self.lost[:, chosen], self.weights[chosen]) + self.optimism
+        lost, weights = self.lost[:, chosen], self.weights[chosen]
+        return most_lost(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
         """Find the part of a point's cost down to which others must keep a loss, too."""
