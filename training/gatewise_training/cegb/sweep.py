@@ -27,7 +27,7 @@ from gatewise_training.cegb.penalties import Accounting, Charge, check_params
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.feature_selection.penalty_search import FIRST, between, in_widest_gap
-from gatewise_training.operating_points.group_losses import most_lost
+from gatewise_training.operating_points.group_losses import loss_bounds
 
 CLOSING = 4
 """Fits of a search that close in on its goal."""
@@ -80,7 +80,7 @@ class Fitted:
         weights, mean = len(gap) * share, float(np.sum(share * gap))
         lost = rows.group_sums(-weights * gap)
         variance = float(np.sum(share * (gap - mean) ** 2))
-        return max(error, float(most_lost(lost, rows.group_sums(weights), variance)) + mean)
+        return max(error, float(loss_bounds(lost, rows.group_sums(weights), variance)) + mean)
 
 
 @dataclass(frozen=True, eq=False)

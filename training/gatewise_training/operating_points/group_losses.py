@@ -43,7 +43,7 @@ HALVES = 40
 """Times that the groups are parted into halves."""
 
 
-def most_lost(
+def loss_bounds(
     lost: NDArray[np.float64],
     weights: NDArray[np.float64],
     variance: NDArray[np.float64] | float,
@@ -106,7 +106,7 @@ class GroupLosses:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
         chosen = slice(None) if groups is None else groups
         lost, weights = self.lost[:, chosen], self.weights[chosen]
-        return most_lost(lost, weights, self.variance) + self.optimism
+        return loss_bounds(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
         """Find the part of a point's cost down to which others must keep a loss, too."""
