@@ -206,9 +206,7 @@ def _page(settings: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> list[str
         f"{settings['request_bytes']} bytes. MAPIE is given every label, in {MAPIE_STREAMS} "
         f"streams of {MAPIE_LONGEST:,}. `make bench-audit` makes this page.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + " --- |" * len(HEADER),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *harness.table_lines(HEADER, rows),
         "",
     ]
 

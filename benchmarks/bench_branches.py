@@ -197,9 +197,7 @@ def _page(rows: Sequence[tuple[str, ...]]) -> str:
         "each budget between branches and chain. A forest of 300 extra-trees is the high-cost "
         "model of all. `python -m benchmarks.bench_branches` makes this page.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + " --- |" * len(HEADER),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *harness.table_lines(HEADER, rows),
         "",
     ]
     return "\n".join(lines)

@@ -168,9 +168,7 @@ def _page(found: dict[str, Any], rows: Sequence[Sequence[str]]) -> str:
         "`ConfidenceCascade` has boosted trees beside `AdaptGBRT`, a linear model beside "
         "`AdaptLin`. Validation chooses every point. `make bench-gate` writes this page.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "| " + " | ".join("---" for _ in HEADER) + " |",
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *harness.table_lines(HEADER, rows),
         "",
     ]
     return "\n".join(lines)

@@ -253,9 +253,7 @@ def _page(found: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
         "could be certified. All other figures are means on test rows. "
         "`make bench-recall` makes this page.",
         "",
-        "| " + " | ".join(HEADER) + " |",
-        "|" + " --- |" * len(HEADER),
-        *("| " + " | ".join(row) + " |" for row in rows),
+        *harness.table_lines(HEADER, rows),
         "",
     ]
     return "\n".join(lines)

@@ -100,6 +100,11 @@ def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
     return found
 
 
+def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a table in Markdown."""
+    return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+
+
 def targets_table(targets: Targets, found: Mapping[str, Any]) -> list[str]:
     """Lines of the table of targets, bounds and figures; `found` has ``figures`` and ``holds``."""
     lines = ["| target | bound | measured | |", "| --- | --- | --- | --- |"]

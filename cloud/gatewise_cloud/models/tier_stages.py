@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +35,7 @@ class TierAnswer(NamedTuple):
     """Which instances no stage of the tier stopped, shape (n,); None: all are answered."""
 
 
-class RequestModel:
+class RequestModel(ABC):
     """What a worker serves of a bundle: :class:`.CloudModel` or :class:`.GatewayModel`.
 
     `local`: whether it computes in this process. `disagreement_bound`: share of the instances that
@@ -91,11 +92,11 @@ class RequestModel:
             raise RefusedRows("type", str(error)) from None
         return values[None, self._request_inputs].astype(np.float32)
 
+    @abstractmethod
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
         """Classify checked instances, `X` float32 (n, k) in C order, n at least 1."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most hold nothing)
         """Let go of what it holds open."""
 
 

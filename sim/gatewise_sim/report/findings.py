@@ -186,7 +186,7 @@ def caveats(report: Report) -> list[str]:
         )
     if report.calibration.get("kind") == "assumed":
         # A live run takes as long as it takes; what is simulated beside it does not.
-        what = "devices and workers take" if report.engine == "virtual" else "its twin takes"
+        what = "devices and workers take" if report.engine == "virtual" else "the baselines take"
         found.append(
             f"How long {what} is assumed (a small model on an x86-64 machine), not measured on "
             "yours: --calibrate measures it."

@@ -82,7 +82,7 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
         (made_up(accuracy=None), "The rows have no labels"),
         (made_up(sampling="5 of 100000 devices"), "Sampled, not stepped in full: 5 of 100,000"),
         (live(), "Only Gatewise itself was run live"),
-        (live(), "its twin takes is assumed"),
+        (live(), "the baselines take is assumed"),
         (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),
         (with_system(made_up(), utilisation=0.9), "the workers are busy 90 % of the time"),
         (

@@ -6,6 +6,7 @@ Follows the uplink's own code step by step.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -44,7 +45,7 @@ class RequestPath:
     model: tuple[str, str]
 
 
-class Requester:
+class Requester(ABC):
     """A device or gateway that makes requests; by default it is connected and shares none."""
 
     __slots__ = ()
@@ -58,12 +59,12 @@ class Requester:
         """Whether it has a connection."""
         return True
 
-    def release(self, now: float) -> None:
+    def release(self, now: float) -> None:  # noqa: B027  (gateways admit all)
         """Give up a request that was admitted and not made."""
 
+    @abstractmethod
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         """Turn a request's outcome into the instance's answer."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
