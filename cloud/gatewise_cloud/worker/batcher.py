@@ -169,14 +169,14 @@ class Batcher:
 
     def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
         """Queue `ticket` at `now`, or return why not: no space, or known; or its answer."""
-        offer = self.foresee(ticket, now)
+        offer = self.verdict(ticket, now)
         if offer is Verdict.QUEUED:
             self._open[ticket.key] = ticket.model
             self._push(ticket)
         return offer
 
-    def foresee(self, ticket: Ticket, now: float) -> Verdict | bytes:
-        """What :meth:`offer` would say of `ticket` at `now`."""
+    def verdict(self, ticket: Ticket, now: float) -> Verdict | bytes:
+        """Return what :meth:`offer` would return for `ticket` at `now`."""
         self._trim(now)
         if ticket.key in self._open:
             return Verdict.DUPLICATE

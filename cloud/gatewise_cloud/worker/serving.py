@@ -221,7 +221,7 @@ class BatchServer:
         if not self._session.takes_parts:
             raise WireError("name", "the broker lets no parts through to workers", id=ticket.id)
         with self._work:
-            offer = self._batcher.foresee(ticket, ticket.arrived)
+            offer = self._batcher.verdict(ticket, ticket.arrived)
         if offer is Verdict.QUEUED:
             key, now = (ticket.device, ticket.id), ticket.arrived
             ttl = ticket.expires - now

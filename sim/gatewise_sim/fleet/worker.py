@@ -182,7 +182,7 @@ class VirtualWorker:
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
-        verdict = self._batcher.foresee(ticket, self._clock.now) if ticket.parts else None
+        verdict = self._batcher.verdict(ticket, self._clock.now) if ticket.parts else None
         if verdict is Verdict.QUEUED:
             self._missing.setdefault(ticket.id, set(range(ticket.parts)))
             ticket.requester.accept(self, ticket)
