@@ -51,8 +51,8 @@ HESSIAN_FLOOR = 1e-7
 FEWEST_ROWS, FEW_LEAVES = 1000, 8
 """Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""
 
-N_PENALTIES = 7
-"""Penalties of a search."""
+FEW_FITS, MANY_FITS = 16, 8
+"""Penalties of a search on few rows and on many."""
 
 PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
 """Rows at most, and share of the rounds, of the fits that only find out what a penalty buys."""
@@ -80,9 +80,9 @@ class AdaptGBRT(Growth, Adapt):
         5,000 training rows 0.1, 0.3, 0.5 and 0.7. At 0 f1 is :class:`GreedyMiser`'s
         model, tree for tree, and the gate never leaves 0.
     penalties : sequence of float, optional
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 7
-        values, searched for each `p_full` by short fits whose features cover the range from none
-        to all.
+        ``gamma``: nats of mean loss that a feature of mean price must save, swept: by default 16
+        values, and on more than 5,000 training rows 8, searched for each `p_full` by short fits
+        whose features cover the range from none to all.
     stop : {"auto", "gate", "margin"}, default "auto"
         Whose score stops an instance: the gate's, as in the paper, or the margin of f1, which then
         stands alone, without the gate's features. With "auto" each fit gives both stages, and
@@ -134,7 +134,7 @@ class AdaptGBRT(Growth, Adapt):
         return spread_penalties(
             partial(_probed_cost, _probe_rows(sample), self, p_full),
             sample.costs,
-            N_PENALTIES,
+            FEW_FITS if len(sample.x) <= LARGE_ROWS else MANY_FITS,
         )
 
     def _fit_path(

@@ -62,8 +62,8 @@ class AdaptLin(Adapt):
     packed_as, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
-        Bounds on the mean offload probability, swept: by default 0.7 and 0.9, and on more than
-        5,000 training rows 0.1, 0.3, 0.5, 0.7 and 0.9.
+        Bounds on the mean offload probability, swept: by default 0.1, 0.3, 0.7 and 0.9, and on
+        more than 5,000 training rows 0.5 as well.
     penalties : sequence of float, default 10 values from 0.9 to 0.002
         ``gamma`` as shares of the critical one for the P_full, from which on no feature is
         chosen; swept.
@@ -92,7 +92,7 @@ class AdaptLin(Adapt):
     allow_missing = False
     _family = "linear"
     _distance: ClassVar[Distance] = KullbackLeibler()
-    _bounds = (0.7, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9)
+    _bounds = (0.1, 0.3, 0.7, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9)
 
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
