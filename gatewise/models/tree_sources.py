@@ -92,8 +92,8 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     n_splits = n_leaves - 1
     roots = np.cumsum(n_splits + n_leaves) - (n_splits + n_leaves)
     root, splits = np.repeat(roots, n_splits), np.repeat(n_splits, n_splits)
-    inner = root + _places(n_splits)
-    outer = np.repeat(roots + n_splits, n_leaves) + _places(n_leaves)
+    inner = root + places(n_splits)
+    outer = np.repeat(roots + n_splits, n_leaves) + places(n_leaves)
     n = len(inner) + len(outer)
 
     kinds = numbers("decision_type", np.int64)
@@ -126,7 +126,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     return nodes, roots.astype(np.int32), n_outputs, n_features
 
 
-def _places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """0, 1, ... within each of several runs of so many."""
     ends = np.cumsum(sizes)
     return np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)

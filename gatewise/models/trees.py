@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes
+from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes, places
 
 if TYPE_CHECKING:
     from gatewise.models.booster_sources import Boosted
@@ -214,16 +214,18 @@ class TreeEnsemble:
         feature = lookup[self.feature]  # -1 picks the last entry, which is -1
         return replace(self, feature=feature, n_features=len(used)), used
 
-    def select_trees(self, trees: Sequence[int]) -> tuple[TreeEnsemble, NDArray[np.intp]]:
+    def select_trees(
+        self, trees: Sequence[int] | NDArray[np.intp]
+    ) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Some of the trees in the order given, and which nodes those are."""
-        ends = np.append(self.roots[1:], self.n_nodes)
-        spans = [np.arange(self.roots[t], ends[t]) for t in trees]
-        nodes = np.concatenate([np.zeros(0, np.intp), *spans])
-        return self.take_nodes(nodes, list(trees)), nodes
+        chosen = np.asarray(trees, np.intp)
+        sizes = np.diff(self.roots, append=self.n_nodes)[chosen].astype(np.int64)
+        nodes = np.repeat(self.roots[chosen], sizes) + places(sizes)
+        return self.take_nodes(nodes, chosen), nodes
 
     def without_last_output(self) -> TreeEnsemble:
         """Drop the last output with its trees; the bits of the others stay."""
-        kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1).tolist())
+        kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
         return replace(kept, base=self.base[:-1])
 
     def with_byte_leaves(self) -> TreeEnsemble:
@@ -240,7 +242,7 @@ class TreeEnsemble:
     def take_nodes(
         self,
         nodes: NDArray[np.intp],
-        trees: Sequence[int] | slice = slice(None),
+        trees: NDArray[np.intp] | slice = slice(None),
         inner: NDArray[np.bool_] | None = None,
     ) -> TreeEnsemble:
         """Keep some nodes, renumbered; those that are not `inner` become leaves.

@@ -24,7 +24,7 @@ from gatewise.models.losses import one_hot, prior_margins
 from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
-from gatewise_training.adapt.qstep import Distance, Free, KullbackLeibler
+from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
 
 Array = NDArray[np.float64]
@@ -56,35 +56,33 @@ def alternate(
     distance = KullbackLeibler() if distance is None else distance
     weight, share = problem.weight, problem.weight / problem.weight.sum()
 
-    def value(place: Place, free: Free) -> float:
-        rest = float(share @ (free.q * f0_loss + free.rest))
-        return problem.at(free).objective_at(place) + rest
-
-    def q_step(place: Place) -> tuple[Free, float]:
+    def q_step(place: Place) -> tuple[MStep, float, float]:
+        """The M-step's problem at the best q, its objective, and the rest, of f0 and q alone."""
         free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, weight)
-        return free, value(place, free)
+        posed = problem.at(free)
+        rest = float(share @ (free.q * f0_loss + free.rest))
+        return posed, posed.objective_at(place), rest
 
     place = before = problem.place(start)
-    free, reached = q_step(place)
-    objectives, momentum = [reached], 1.0
+    posed, value, rest = q_step(place)
+    objectives, momentum = [value + rest], 1.0
     for _ in range(most - 1):
-        posed = problem.at(free)
         view = posed.view(place)
         resting = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
         if resting and view.residual < KKT * tol:
             break
-        after = newton_step(posed, place, view)
-        known = value(after, free)
+        after, value = newton_step(posed, place, view, value)
+        known = value + rest
         grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
         place = after.beyond(before, (momentum - 1.0) / grown)
-        found, reached = q_step(place)
-        if reached > known and momentum > 1.0:  # momentum led too far
+        found = q_step(place)
+        if sum(found[1:]) > known and momentum > 1.0:  # momentum led too far
             grown, place = 1.0, after
-            found, reached = q_step(place)
-        if reached > known:  # a distance that is not convex in q: the old one is better
-            found, reached = free, known
-        free, before, momentum = found, after, grown
-        objectives.append(reached)
+            found = q_step(place)
+        if sum(found[1:]) <= known:  # else, by a distance that is not convex in q, it is worse
+            posed, value, rest = found
+        before, momentum = after, grown
+        objectives.append(value + rest)
     return place.pair, objectives
 
 

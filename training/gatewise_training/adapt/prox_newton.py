@@ -40,17 +40,21 @@ def solve(
 ) -> LinearPair:
     """Solve an M-step until its KKT residual is below `tol`; never ends above where it started."""
     place = problem.place(start)
+    value = problem.objective_at(place)
     for _ in range(max_iter):
         view = problem.view(place)
-        after = newton_step(problem, place, view)
+        after, value = newton_step(problem, place, view, value)
         if view.residual < tol or after is place:
             break
         place = after
     return place.pair
 
 
-def newton_step(problem: MStep, place: Place, view: View) -> Place:
-    """Take one step; the objective never rises. The same place where only rounding is left."""
+def newton_step(problem: MStep, place: Place, view: View, value: float) -> tuple[Place, float]:
+    """Take one step from a place with the objective `value`; returns the next place and its own.
+
+    The objective never rises. It is the same place where only rounding is left.
+    """
     used = place.pair.weights.any(axis=1) | view.ahead.weights.any(axis=1)
     rows = np.flatnonzero(used).astype(np.intp)
     wide = np.column_stack([problem.z[:, rows], np.ones(len(problem.z))])
@@ -65,10 +69,10 @@ def newton_step(problem: MStep, place: Place, view: View) -> Place:
         move = goal - start
         promised = problem.gamma * (penalty.value(goal) - penalty.value(start))
         promised += float(np.vdot(slope, move))
-        found = _walk(problem, place, rows, move, wide @ move, promised)
+        found = _walk(problem, place, value, rows, move, wide @ move, promised)
         if found is not None:
             return found
-    return place
+    return place, value
 
 
 class _Quadratic:
@@ -208,22 +212,23 @@ def _minimise_by_moments(
 def _walk(
     problem: MStep,
     place: Place,
+    value: float,
     rows: NDArray[np.intp],
     move: Array,
     drift: Array,
     promised: float,
-) -> Place | None:
+) -> tuple[Place, float] | None:
     """Go along `move`, halving it until the objective falls as promised; None if it never does."""
     if not promised < 0.0:
         return None
     pair, share = place.pair, 1.0
-    value = problem.objective_at(place)
     for _ in range(20):
         weights = pair.weights.copy()
         weights[rows] += share * move[:-1]
         after = LinearPair(weights, pair.bias + share * move[-1])
         found = Place(after, place.out + share * drift, place.target)
-        if problem.objective_at(found) <= value + SLOPE_SHARE * share * promised:
-            return found
+        reached = problem.objective_at(found)
+        if reached <= value + SLOPE_SHARE * share * promised:
+            return found, reached
         share *= 0.5
     return None
