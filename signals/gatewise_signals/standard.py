@@ -41,6 +41,8 @@ OCTAVES = 5
 SOUND_HZ = 2000.0
 """Rate from which a window is taken for sound or vibration."""
 FRAME_SECONDS = 0.032
+PARTS = 4
+"""Of a window of sound, if each has four frames: their order tells words apart."""
 
 
 def standard_blocks(
@@ -231,5 +233,6 @@ def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
         found.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
     if samples is None or samples >= frame:
         mel = MelSpectrogram(Spectrogram(signal, rate, frame, frame // 2))
-        found += [MelEnergies(mel), Mfcc(mel)]
+        frames = 1 + ((samples or frame) - frame) // (frame // 2)
+        found += [MelEnergies(mel), Mfcc(mel, parts=PARTS if frames >= 4 * PARTS else 1)]
     return found

@@ -37,6 +37,7 @@ def signal_blocks(levels: int = 3) -> list[sig.Block]:
         sig.Goertzel(acc, RATE_HZ, (1.0, 5.0, 25.0)),
         sig.MelEnergies(mel),
         sig.Mfcc(mel, 3),
+        sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(one, RATE_HZ, 11, 5), 3), 2, 2),
     ]
 
 

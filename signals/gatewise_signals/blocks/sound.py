@@ -146,7 +146,7 @@ class MelEnergies(Block):
 
 @dataclass(frozen=True, repr=False)
 class Mfcc(Block):
-    """Mean and standard deviation over the frames of mel-frequency cepstral coefficients.
+    """Means and standard deviations over the frames of mel-frequency cepstral coefficients.
 
     Coefficient k of a frame with B bands is the orthonormal cosine transform (DCT-II) of its
     mel spectrogram m: ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, that of k = 0
@@ -157,35 +157,52 @@ class Mfcc(Block):
     source : MelSpectrogram
     coefficients : int, default 13
         At most as many as bands.
+    parts : int, default 1
+        Of several, the means over the frames of each follow, for sounds of which the order tells,
+        as of a word. Part j of F frames begins at frame ``j * F // parts``.
     """
 
     kind: ClassVar[str] = "mfcc"
     source: MelSpectrogram
     coefficients: int = 13
+    parts: int = 1
 
     def _check(self) -> None:
         check_whole("mfcc: coefficients", self.coefficients, 1, self.source.bands)
+        check_whole("mfcc: parts", self.parts, 1, 1 << 10)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _over_frames_names(self.source, self.coefficients)
+        return _over_frames_names(self.source, self.coefficients, self.parts)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         table = dct_rows(self.coefficients, self.source.bands)
-        return _over_frames(np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1))
+        found = np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1)
+        if self.parts > found.shape[-2]:
+            raise InputError(
+                f"{self.label}: {self.parts} parts need as many frames, not {found.shape[-2]}"
+            )
+        return _over_frames(found, self.parts)
 
 
-def _over_frames_names(source: MelSpectrogram, count: int) -> tuple[str, ...]:
-    words = tuple(f"{word}{k}" for word in ("mean", "std") for k in range(count))
-    return per_channel(source.channels, words)
+def _over_frames_names(source: MelSpectrogram, count: int, parts: int = 1) -> tuple[str, ...]:
+    kinds = ["mean", "std", *(f"part{j}.mean" for j in range(parts) if parts > 1)]
+    return per_channel(source.channels, tuple(f"{kind}{k}" for kind in kinds for k in range(count)))
 
 
-def _over_frames(x: Values) -> Values:
-    """Mean and standard deviation over the frames: (n, n_channels * 2 * k) of (..., frames, k)."""
+def _over_frames(x: Values, parts: int = 1) -> Values:
+    """Mean and standard deviation over the frames, and the means of several parts.
+
+    Shape (n, n_channels * (2 + parts) * k), of one part (n, n_channels * 2 * k), of an x of shape
+    (n, n_channels, frames, k).
+    """
     series = np.ascontiguousarray(x.swapaxes(-1, -2))  # sums run along contiguous frames
     c = centred(series)
-    found = np.concatenate([means(series), np.sqrt(means(c * c))], axis=-1)
-    return np.ascontiguousarray(found).reshape(len(x), -1)
+    found = [means(series), np.sqrt(means(c * c))]
+    if parts > 1:
+        edges = np.arange(1, parts) * series.shape[-1] // parts
+        found += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
+    return np.ascontiguousarray(np.concatenate(found, axis=-1)).reshape(len(x), -1)
 
 
 @lru_cache(maxsize=32)

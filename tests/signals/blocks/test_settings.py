@@ -31,6 +31,7 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
         (lambda: sig.MelSpectrogram(FRAMES, 200), "fewer bands"),
         (lambda: sig.MelSpectrogram(FRAMES, 20, 0.0, 5000.0), "high_hz"),
         (lambda: sig.Mfcc(MEL, 21), "coefficients"),
+        (lambda: sig.Mfcc(MEL, 13, 0), "parts"),
         (lambda: sig.Mfcc(FRAMES), "must be a MelSpectrogram"),
         (lambda: sig.Spectrum(X, 0), "rate_hz"),
         (lambda: sig.Spectrum(sig.Pixels(), 50), "must be a Signal"),

@@ -58,6 +58,19 @@ def test_mfcc_are_scipys_cosine_transform(windows):
     assert block.suffixes[-1] == "std12"
 
 
+def test_mfcc_of_parts_follow_those_of_the_window(windows):
+    block, whole = sig.Mfcc(MEL, 13, parts=3), sig.Mfcc(MEL, 13)
+    cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
+    assert cepstra.shape[1] == 11  # parts of 3, 4 and 4 frames
+    parts = [cepstra[:, a:b].mean(1) for a, b in ((0, 3), (3, 7), (7, 11))]
+    found = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_array_equal(found[:, :26], sig.SignalGraph([whole]).transform(windows))
+    np.testing.assert_allclose(found[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
+    assert block.suffixes[26] == "part0.mean0"
+    with pytest.raises(InputError, match="12 parts need as many frames, not 11"):
+        sig.SignalGraph([sig.Mfcc(MEL, 13, parts=12)]).transform(windows)
+
+
 def test_windows_shorter_than_a_frame_are_refused():
     with pytest.raises(InputError, match="frame needs 200 samples, not 199"):
         sig.SignalGraph([sig.Mfcc(MEL)]).transform(np.zeros((1, 199)))

@@ -121,7 +121,7 @@ def _mfcc(code: StepCode, step: sound.Mfcc) -> None:
     channels, frames, bands = code.input_shapes[0]
     rows = code.floats(sound.dct_rows(step.coefficients, bands), "Rows of the cosine transform")
     work = code.scratch(frames * (step.coefficients + 1))
-    code.call("mfcc", channels, frames, bands, rows, step.coefficients, work)
+    code.call("mfcc", channels, frames, bands, rows, step.coefficients, step.parts, work)
 
 
 # -- pictures ------------------------------------------------------------------------------

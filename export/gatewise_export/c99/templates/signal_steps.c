@@ -547,10 +547,12 @@ static void mel_of_frames(const float *x, uint32_t rows, uint32_t n, uint32_t fr
 }
 //// over_frames
 
-/* Means, then standard deviations, of each of `width` values over the frames. */
-static void over_frames(const float *x, uint32_t frames, uint32_t width, float *work, float *out)
+/* Means, then standard deviations, of each of `width` values over the frames; of several parts the
+   means over the frames of each follow. */
+static void over_frames(const float *x, uint32_t frames, uint32_t width, uint32_t parts,
+                        float *work, float *out)
 {
-    uint32_t k, t;
+    uint32_t k, t, j;
     for (k = 0; k < width; k++) {
         float centre;
         for (t = 0; t < frames; t++)
@@ -558,6 +560,10 @@ static void over_frames(const float *x, uint32_t frames, uint32_t width, float *
         centre = centre_of(work, frames);
         out[k] = mean_of(work, frames);
         out[width + k] = sqrtf(total(work, work, frames, work[0], centre, SQUARE) / (float)frames);
+        for (j = 0; parts > 1 && j < parts; j++) {
+            uint32_t first = j * frames / parts;
+            out[(2 + j) * width + k] = mean_of(work + first, (j + 1) * frames / parts - first);
+        }
     }
 }
 //// mel_energies
@@ -567,20 +573,20 @@ static void mel_energies(const float *x, uint32_t rows, uint32_t frames, uint32_
 {
     uint32_t c;
     for (c = 0; c < rows; c++)
-        over_frames(x + c * frames * bands, frames, bands, work, out + 2 * c * bands);
+        over_frames(x + c * frames * bands, frames, bands, 1, work, out + 2 * c * bands);
 }
 //// mfcc
 
 static void mfcc(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, const float *cosine,
-                 uint32_t width, float *work, float *out)
+                 uint32_t width, uint32_t parts, float *work, float *out)
 {
     float *series = work + frames * width;
-    uint32_t c, t, k;
-    for (c = 0; c < rows; c++, out += 2 * width) {
+    uint32_t c, t, k, kinds = parts > 1 ? 2 + parts : 2;
+    for (c = 0; c < rows; c++, out += kinds * width) {
         for (t = 0; t < frames; t++, x += bands)
             for (k = 0; k < width; k++)
                 work[t * width + k] = total(x, cosine + k * bands, bands, 0.0f, 0.0f, WEIGHTED);
-        over_frames(work, frames, width, series, out);
+        over_frames(work, frames, width, parts, series, out);
     }
 }
 //// cell_sum
