@@ -208,8 +208,7 @@ def _measured(split: _Split) -> dict[str, Any]:
     """Fit a cascade before a boosted model on all features, which is what it is compared with."""
     y, x, test, costs = split.given.y, split.x, split.test, split.graph.costs()
     system = StagedCascade(
-        _boosted(split, None), feature_costs=costs, n_stages=5, effort="low",
-        families=split.given.families,
+        _boosted(split, None), feature_costs=costs, families=split.given.families,
         max_loss=MAX_LOSS, class_weight=split.balanced, random_state=split.seed,
     ).fit(x[split.train], y[split.train], groups=split.groups)  # fmt: skip
     right = split.right(system, x)

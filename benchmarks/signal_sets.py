@@ -31,7 +31,7 @@ class SignalSet:
     note: str
     test_groups: Sequence[Sequence[int]] | None = None
     rare: bool = False  # classes count alike
-    families: Sequence[str] = ("linear", "svm", "boosting")  # of the stages
+    families: Sequence[str] | None = None  # of the stages; None: the library's
 
     def splits(self, n: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Training and test rows of `n` splits; whole groups on either side."""
