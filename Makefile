@@ -136,8 +136,8 @@ test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and 
 	GATEWISE_PI=1 $(PYTEST) tests/pi -p no:xdist
 
 test-c: $(STAMP)           ## C99 of Letters' cascades and of signals' blocks on x86-64, aarch64 (qemu) and arm-none-eabi: bits, bounds and sizes
-	$(BIN)/python -m benchmarks.c_letters
-	$(BIN)/python -m benchmarks.c_signals
+	$(BIN)/python -m benchmarks.c99.letters
+	$(BIN)/python -m benchmarks.c99.signals
 
 docs: $(STAMP)   ## the documentation site, in site/; tutorials are run, a broken link or docstring ends it
 	$(PYTEST) -q -p no:cacheprovider tests/test_docs.py -k tutorials

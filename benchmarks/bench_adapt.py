@@ -15,9 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, pages, peers, problems, summary
-from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_whole
-from benchmarks.record import BYTE_BOUNDS
+from benchmarks import harness
+from benchmarks.cache import CACHE, write_whole
+from benchmarks.comparison import pages, peers, summary
+from benchmarks.comparison.cells import Cell, Settings, cached, run_cells
+from benchmarks.comparison.record import BYTE_BOUNDS
+from benchmarks.data import problems
 from gatewise.console import note, plain
 from gatewise.errors import InputError
 

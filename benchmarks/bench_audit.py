@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import harness, problems
+from benchmarks import harness
+from benchmarks.data import problems
 from gatewise.console import note, table
 from gatewise.costs import request_bytes
 from gatewise.decision import exit_stages, labels, probabilities, split

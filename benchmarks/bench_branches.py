@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.ensemble import ExtraTreesClassifier
 
-from benchmarks import harness, problems
-from benchmarks.folds import Fold
+from benchmarks import harness
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
 from gatewise.console import note, table
 from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade

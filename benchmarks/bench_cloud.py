@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.cloud_load import connected, payloads
+from benchmarks.cloud.load import connected, payloads
 from gatewise.console import note
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.cloud_model import CloudModel
@@ -170,7 +170,7 @@ def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[dict[str, 
 @contextmanager
 def _bare(port: int) -> Iterator[None]:
     """Run a responder that does no work."""
-    command = [sys.executable, "-m", "benchmarks.cloud_bare", str(port)]
+    command = [sys.executable, "-m", "benchmarks.cloud.bare", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import edge_process, harness, problems
-from benchmarks.edge_models import Model, make_models
+from benchmarks import harness
+from benchmarks.data import problems
+from benchmarks.edge import process as edge_process
+from benchmarks.edge.models import Model, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device, StageRunner
@@ -150,7 +152,7 @@ def _answer(model: Model) -> Call:
 
 def _c99(name: str, model: Model, folder: Path) -> Call:
     """Decide in generated C, called through cffi."""
-    from benchmarks.compiled_c import build
+    from benchmarks.c99.compiled import build
     from gatewise_export.c99.cascade_reader import cascade_of
     from gatewise_export.c99.writer import write_cascade
 

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, problems
+from benchmarks import harness
+from benchmarks.data import problems
 from benchmarks.fit_parts import F0, PARTS, SETTING, Bench
 from gatewise.console import note
 

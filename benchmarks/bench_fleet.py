@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.fleet_run import Run, prepare
+from benchmarks.fleet.run import Run, prepare
 from gatewise.console import note
 
 PACKAGES = ("gatewise", "numpy", "joblib")
@@ -82,7 +82,7 @@ def _measure(seconds: float, turns: int, *, quick: bool) -> dict[str, list[dict[
                 if quick and run.devices >= MILLION:
                     run = run._replace(devices=run.devices // 10, workers=run.workers // 10)
                 given = json.dumps(run._asdict() | {"seconds": seconds})
-                command = [sys.executable, "-m", "benchmarks.fleet_run", str(routes), given]
+                command = [sys.executable, "-m", "benchmarks.fleet.run", str(routes), given]
                 told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
                 one = json.loads(told.splitlines()[-1])
                 found[name].append(one)

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 from sklearn.ensemble import RandomForestClassifier
 
-from benchmarks import harness, problems
+from benchmarks import harness
+from benchmarks.data import problems
 from gatewise.console import note, table
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError

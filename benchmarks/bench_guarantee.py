@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks import harness, problems
-from benchmarks.cells import write_whole
+from benchmarks import harness
+from benchmarks.cache import write_whole
+from benchmarks.data import problems
 from gatewise.console import note, table
 from gatewise.decision import labels, split
 from gatewise_training import StagedCascade

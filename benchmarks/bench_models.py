@@ -32,7 +32,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import gatewise as gw
-from benchmarks import given_models, harness, problems
+from benchmarks import harness
+from benchmarks.data import given_models, problems
 from gatewise.console import note, table
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
@@ -99,7 +100,7 @@ def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
     for name, file in list(given_models.FILES.items())[:few]:
         model = file(X[train], y[train])
         found.append(_measured(name, model, X, y, (train, held, test)))
-    function = "python:benchmarks.given_models:probabilities"
+    function = "python:benchmarks.data.given_models:probabilities"
     found.append(
         _measured("Python function", function, X, y, (train, held, test), backend=function)
     )

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.cells import CACHE, code_version, write_whole
-from benchmarks.neural_methods import (
+from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.neural.methods import (
     CONFIGS,
     FEW_VALIDATION_ROWS,
     FITTED_BUDGETS,
@@ -37,7 +37,7 @@ from benchmarks.neural_methods import (
     Peers,
     cascade,
 )
-from benchmarks.neural_tasks import (
+from benchmarks.neural.tasks import (
     MEAN,
     MOST_FEATURES,
     BySeed,
@@ -150,7 +150,7 @@ def _measure(name: str, seeds: Sequence[int], peers: Peers, *, kept: bool, every
 
 
 def _ours(task: Task) -> Found:
-    version = code_version("benchmarks.neural_methods")
+    version = code_version("benchmarks.neural.methods")
     digest = hashlib.sha256(json.dumps([task.digest, task.seed, version]).encode()).hexdigest()
     path = KEPT / f"{task.name}.{OURS}.{task.seed}.{digest[:16]}.json"
     if not path.is_file():

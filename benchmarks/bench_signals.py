@@ -32,8 +32,8 @@ from sklearn.preprocessing import StandardScaler
 
 import gatewise_signals as sig
 from benchmarks import harness
-from benchmarks.cells import CACHE, code_version, write_whole
-from benchmarks.signal_sets import SIGNAL_SETS, SignalSet, load_set
+from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
 from gatewise.console import note
 from gatewise.errors import GatewiseError
 from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
@@ -141,7 +141,7 @@ def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
 
 def _cell(name: str, kind: str, number: int) -> Path:
     """File of a split's result: its name has a hash of the code and settings that decide it."""
-    modules = ["benchmarks.signal_sets", "gatewise_training.cascades.staged"]
+    modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
     if kind:
         modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
     parts = [*(code_version(module) for module in modules), MAX_LOSS]

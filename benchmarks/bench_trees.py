@@ -20,17 +20,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    harness,
-    problems,
-    tree_cegb,
-    tree_growth,
-    tree_pages,
-    tree_pruning,
-    tree_timing,
-)
-from benchmarks.cells import code_version, write_whole
-from benchmarks.folds import Fold
+from benchmarks import harness
+from benchmarks.cache import code_version, write_whole
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from benchmarks.trees import cegb, growth, pages, pruning, timing
 from gatewise.console import note, plain
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
@@ -42,17 +36,17 @@ def _timing(quick: bool) -> dict[str, Any]:
     problem = problems.get("forest-bin")
     fold = _fold("forest-bin", quick)
     trees = 4 if quick else 40
-    found = tree_timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
+    found = timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
     return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **found}
 
 
 def _budgetrf(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny")
-    numbers = (1, 4) if quick else tree_growth.NUMBERS
+    numbers = (1, 4) if quick else growth.NUMBERS
     timed = "mbne_tiny" if quick else "forest-bin"
-    times = tree_growth.seconds(_fold(timed, quick), max(numbers), 1 if quick else 3)
+    times = growth.seconds(_fold(timed, quick), max(numbers), 1 if quick else 3)
     tables = {
-        name: tree_growth.table(
+        name: growth.table(
             name,
             SEEDS[:1] if quick or name == "forest-7" else SEEDS,
             numbers=numbers,
@@ -70,8 +64,8 @@ def _pruning(quick: bool) -> dict[str, Any]:
     for name in ("mbne_tiny",) if quick else ("statlog_heart", "mbne_tiny", "forest-bin"):
         seeds = HEART_SEEDS if name == "statlog_heart" else SEEDS
         folds = [_fold(name, quick)] if quick else None
-        tables[name] = tree_pruning.table(name, seeds[:1] if quick else seeds, folds=folds)
-    figures = {name: tree_pruning.figure(name, fold=_fold(name, quick), **size) for name in names}
+        tables[name] = pruning.table(name, seeds[:1] if quick else seeds, folds=folds)
+    figures = {name: pruning.figure(name, fold=_fold(name, quick), **size) for name in names}
     return {"figures": figures, "tables": tables}
 
 
@@ -79,17 +73,15 @@ def _cegb(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
     size = {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
     return {
-        "figures": {
-            name: tree_cegb.figures(name, fold=_fold(name, quick), **size) for name in names
-        }
+        "figures": {name: cegb.figures(name, fold=_fold(name, quick), **size) for name in names}
     }
 
 
 PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
-    "timing": (_timing, tree_timing),
-    "budgetrf": (_budgetrf, tree_growth),
-    "pruning": (_pruning, tree_pruning),
-    "cegb": (_cegb, tree_cegb),
+    "timing": (_timing, timing),
+    "budgetrf": (_budgetrf, growth),
+    "pruning": (_pruning, pruning),
+    "cegb": (_cegb, cegb),
 }
 """What measures each part, and the module whose code decides the result."""
 
@@ -123,10 +115,10 @@ def write(out: Path, name: str, section: dict[str, Any]) -> None:
     known = json.loads(path.read_text())["parts"] if path.is_file() else {}
     found = document(known | {name: section})
     write_whole(path, json.dumps(found, indent=1) + "\n")
-    write_whole(out / "trees.md", tree_pages.markdown(found))
+    write_whole(out / "trees.md", pages.markdown(found))
     if "pruning" in found["parts"]:
         for problem, figure in found["parts"]["pruning"]["figures"].items():
-            tree_pages.plot(problem, figure, out / f"trees-{problem}.svg")
+            pages.plot(problem, figure, out / f"trees-{problem}.svg")
 
 
 def document(parts: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.twin_bundles import NAMES, TIERED, Subject, subject
+from benchmarks.fleet.twin_bundles import NAMES, TIERED, Subject, subject
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration

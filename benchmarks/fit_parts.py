@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.boosters import Booster, booster_fit
-from benchmarks.folds import Fold
+from benchmarks.comparison.boosters import Booster, booster_fit
+from benchmarks.data.folds import Fold
 from gatewise_training.data.validation_split import ValidationSplit
 
 F0 = {"num_leaves": 255, "learning_rate": 0.1}

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cells import CACHE, write_whole
+from benchmarks.cache import CACHE, write_whole
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.compiled_c import compiler
+from benchmarks.c99.compiled import compiler
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
 from tests.support.mqtt_clients import Caller

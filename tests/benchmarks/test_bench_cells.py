@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from benchmarks import bench_adapt, cells, peers
-from benchmarks.cells import Cell, Settings
+from benchmarks import bench_adapt, cache
+from benchmarks.comparison import cells, peers
+from benchmarks.comparison.cells import Cell, Settings
 
 QUICK = Settings(quick=True, fits=3)
 
@@ -62,30 +63,30 @@ def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
     far = tmp_path / "far.py"
     far.write_text("x = 1\n")
     sources = {"benchmarks.near": module, "benchmarks.far": far}
-    monkeypatch.setattr(cells, "_source", sources.get)
+    monkeypatch.setattr(cache, "_source", sources.get)
 
     def now():
-        cells.code_version.cache_clear()
-        return cells.code_version("benchmarks.near")
+        cache.code_version.cache_clear()
+        return cache.code_version("benchmarks.near")
 
     first = now()
     far.write_text('"""Words decide nothing."""\nx = 1  # nor do these\n')
     assert now() == first
     far.write_text("x = 2\n")
     assert now() != first
-    cells.code_version.cache_clear()
+    cache.code_version.cache_clear()
 
 
 def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
     read = []
-    source = cells._source
-    monkeypatch.setattr(cells, "_source", lambda name: read.append(source(name)) or read[-1])
-    cells.code_version.cache_clear()
-    cells.code_version("benchmarks.peer_cegb")
+    source = cache._source
+    monkeypatch.setattr(cache, "_source", lambda name: read.append(source(name)) or read[-1])
+    cache.code_version.cache_clear()
+    cache.code_version("benchmarks.comparison.peer_cegb")
     names = {path.name for path in read if path}
     assert {"peer_cegb.py", "boosters.py", "record.py", "validation_split.py"} <= names
     assert not names & {"__init__.py", "staged.py", "thresholds.py", "peer_catboost.py"}
-    cells.code_version.cache_clear()
+    cache.code_version.cache_clear()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from benchmarks.bench_cloud import TARGETS, document, main, markdown
-from benchmarks.cloud_load import connected, payloads
+from benchmarks.cloud.load import connected, payloads
 from gatewise_cloud.broker.broker import MosquittoBroker
 
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "n": 9}

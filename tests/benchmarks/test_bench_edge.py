@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import bench_edge, edge_process
+from benchmarks import bench_edge
+from benchmarks.edge import process as edge_process
 
 ABOUT = {
     "stages": 1, "kinds": ["graph"], "file_bytes": 4268, "flat_bytes": 4268,

@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks import bench_fit, problems
+from benchmarks import bench_fit
+from benchmarks.data import problems
 from benchmarks.fit_parts import PARTS, SETTING, Bench
 
 

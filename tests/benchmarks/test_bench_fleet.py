@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from benchmarks import bench_fleet, fleet_run
+from benchmarks import bench_fleet
 from benchmarks.bench_fleet import JUDGED, ONCE, RUNS, TARGETS, document, main, markdown
-from benchmarks.fleet_run import Run, measure
+from benchmarks.fleet import run as fleet_run
+from benchmarks.fleet.run import Run, measure
 from tests.support.routes import made_up_routes
 
 

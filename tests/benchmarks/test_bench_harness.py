@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bench_adapt, bench_fit, bench_guarantee, bench_trees, problems
+from benchmarks import bench_adapt, bench_fit, bench_guarantee, bench_trees
+from benchmarks.data import problems
 
 
 @pytest.mark.parametrize(

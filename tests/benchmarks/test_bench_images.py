@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks import images
+from benchmarks.data import images
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks import bench_neural
 from benchmarks.bench_neural import OURS, main, page, summary
-from benchmarks.neural_methods import Peers, cascade
-from benchmarks.neural_tasks import Task, ahead, draw, figures, led, mean_over_steps, score
+from benchmarks.neural.methods import Peers, cascade
+from benchmarks.neural.tasks import Task, ahead, draw, figures, led, mean_over_steps, score
 from gatewise.errors import InputError
 
 

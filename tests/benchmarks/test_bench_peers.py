@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks import peer_cegb, peer_static, peers, problems
-from benchmarks.boosters import booster_fit, spread
-from benchmarks.record import COLUMNS, Point, finished, quantiles
-from benchmarks.systems import system_points
+from benchmarks.comparison import peer_cegb, peer_static, peers
+from benchmarks.comparison.boosters import booster_fit, spread
+from benchmarks.comparison.record import COLUMNS, Point, finished, quantiles
+from benchmarks.comparison.systems import system_points
+from benchmarks.data import problems
 from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
 from gatewise_training.data.validation_split import ValidationSplit

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import boosters, pages, peer_cegb, peers, problems, summary
-from benchmarks.folds import Fold, Truth
-from benchmarks.problems import Problem
-from benchmarks.systems import own_choice, system_points
+from benchmarks.comparison import boosters, pages, peer_cegb, peers, summary
+from benchmarks.comparison.systems import own_choice, system_points
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold, Truth
+from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
 from gatewise_training.data.metrics import average_precision_at

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import problems, summary
-from benchmarks.record import Point
+from benchmarks.comparison import summary
+from benchmarks.comparison.record import Point
+from benchmarks.data import problems
 
 
 def row(val_accuracy, val_cost, accuracy, cost, nbytes=0):

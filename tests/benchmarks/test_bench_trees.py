@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from benchmarks import bench_trees, problems, tree_maxflow, tree_pages, tree_pruning, tree_timing
-from benchmarks.tree_curves import Curve, Made, at_budgets, cheapest_within, measured
+from benchmarks import bench_trees
+from benchmarks.data import problems
+from benchmarks.trees import maxflow, pages, pruning, timing
+from benchmarks.trees.curves import Curve, Made, at_budgets, cheapest_within, measured
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.presolve import reduce_problem
@@ -79,7 +81,7 @@ def test_or_tools_finds_the_same_cut(bundled, forest):
     closure, _ = reduce_problem(build_problem(forest, fold.validation[0], costs))
     flows = []
     for lam in (0.001, 0.02, 0.1):
-        found = tree_maxflow.max_flow(closure, lam)
+        found = maxflow.max_flow(closure, lam)
         _, flow, _ = mincut.best_closure(closure, lam)
         assert abs(found["flow"] - flow) <= found["resolution"]
         flows.append(flow)
@@ -88,7 +90,7 @@ def test_or_tools_finds_the_same_cut(bundled, forest):
 
 def test_solvers_are_timed_on_the_same_problem(bundled):
     costs, fold = bundled
-    (row,) = tree_timing.solvers(fold, costs, ((3, 100),), 1)
+    (row,) = timing.solvers(fold, costs, ((3, 100),), 1)
     assert row["trees"] == 3
     assert row["instances"] == 100
     for name in ("highs", "dantzig_wolfe"):
@@ -102,16 +104,16 @@ def test_when_highs_stops_at_the_limit_no_larger_problem_is_tried(bundled, monke
     def stops(*_args, **_settings):
         raise RuntimeError("time limit reached")
 
-    monkeypatch.setattr(tree_timing.lp, "solve", stops)
+    monkeypatch.setattr(timing.lp, "solve", stops)
     costs, fold = bundled
-    (row,) = tree_timing.solvers(fold, costs, ((2, 50), (3, 100)), 1)
+    (row,) = timing.solvers(fold, costs, ((2, 50), (3, 100)), 1)
     assert row["highs"] == {"stopped": "time limit reached"}
 
 
 def test_cost_aware_growth_buys_less(bundled):
     costs, fold = bundled
     plain, aware = (
-        tree_pruning.grown(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
+        pruning.grown(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
     )
     assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
 
@@ -137,4 +139,4 @@ def test_a_quick_run_of_two_parts_writes_both_into_one_page(tmp_path):
     assert "The part `timing` has not been run." in page
     assert "BudgetPrune: entropy forest, pruned as an ensemble" in page
     assert "<svg" in (tmp_path / "trees-mbne_tiny.svg").read_text()
-    assert tree_pages.markdown(found) == page
+    assert pages.markdown(found) == page

@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
-from benchmarks.compiled_c import Compiled, build, compiler
+from benchmarks.c99.compiled import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.stages.stages import StageRunner

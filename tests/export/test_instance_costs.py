@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.compiled_c import build, compiler
+from benchmarks.c99.compiled import build, compiler
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.device import Device

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from benchmarks.compiled_c import compiler
+from benchmarks.c99.compiled import compiler
 
 needs_compiler = pytest.mark.skipif(
     compiler() is None, reason="no C compiler here (cc, gcc or clang)"

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 import gatewise_signals as sig
-from benchmarks.compiled_c import (
+from benchmarks.c99.compiled import (
     CORTEX_M4_LINK,
     CORTEX_M4_RUN,
     STRICT,

@@ -14,7 +14,7 @@ import pytest
 from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
-from benchmarks.compiled_c import STRICT, build, compiler
+from benchmarks.c99.compiled import STRICT, build, compiler
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge import Device

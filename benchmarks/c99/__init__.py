@@ -1,0 +1,1 @@
+"""Generated C, compiled and run here and under emulation."""

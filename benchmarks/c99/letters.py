@@ -1,0 +1,295 @@
+"""Letters' cascades as C99: built for three machines, sizes told, decisions held against Python.
+
+    python -m benchmarks.c99.letters [--quick] [--out FOLDER]
+
+Fits the staged cascade on Letters (N-Z against A-M, and 26 classes under bounds) and writes it as
+C: the point that the system itself takes, and its 64 KB point, the cheapest within 1 % of the
+high-cost model (else the most accurate) whose stages that may stop take 64 KB as flat arrays at
+most, without the others' models. For this machine and for aarch64, run in qemu, every test row must
+leave at the same stage with the same label, purchases and output bits as in Python; for
+arm-none-eabi (Cortex-M4) the 64 KB points are compiled and measured. What has no compiler here is
+left out, and said to be. Writes c_letters.json; ends with status 1 if any row differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.c99.compiled import STRICT
+from benchmarks.cache import code_version, write_whole
+from benchmarks.comparison import peers
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.cascade_reader import cascade_of
+from gatewise_export.c99.layout import Form, lay_out
+from gatewise_export.c99.writer import CSource, write_cascade
+from gatewise_training import methods
+
+QUICK_ROWS = 1500
+PACKAGES = ("numpy", "scikit-learn", "lightgbm", "numba")
+BOUNDS: dict[str, dict[str, Any]] = {
+    "staged": {},
+    "staged-1mb": {"max_stage_bytes": 2**18},
+    "staged-64kb": {"max_stage_bytes": 2**14},
+}
+CASCADES = (
+    ("letter-bin", "staged"),
+    ("letter-bin", "staged-64kb"),
+    ("letter-26", "staged-64kb"),
+    ("letter-26", "staged-1mb"),
+)
+ROOM = 2**16
+CODED: tuple[Form, ...] = ("float", 8, 16)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A machine to build for."""
+
+    name: str
+    compiler: str
+    package: str  # that brings the compiler on Debian
+    flags: tuple[str, ...] = ("-O2",)
+    runner: tuple[str, ...] = ()  # an emulator where programs do not run by themselves
+    hosted: bool = True  # whether programs run at all
+
+    def lacks(self) -> str | None:
+        """What is missing here, as a plain message, or None."""
+        if shutil.which(self.compiler) is None:
+            return f"{self.compiler} is not installed (apt install {self.package})"
+        if self.runner and shutil.which(self.runner[0]) is None:
+            return f"{self.runner[0]} is not installed (apt install qemu-user-static)"
+        return None
+
+
+QEMU = "qemu-aarch64" if shutil.which("qemu-aarch64") else "qemu-aarch64-static"
+TARGETS = (
+    Target(platform.machine(), "cc", "gcc"),
+    Target(
+        "aarch64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        ("-O2", "-static"), (QEMU,),
+    ),
+    Target(
+        "arm-none-eabi", "arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+        ("-Os", "-mcpu=cortex-m4", "-mthumb"), hosted=False,
+    ),
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Fit, write, build, compare, tell; see the module's text."""
+    parser = harness.parser("c_letters", __doc__, f"{QUICK_ROWS} rows, 64 KB only")
+    options = parser.parse_args(argv)
+    if not (problems.data_folder() / "letter.npz").is_file():
+        print("skipped: letter.npz is not there; set GATEWISE_DATA to the folder that has it")
+        return 0
+    found: dict[str, Any] = {"about": _about(options.quick), "cascades": []}
+    for target in TARGETS:
+        if target.lacks():
+            print(f"skipped: {target.name}: {target.lacks()}")
+    wanted = [c for c in CASCADES if not options.quick or c[1] != "staged"]
+    for problem, method in wanted:
+        found["cascades"] += _cascade(problem, method, options.quick)
+    out = harness.out_folder(options)
+    write_whole(out / "c_letters.json", json.dumps(found, indent=1) + "\n")
+    print(f"written: {out / 'c_letters.json'}")
+    wrong = sum(t.get("rows_that_differ", 0) for c in found["cascades"] for f in c["forms"]
+                for t in f["targets"])  # fmt: skip
+    print(f"{wrong} rows differ from Python")
+    return 1 if wrong else 0
+
+
+def _about(quick: bool) -> dict[str, Any]:
+    compilers = {
+        t.name: subprocess.run(
+            [t.compiler, "--version"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()[0]
+        for t in TARGETS
+        if shutil.which(t.compiler)
+    }
+    return {
+        "quick": quick,
+        "strict": STRICT,
+        "skipped": {t.name: t.lacks() for t in TARGETS if t.lacks()},
+        "compilers": compilers,
+        **harness.environment(PACKAGES),
+        "code": code_version("benchmarks.c99.letters"),
+    }
+
+
+def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
+    """Fit one cascade, and measure its two points."""
+    problem = problems.get(name)
+    (fold,) = problem.deal(0)
+    fold = fold.thinned(QUICK_ROWS) if quick else fold
+    system: Any = methods.make(
+        "staged",
+        feature_costs=problem.costs,
+        max_loss=peers.MAX_LOSS,
+        random_state=0,
+        **BOUNDS[method],
+    )
+    system.fit(*fold.train, validation=fold.validation)
+    told: list[dict[str, Any]] = []
+    for small in (False, True):
+        point = _at_most(system, ROOM) if small else system
+        if point is None:
+            print(f"{name} {method}: no operating point takes {ROOM} B at most")
+            continue
+        about = {"problem": name, "method": method, "small": small}
+        told.append(about | _point(f"{name} {method}", point, fold, small))
+    return told
+
+
+def _at_most(system: Any, room: int) -> Any:
+    """The same models at the best operating point whose stages that may stop fit, or None."""
+    fitting = [p for p in system.frontier_.points if 0 < p.nbytes <= room]
+    if not fitting:
+        return None
+    wanted = system.frontier_.reference_accuracy - peers.MAX_LOSS
+    near = [p for p in fitting if p.accuracy >= wanted]
+    other = copy.copy(system)
+    other.operating_point_ = (
+        min(near, key=lambda p: p.cost) if near else max(fitting, key=lambda p: p.accuracy)
+    )
+    return other
+
+
+def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
+    """An operating point: every form of it as C on every machine."""
+    x, y = fold.test
+    cascade = cascade_of(system, sample=x[:32], lean=small)
+    stages = [
+        type(stage.model).__name__ if held else "left out"
+        for stage, held in zip(cascade.stages, cascade.holds, strict=True)
+    ]
+    told = {
+        "stages": stages,
+        "flat_bytes": system.operating_point_.nbytes,
+        "test_rows": len(x),
+        "accuracy": float(np.mean(system.predict(x) == y)),
+        "offload_rate": float(np.mean(system.exit_stage(x) == len(cascade.stages))),
+        "mean_cost": float(system.cost(x).mean()),
+    }
+    print(
+        f"{name}, {'64 KB point' if small else 'own point'}: {', '.join(stages)}; "
+        f"{told['flat_bytes']} B flat, test accuracy {told['accuracy']:.4f}, "
+        f"cost {told['mean_cost']:.2f}"
+    )
+    forms = [_form(cascade, system, x, small, coded) for coded in CODED]
+    return told | {"forms": [form for form in forms if form is not None]}
+
+
+def _form(
+    cascade: Cascade, system: Any, x: NDArray[np.float32], small: bool, coded: Form
+) -> dict[str, Any] | None:
+    label = coded if coded == "float" else f"{coded}-bit"
+    if coded != "float" and not lay_out(cascade, None).forests:
+        return None  # nothing to code
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            source = write_cascade(cascade, Path(folder), coded=coded, name="letters")
+        except ConversionError as error:
+            print(f"  {label}: {error}")
+            return {"coded": coded, "refused": str(error), "targets": []}
+        print(f"  {label}: tables {source.table_bytes} B, instance {source.instance_bytes} B, "
+              f"stack at most {source.stack_bytes} B")  # fmt: skip
+        targets = [
+            _measure(target, source, cascade, system, x)
+            for target in TARGETS
+            if target.lacks() is None and (target.hosted or small)
+        ]
+        for t in targets:
+            rows = "" if "rows" not in t else f"; {t['rows_that_differ']} of {t['rows']} differ"
+            print(f"    {t['target']}: text {t['text']} B, data {t['data']} B, bss {t['bss']} B, "
+                  f"frames {t['frames']} B{rows}")  # fmt: skip
+        return {
+            "coded": source.coded,
+            "table_bytes": source.table_bytes,
+            "instance_bytes": source.instance_bytes,
+            "stack_bytes": source.stack_bytes,
+            "targets": targets,
+        }
+
+
+def _measure(
+    target: Target, source: CSource, cascade: Cascade, system: Any, x: NDArray[np.float32]
+) -> dict[str, Any]:
+    """Compile the model; its sections, its frames, and where programs run its answers."""
+    command = [target.compiler, *STRICT, *target.flags]
+    model = f"{source.name}.c"
+
+    def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            arguments, cwd=source.folder, capture_output=True, text=True, check=False, **more
+        )
+        if done.returncode:
+            raise InputError(f"{' '.join(arguments)}: {done.stderr.strip()[:500]}")
+        return done
+
+    run(*command, "-fstack-usage", "-c", "-o", "model.o", model)
+    size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
+    text, data, bss = run(size, "model.o").stdout.splitlines()[1].split()[:3]
+    usage = next(source.folder.glob("*.su")).read_text().splitlines()
+    told: dict[str, Any] = {
+        "target": target.name,
+        "text": int(text),
+        "data": int(data),
+        "bss": int(bss),
+        "frames": sum(int(line.split("\t")[1]) for line in usage),
+    }
+    for used in source.folder.glob("*.su"):
+        used.unlink()
+    if not target.hosted:
+        return told
+    others = [f"{source.name}_{part}.c" for part in ("names", "selftest")]
+    run(*command, "-o", "example", model, "main.c", *others, "-lm")
+    run(*target.runner, "./example")  # the self-test
+    rows = "\n".join(" ".join(repr(float(v)) for v in row) for row in x)
+    lines = run(*target.runner, "./example", "--rows", input=rows).stdout.splitlines()
+    answers = [line.split(",") for line in lines]
+    return told | {"rows": len(x), "rows_that_differ": _differing(answers, cascade, system, x)}
+
+
+def _differing(
+    answers: list[list[str]], cascade: Cascade, system: Any, x: NDArray[np.float32]
+) -> int:
+    """Rows whose exit, label, purchases or output bits are not Python's."""
+    expected = cascade.expected(x)
+    exits = system.exit_stage(x)
+    predicted = system.predict(x)
+    wrong = abs(len(answers) - len(x))
+    for i, (_, left, label, bought, *outputs) in enumerate(answers):
+        stage = min(int(exits[i]), len(cascade.stages) - 1)
+        while not cascade.holds[stage]:  # a lean cascade may end with stages without a model
+            stage -= 1
+        bits = np.array(outputs, np.float32).tobytes()
+        same = (
+            int(left) == exits[i] == expected.exits[i]
+            and int(label) == expected.labels[i]
+            and (exits[i] == len(cascade.stages) or cascade.classes[int(label)] == predicted[i])
+            and bought == "".join("01"[int(b)] for b in expected.acquired[i])
+            and bits == expected.outputs[stage][i].tobytes()
+        )
+        wrong += not same
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""Blocks of raw signals as C99: built for three machines, sizes told, features held against Python.
+
+    python -m benchmarks.c99.signals [--quick] [--only movement,sound] [--out FOLDER]
+
+For each set of :mod:`benchmarks.data.signal_sets`: its standard blocks, and two stages of
+LightGBM's trees, the first on the cheap half of the blocks, that stops for half of the rows, the
+second on all. On this machine, and on aarch64 and a Cortex-M4 (arm-none-eabi) in qemu, windows that
+no tree was trained on must have Python's features within the bound of the self-test, and leave at
+the same stage with the same label but where a threshold lies within that bound: these are counted.
+What has no compiler or emulator here is left out, and said to be. Writes c_signals.json; ends with
+status 1 if a feature is farther off, or any other decision differs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from lightgbm import LGBMClassifier
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.c99.compiled import (
+    CORTEX_M4_LINK,
+    CORTEX_M4_RUN,
+    STRICT,
+    VECTORS,
+    deepest_calls,
+)
+from benchmarks.c99.letters import TARGETS, Target
+from benchmarks.cache import write_whole
+from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
+from gatewise.decision import split
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.signals.signal_writer import BOUND
+from gatewise_export.c99.writer import CSource, write_cascade
+from gatewise_signals import SignalGraph
+from gatewise_signals.signal_input import SignalInput
+
+WINDOWS, QUICK_WINDOWS = 400, 60
+PACKAGES = ("numpy", "lightgbm")
+PROGRAM = """\
+#include "m.h"
+#include "m_signals.h"
+#include <stdio.h>
+int main(void)
+{
+    static m_signals signals;
+    static m_instance instance;
+    static ${element} window[${size}];
+    m_answer answer;
+    FILE *in = fopen("windows.bin", "rb"), *out = fopen("answers.bin", "wb");
+    int i;
+    while (in && out && fread(window, sizeof window, 1, in)) {
+        float value;
+        m_signals_start(&signals, window);
+        m_decide(&instance, m_signals_acquire, &signals, &answer);
+        value = (float)answer.exit;
+        fwrite(&value, sizeof value, 1, out);
+        value = (float)answer.label;
+        fwrite(&value, sizeof value, 1, out);
+        for (i = 0; i < ${n_features}; i++) {
+            value = m_signals_acquire(i, &signals);
+            fwrite(&value, sizeof value, 1, out);
+        }
+    }
+    return !in || !out || fclose(out);
+}
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write, build, compare, tell; see the module's text."""
+    parser = harness.parser("c_signals", __doc__, f"{QUICK_WINDOWS} windows", SIGNAL_SETS)
+    options = parser.parse_args(argv)
+
+    def action() -> int:
+        names = harness.chosen_parts(options, SIGNAL_SETS)
+        for target in TARGETS:
+            if target.lacks():
+                print(f"skipped: {target.name}: {target.lacks()}")
+        most = QUICK_WINDOWS if options.quick else WINDOWS
+        sets = {name: _run_set(load_set(name), most) for name in names}
+        found = {"bound": BOUND, **harness.environment(PACKAGES), "sets": sets}
+        out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
+        write_whole(out / "c_signals.json", json.dumps(found, indent=1) + "\n")
+        print(f"written: {out / 'c_signals.json'}")
+        return int(any(t.get("wrong") for s in sets.values() for t in s["targets"].values()))
+
+    return harness.run_command(action)
+
+
+def _run_set(given: SignalSet, most: int) -> dict[str, Any]:
+    """Two stages on a set's blocks as C on every machine."""
+    cascade, windows = _cascade(given, most)
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_cascade(cascade, Path(folder), name="m", coded=8)
+        assert source.signals is not None
+        made = source.signals
+        print(
+            f"{given.name}: {made.n_steps} steps, {made.n_features} features; tables "
+            f"{made.table_bytes} B, results {made.struct_bytes} B, "
+            f"stack at most {made.stack_bytes} B"
+        )
+        targets = {
+            t.name: _measure(t, source, cascade, windows) for t in TARGETS if t.lacks() is None
+        }
+    for name, t in targets.items():
+        print(f"    {name}: {', '.join(f'{k} {v}' for k, v in t.items())}")
+    sizes = ("n_steps", "n_features", "table_bytes", "struct_bytes", "stack_bytes")
+    return {k: getattr(made, k) for k in sizes} | {"targets": targets}
+
+
+def _cascade(given: SignalSet, most: int) -> tuple[Cascade, NDArray[Any]]:
+    graph = SignalGraph(given.blocks)
+    signal = SignalInput(graph, given.windows.shape[1:], given.windows.dtype.name)
+    train, test = given.splits(1)[0]
+    rng = np.random.default_rng(0)
+    train, test = rng.permutation(train)[:1500], np.sort(rng.permutation(test)[:most])
+    x, windows = signal.features(given.windows[train]), given.windows[test]
+    rows, stages, thresholds = signal.features(windows), [], []
+    half = graph.columns(len(graph.blocks) // 2).start
+    for features in (np.arange(half), np.arange(len(graph.feature_names))):
+        model = LGBMClassifier(n_estimators=30, num_leaves=8, n_jobs=1, verbose=-1)
+        model.fit(x[:, features], given.y[train])
+        trees = TreeEnsemble.from_lightgbm(model.booster_)
+        stages.append(Stage(trees, features, "softmax"))
+        scores = split(stages[-1].margins(rows), "margin")[1]
+        thresholds.append(float(np.median(scores)))
+    cascade = Cascade(
+        title=given.name, stages=tuple(stages), thresholds=tuple(thresholds), rows=rows[:32],
+        feature_names=graph.feature_names, classes=tuple(np.unique(given.y).tolist()),
+        takes_missing=True, offloads=True, cloud_takes_missing=True, signal=signal,
+        windows=windows[:32],
+    )  # fmt: skip
+    return cascade, windows
+
+
+def _measure(
+    target: Target, source: CSource, cascade: Cascade, windows: NDArray[Any]
+) -> dict[str, Any]:
+    """Compile the C; its sections, its stack, and its answers."""
+    command = [target.compiler, *STRICT, *target.flags]
+    link, runner = ["-lm"], list(target.runner)
+    if not target.hosted:
+        link, runner = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
+        (source.folder / "vectors.c").write_text(VECTORS)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            arguments, cwd=source.folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise InputError(f"{' '.join(arguments)}: {done.stderr.strip()[:500]}")
+        return done.stdout
+
+    run(*command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
+    size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
+    text, data, bss = map(int, run(size, "blocks.o").splitlines()[1].split()[:3])
+    calls = next(source.folder.glob("*.ci"))
+    found = {"text": text, "data": data, "bss": bss, "stack": deepest_calls(calls.read_text())}
+    calls.unlink()
+    if runner and shutil.which(runner[0]) is None:
+        print(f"skipped: {target.name} does not run: {runner[0]} is not installed")
+        return found
+    others = [f"m{part}.c" for part in ("_names", "_selftest", "_signals", "_signals_selftest")]
+    run(*command, "-o", "example", "m.c", "main.c", *others, *link)
+    run(*runner, "./example")  # the self-tests
+    n_features = len(cascade.feature_names)
+    element = {"int16": "int16_t", "uint8": "uint8_t"}.get(windows.dtype.name, "float")
+    fill = {"element": element, "size": windows[0].size, "n_features": n_features}
+    (source.folder / "answers.c").write_text(Template(PROGRAM).substitute(fill))
+    run(*command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link)
+    (source.folder / "windows.bin").write_bytes(windows.tobytes())
+    run(*runner, "./answers")
+    answers = np.fromfile(source.folder / "answers.bin", np.float32)
+    return found | _differences(cascade, windows, answers.reshape(len(windows), 2 + n_features))
+
+
+def _differences(
+    cascade: Cascade, windows: NDArray[Any], answers: NDArray[np.float32]
+) -> dict[str, Any]:
+    """How far features are from Python's; windows with a feature too far, or decided otherwise."""
+    assert cascade.signal is not None
+    x = cascade.signal.features(windows)
+    expected = cascade.expected(x)
+    scale = np.max(np.abs(x), axis=0, initial=0, where=np.isfinite(x))
+    got = answers[:, 2:]
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(got - x) / np.maximum(scale, np.float32(1e-30))
+    gap[(got == x) | (np.isnan(got) & np.isnan(x))] = 0
+    gap[np.isnan(gap)] = np.inf
+    far = (gap > BOUND).any(axis=1)
+    other = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
+    return {
+        "windows": len(windows),
+        "wrong": int(far.sum()),
+        "decided_otherwise": int((other & ~far).sum()),
+        "farthest": float(f"{gap.max():.2g}"),
+        "same_bits": round(float((gap == 0).mean()), 3),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

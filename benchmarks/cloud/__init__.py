@@ -1,0 +1,1 @@
+"""Load for a worker, and a bare client beside it."""

@@ -1,0 +1,35 @@
+"""``python -m benchmarks.cloud.bare PORT``: a paho client that sends every request back as it came.
+
+What a worker of no work at all would take: the floor of its round trip.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from typing import Any
+
+import paho.mqtt.client as paho
+
+from benchmarks.cloud.load import bare_client
+from gatewise_edge.link import wire
+
+
+def main(port: int) -> None:
+    """Serve until killed; says ``ready`` once it is subscribed."""
+    client = bare_client(f"bare-{secrets.token_hex(4)}")
+
+    def take(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
+        device = wire.device_of(message.topic)
+        client.publish(wire.response_topic(device), message.payload, qos=1)
+        client.loop_write()
+
+    client.on_message = take
+    client.on_connect = lambda c, *_: c.subscribe(wire.shared("bare"), 1)
+    client.on_subscribe = lambda *_: print("ready", flush=True)
+    client.connect("127.0.0.1", port)
+    client.loop_forever()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,117 @@
+"""CatBoost with its penalties on a feature's first use."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison.boosters import LARGE, spread
+from benchmarks.comparison.record import Point
+from benchmarks.data.folds import Fold
+from benchmarks.data.problems import Problem
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
+
+RANGE = (1e-3, 30.0)
+"""``penalties_coefficient``, for prices of mean 1: from no effect to one feature."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Model:
+    model: Any
+    rounds: int
+    used: NDArray[np.intp]
+    nbytes: int
+
+    def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(self.model.predict_proba(x), np.float64)
+
+
+def first_use(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Point]:
+    """Single models under a sweep of ``penalties_coefficient``.
+
+    CatBoost knows no groups: a feature is priced at its own and its group's price, spread over
+    the group. The cost is counted with groups.
+    """
+    costs, points = problem.costs, []
+    judges, truth = fold.held(plan), fold.truth
+    choices = _capacities(len(plan.fit_rows), problem.n_classes, problem.noisy)
+    for capacity in choices:
+
+        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
+            fit = _fit(plan, costs, capacity, strength, seed)
+            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            cost = costs.price(model.used)
+            said = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(held), judges), (said, truth)
+            return cost, Point.single(*pairs, cost, model.nbytes)
+
+        points += spread(evaluate, *RANGE, fits)
+    return points
+
+
+def _capacities(n_rows: int, n_classes: int, noisy: bool) -> list[dict[str, Any]]:
+    small = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
+    if n_rows <= LARGE:
+        return small
+    if n_classes == 2:
+        large = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
+    else:
+        large = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
+    return [large, *small] if noisy else [large]
+
+
+def _fit(
+    plan: ValidationSplit, costs: FeatureCosts, capacity: dict[str, Any], strength: float, seed: int
+) -> Any:
+    try:
+        import catboost
+    except ImportError as error:
+        raise InputError("the catboost peer needs catboost: pip install catboost") from error
+    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
+    prices = costs.own + np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
+
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> _Model:
+        settings = capacity | ({} if rounds is None else {"iterations": rounds})
+        model = catboost.CatBoostClassifier(
+            **settings,
+            first_feature_use_penalties=(prices / prices.mean()).tolist(),
+            penalties_coefficient=strength,
+            random_seed=seed,
+            thread_count=1,
+            verbose=False,
+            allow_writing_files=False,
+        )
+        valid = None if held is None else (plan.x[held], plan.y[held])
+        stop = None if held is None else 20
+        model.fit(plan.x[rows], plan.y[rows], eval_set=valid, early_stopping_rounds=stop)
+        return _Model(model, int(model.tree_count_), *_read(model))
+
+    return fit
+
+
+def _read(model: Any) -> tuple[NDArray[np.intp], int]:
+    """Features that some tree splits on, and size: a border a level and the leaves, 4 bytes each.
+
+    An oblivious tree asks one question a level.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        document = json.loads(path.read_text())
+    used: set[int] = set()
+    nbytes = 0
+    for tree in document.get("oblivious_trees") or []:
+        splits = tree["splits"] or []
+        used |= {split["float_feature_index"] for split in splits}
+        nbytes += 8 * len(splits) + 4 * len(tree["leaf_values"])
+    return np.array(sorted(used), np.intp), nbytes

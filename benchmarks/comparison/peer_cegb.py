@@ -1,0 +1,141 @@
+"""LightGBM's own cost-effective boosting (CEGB, NIPS 2017), coupled and lazy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison.boosters import Booster, booster_fit, capacities, spread
+from benchmarks.comparison.record import Point
+from benchmarks.data.folds import Fold
+from benchmarks.data.problems import Problem
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import ValidationSplit, cross_fit
+
+RANGE = (1e-5, 0.3)
+"""Penalties of the mean loss per mean price of a feature: from no effect to no feature."""
+
+
+def coupled(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Point]:
+    """Single models under a sweep of first-use penalties.
+
+    The shared price of a group is lifted once a member is in use, which LightGBM by itself does
+    not know: without it the peer could not compete on priced groups.
+    """
+    costs, points = problem.costs, []
+    judges, truth = fold.held(plan), fold.truth
+    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    for capacity in choices:
+
+        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
+            penalty = _first_use(costs, np.zeros(costs.n_features, bool), strength)
+            params = capacity | {"cegb_penalty_feature_coupled": penalty.tolist()}
+            fit = booster_fit(
+                plan,
+                np.arange(costs.n_features),
+                problem.n_classes,
+                params,
+                seed=seed,
+                callback=_lift_groups(costs, strength) if costs.shared.any() else None,
+            )
+            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            cost = costs.price(model.used())
+            said = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(held), judges), (said, truth)
+            return cost, Point.single(*pairs, cost, model.nbytes)
+
+        points += spread(evaluate, *_range(plan, costs), fits)
+    return points
+
+
+def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int) -> list[Point]:
+    """Single models under a sweep of per-instance penalties; no bagging, which breaks them.
+
+    An instance pays for the features on its own paths. LightGBM knows no shared prices here: a
+    feature is priced at its own and its group's price, spread over the group.
+    """
+    costs, points = problem.costs, []
+    judges, truth = fold.held(plan), fold.truth
+    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    for capacity in choices:
+
+        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
+            # charged for each instance, not once: no factor of the number of rows
+            penalty = strength / len(plan.fit_rows) * _spread_prices(costs)
+            params = capacity | {"cegb_penalty_feature_lazy": penalty.tolist()}
+            fit = booster_fit(
+                plan, np.arange(costs.n_features), problem.n_classes, params, seed=seed
+            )
+
+            def judge(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+                x = plan.x[rows]
+                return np.column_stack([path_costs(model, x, costs), model.proba(x)])
+
+            model, held = cross_fit(plan, fit, judge)
+            x = fold.test[0]
+            figures = float(held[:, 0].mean()), float(path_costs(model, x, costs).mean())
+            said = truth.answers(model.proba(x))
+            pairs = (judges.answers(held[:, 1:]), judges), (said, truth)
+            return figures[0], Point.single(*pairs, figures, model.nbytes)
+
+        points += spread(evaluate, *_range(plan, costs), fits)
+    return points
+
+
+def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
+    """Cost of each whole instance, acquiring what its paths through all trees test."""
+    leaves = np.asarray(
+        model.model.predict(x[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
+    ).reshape(len(x), -1)
+    trees = model.model.dump_model(num_iteration=model.rounds)["tree_info"]
+    bought = np.zeros((len(x), costs.n_features), bool)
+    for number, tree in enumerate(trees):
+        asked = np.zeros((tree["num_leaves"], costs.n_features), bool)
+        _walk(tree["tree_structure"], [], model.columns, asked)
+        bought |= asked[leaves[:, number].astype(np.intp)]
+    return costs.per_instance(bought)
+
+
+def _walk(
+    node: dict[str, Any], above: list[int], columns: NDArray[np.intp], asked: NDArray[np.bool_]
+) -> None:
+    if "split_feature" not in node:
+        asked[node.get("leaf_index", 0), above] = True
+        return
+    here = [*above, int(columns[node["split_feature"]])]
+    _walk(node["left_child"], here, columns, asked)
+    _walk(node["right_child"], here, columns, asked)
+
+
+def _range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
+    """Ends of the sweep in LightGBM's gain, which sums over the rows."""
+    unit = len(plan.fit_rows) * costs.n_features / costs.total
+    return RANGE[0] * unit, RANGE[1] * unit
+
+
+def _spread_prices(costs: FeatureCosts) -> NDArray[np.float64]:
+    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
+    shared = np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
+    return np.asarray(costs.own + shared, np.float64)
+
+
+def _first_use(
+    costs: FeatureCosts, used: NDArray[np.bool_], strength: float
+) -> NDArray[np.float64]:
+    touched = np.isin(costs.group, costs.group[used]) & (costs.group >= 0)
+    shared = np.where(touched, 0.0, np.append(costs.shared, 0.0)[costs.group])
+    return np.where(used, 0.0, strength * (costs.own + shared))
+
+
+def _lift_groups(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
+    def lift(env: Any) -> None:
+        used = env.model.feature_importance("split") > 0
+        penalty = _first_use(costs, used, strength)
+        env.model.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
+
+    return lift

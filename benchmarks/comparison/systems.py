@@ -1,0 +1,148 @@
+"""The project's own methods, whatever cascade or budgeted model has a name in the library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.comparison.record import Point
+from benchmarks.data.folds import Fold, Truth
+from gatewise.acquisition import at_exits, exit_costs
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
+from gatewise.tiers import cascade_costs
+from gatewise_training.graphs.packed_size import packed_bytes
+
+
+def system_points(system: Any, fold: Fold) -> list[Point]:
+    """Measure every operating point of a fitted system on test rows.
+
+    The stages run once, not once a point. The figures are those that ``system.at(...)`` would
+    give with ``predict`` and ``cost``; a test holds them to that. A ranking is measured on
+    validation rows, too: the frontier itself knows the accuracy of classes only. The system was
+    fitted on class indices.
+    """
+    parts = [(fold.test[0], fold.truth)]
+    if fold.queries is not None:
+        assert fold.validation is not None
+        parts.append((fold.validation[0], fold.judges))
+    clouds = [_cloud(system, x, truth) for x, truth in parts]
+    points: list[Point] = []
+    for number, stages in enumerate(system.chains_):
+        runs = [
+            _Run.of(system, stages, x, truth, cloud)
+            for (x, truth), cloud in zip(parts, clouds, strict=True)
+        ]
+        union, paper = _exit_costs(system, stages, fold.test[0])
+        sizes = [packed_bytes(stages[: s + 1], "c99") for s in range(len(stages))]
+        for point in system.frontier_.points:
+            if point.chain != number:
+                continue
+            exits = runs[0].exits(point.thresholds)
+            last = next(
+                (s for s, t in enumerate(point.thresholds) if t is not None and t <= ALWAYS_STOP),
+                len(stages) - 1,
+            )
+            points.append(
+                Point(
+                    runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
+                    point.cost,
+                    runs[0].score(point.thresholds),
+                    float(at_exits(union, exits).mean()),
+                    float(at_exits(paper, exits).mean()),
+                    float((exits == len(stages)).mean()),
+                    int(sizes[last]),
+                )
+            )
+    return points
+
+
+def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
+    """Measure the point that the system itself takes for ``at(max_loss=...)``."""
+    x = fold.test[0]
+    chosen = system.at(max_loss=max_loss)
+    point = chosen.operating_point_
+
+    def score(x: NDArray[np.float32], truth: Truth) -> float:
+        return truth.score(truth.ask(chosen.predict, chosen.predict_proba, x))
+
+    held = point.accuracy
+    if fold.queries is not None:
+        assert fold.validation is not None
+        held = score(fold.validation[0], fold.judges)
+    return Point(
+        held,
+        point.cost,
+        score(x, fold.truth),
+        float(chosen.cost(x).mean()),
+        float(chosen.cost(x, accounting="paper").mean()),
+        float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
+        packed_bytes(chosen.stages_, "c99"),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a cascade's stages do on some rows."""
+
+    scores: list[NDArray[np.float32]]  # stop scores, of each stage
+    answers: NDArray[Any]  # shape (n_stages + 1, n); the last are the cloud's
+    truth: Truth
+    cloud: bool  # without one its answers are the last stage's
+
+    @classmethod
+    def of(
+        cls,
+        system: Any,
+        stages: Any,
+        x: NDArray[np.float32],
+        truth: Truth,
+        cloud: NDArray[Any] | None,
+    ) -> _Run:
+        outputs = [split(stage.margins(x), stage.score) for stage in stages]
+        said: list[NDArray[Any]] = [
+            system.classes_[labels(margins)]
+            if truth.qid is None
+            else truth.answers(probabilities(margins, stage.link))
+            for (margins, _), stage in zip(outputs, stages, strict=True)
+        ]
+        last = said[-1] if cloud is None else cloud
+        scores = [score for _, score in outputs]
+        return cls(scores, np.stack([*said, last]), truth, cloud is not None)
+
+    def exits(self, thresholds: Any) -> NDArray[np.int64]:
+        """Stage at which each row leaves; the number of stages: offloaded."""
+        exits = exit_stages(self.scores, thresholds)
+        return exits if self.cloud else np.minimum(exits, len(self.scores) - 1)
+
+    def score(self, thresholds: Any) -> float:
+        """Accuracy, or AP@5, at an operating point."""
+        exits = self.exits(thresholds)
+        return self.truth.score(self.answers[exits, np.arange(len(exits))])
+
+
+def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | None:
+    f0 = system.high_cost_model_
+    if f0 is None:
+        return None
+    return truth.ask(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
+
+
+def _exit_costs(
+    system: Any, stages: Any, x: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cost of leaving at each stage and of being offloaded: with the union, as in the paper.
+
+    A row's own where a stage acquires node by node.
+    """
+    costs, f0 = system.feature_costs_, system.high_cost_model_
+    bought = [stage.acquired(x) for stage in stages]
+    if f0 is None:
+        here = exit_costs(costs, bought)
+        return here, here
+    asked, prices = costs.mask(f0.features), system.cloud_prices_
+    tiers = [stage.tier for stage in stages]
+    union = cascade_costs(costs, bought, asked, prices, tiers)
+    return union, cascade_costs(costs, bought, asked, prices, tiers, union=False)

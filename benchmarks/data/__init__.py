@@ -1,0 +1,1 @@
+"""Problems and signals that benchmarks are run on."""

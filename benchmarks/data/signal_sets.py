@@ -1,0 +1,197 @@
+"""Sets of raw windows and pictures, with the groups that splits keep apart, and blocks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gatewise_signals as sig
+from benchmarks.data.problems import data_arrays
+
+
+@dataclass(frozen=True, eq=False)
+class SignalSet:
+    """Windows with labels and groups.
+
+    `test_groups` are those of each split; where rows have no groups, each split draws a fourth of
+    the rows.
+    """
+
+    name: str
+    windows: NDArray[Any]  # (n, ...)
+    y: NDArray[np.int64]
+    groups: NDArray[np.int64] | None
+    blocks: Sequence[sig.Block]
+    target: float  # times less computation
+    note: str
+    test_groups: Sequence[Sequence[int]] | None = None
+    rare: bool = False  # classes count alike
+    families: Sequence[str] | None = None  # of the stages; None: the library's
+
+    def splits(self, n: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Training and test rows of `n` splits; whole groups on either side."""
+        found = []
+        for seed in range(n):
+            rng = np.random.default_rng(seed)
+            if self.groups is None:
+                test = rng.random(len(self.y)) < 0.25
+            elif self.test_groups is not None:
+                test = np.isin(self.groups, self.test_groups[seed % len(self.test_groups)])
+            else:
+                every = rng.permutation(np.unique(self.groups))
+                test = np.isin(self.groups, every[: max(1, len(every) // 4)])
+            found.append((np.flatnonzero(~test), np.flatnonzero(test)))
+        return found
+
+
+def load_set(name: str) -> SignalSet:
+    """Load a set by its name; InputError if its file is not there."""
+    return SIGNAL_SETS[name]()
+
+
+def _thinned(groups: NDArray[Any], most: int) -> NDArray[np.intp]:
+    """Rows of which each group has at most `most`, drawn evenly from its first to its last."""
+    parts = [np.flatnonzero(groups == g) for g in np.unique(groups)]
+    return np.sort(np.concatenate([p[:: -(-len(p) // most)] for p in parts]))
+
+
+def _movement() -> SignalSet:
+    raw = data_arrays("hapt_windows")
+    rows = np.flatnonzero(raw["y"] < 6)
+    rows = rows[_thinned(raw["subject"][rows], 130)]
+    channels = ["acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z"]
+    return SignalSet(
+        "movement", raw["X"][rows], raw["y"][rows].astype(np.int64),
+        raw["subject"][rows].astype(np.int64),
+        sig.standard_blocks(
+            rate_hz=50, channels=channels, samples=128,
+            groups={"acc": channels[:3], "gyr": channels[3:]},
+        ),
+        2.5, "HAPT, six activities, 30 subjects, a fourth of them to test; windows of 2.56 s",
+    )  # fmt: skip
+
+
+def _vibration(*, new_loads: bool) -> SignalSet:
+    raw = data_arrays("cwru_bearing")
+    x = (raw["X"] * raw["scale"][:, None]).astype(np.float32)
+    piece = np.zeros(len(x), np.int64)
+    for file in np.unique(raw["file_id"][raw["y"] == 0]):  # one recording each: five pieces of it
+        own = np.flatnonzero(raw["file_id"] == file)
+        piece[own] = np.arange(len(own)) * 5 // len(own)
+    recording = raw["file_id"].astype(np.int64) * 10 + piece
+    rows = _thinned(recording, 60)
+    load = raw["load"].astype(np.int64)
+    pairs = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
+    tests = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in pairs]
+    tested = "a fourth of them to test"
+    if new_loads:  # no group says what is new
+        tested = "other motor loads to test, which no group of the training rows has"
+    return SignalSet(
+        "new-loads" if new_loads else "vibration", x[rows], raw["y"][rows].astype(np.int64),
+        recording[rows], sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
+        4.0, "CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
+        f"class has one only; {tested}", tests if new_loads else None,
+    )  # fmt: skip
+
+
+def _sound() -> SignalSet:
+    raw = data_arrays("fsdd")
+    length = 4096
+    x = np.zeros((len(raw["y"]), length), np.int16)
+    for i, (a, b) in enumerate(zip(raw["offset"][:-1], raw["offset"][1:], strict=True)):
+        piece = raw["x"][a : min(b, a + length)]
+        x[i, : len(piece)] = piece
+    speaker = raw["speaker"].astype(np.int64)
+    rows = _thinned(10 * speaker + raw["y"], 25)
+    tests = [(s,) for s in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
+    return SignalSet(
+        "sound", x[rows], raw["y"][rows].astype(np.int64), speaker[rows],
+        sig.standard_blocks(rate_hz=8000, channels=["sound"], samples=length, scale=1 / 32768),
+        4.0, "FSDD, ten spoken digits, 25 takes of each by a speaker; speakers to test are new; "
+        "first .5 s, padded with zeros", tests,
+    )  # fmt: skip
+
+
+def _heart() -> SignalSet:
+    raw = data_arrays("mitbih_ds1")
+    record = raw["record"].astype(np.int64)
+    rng = np.random.default_rng(0)
+    keep = np.zeros(len(record), bool)
+    for r in np.unique(record):
+        for c, most in ((0, 120), (1, 60), (2, 60), (3, 60)):
+            own = np.flatnonzero((record == r) & (raw["y"] == c))
+            keep[rng.permutation(own)[:most]] = True
+    rows = np.flatnonzero(keep)
+    y = raw["y"][rows].astype(np.int64)
+    rhythm = np.repeat(_rhythm(record, raw["rr_pre"])[rows, np.newaxis], 256, axis=1)
+    windows = np.concatenate([raw["X"][rows, :, np.newaxis], rhythm], axis=2)
+    intervals = sig.Channels("rhythm", (1, 2), ("interval", "late"))
+    ecg = sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200)
+    return SignalSet(
+        "heart", windows, np.where(y == 3, 2, y), record[rows],
+        [sig.Mean(intervals), *ecg],
+        4.0, "MIT-BIH DS1, beats: normal, supraventricular, ventricular with fusion; channels of "
+        "the ECG and of a beat detector, which gives the interval before a beat and what it is "
+        "longer than the eight before; 22 records, a fourth to test; at most 120 normal and 60 "
+        "other beats of a kind a record", rare=True,
+    )  # fmt: skip
+
+
+def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.int16]:
+    """Interval before each beat, and what it is longer than the mean of the eight before it."""
+    found = np.zeros((len(record), 2), np.int16)
+    for r in np.unique(record):
+        beats = np.flatnonzero(record == r)[1:]  # the first has no beat before it
+        interval = np.minimum(before[beats], 1080).astype(float)  # 3 s: the detector lost some
+        found[beats, 0] = interval
+        for i in range(1, len(beats)):
+            found[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())
+    return found
+
+
+def _current() -> SignalSet:
+    raw = data_arrays("plaid")
+    length = 512
+    x = np.zeros((len(raw["y"]), length), np.float32)
+    for i, (a, b) in enumerate(zip(raw["offset"][:-1], raw["offset"][1:], strict=True)):
+        piece = raw["x"][a : min(b, a + length)]
+        x[i] = np.resize(piece, length)  # a period repeats
+    return SignalSet(
+        "current", x, raw["y"].astype(np.int64), None,
+        sig.standard_blocks(rate_hz=30000, channels=["current"], samples=length),
+        4.0, "PLAID, 11 kinds of appliance, 512 samples, shorter series repeated; the edition has "
+        "no houses: rows are split at random",
+    )  # fmt: skip
+
+
+def _images(name: str) -> Callable[[], SignalSet]:
+    def load() -> SignalSet:
+        raw = data_arrays(name)
+        rows = np.random.default_rng(0).permutation(len(raw["y"]))[:2000]
+        title = {"fashion_mnist": "Fashion-MNIST", "pneumonia_mnist": "PneumoniaMNIST"}[name]
+        return SignalSet(
+            name.partition("_")[0], raw["X"][rows], raw["y"][rows].astype(np.int64), None,
+            sig.standard_image_blocks(raw["X"].shape[1:]), 4.0,
+            f"{title}, 2,000 pictures of 28 x 28, split at random: no groups are known",
+            rare=name == "pneumonia_mnist",
+            families=("linear", "svm"),  # boosting on hundreds of pixels takes minutes a fit
+        )  # fmt: skip
+
+    return load
+
+
+SIGNAL_SETS: dict[str, Callable[[], SignalSet]] = {
+    "movement": _movement,
+    "vibration": partial(_vibration, new_loads=False),
+    "new-loads": partial(_vibration, new_loads=True),
+    "sound": _sound,
+    "heart": _heart,
+    "current": _current,
+    "fashion": _images("fashion_mnist"),
+    "pneumonia": _images("pneumonia_mnist"),
+}

@@ -1,0 +1,1 @@
+"""Models and a fresh process of a device."""

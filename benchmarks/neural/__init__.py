@@ -1,0 +1,1 @@
+"""Neural feature acquisition, run by its authors' code."""

@@ -1,0 +1,1 @@
+"""Budgeted trees, their pruning and CEGB beside the papers and other solvers."""

@@ -1,0 +1,79 @@
+"""CEGB's figures 2 and 3b on the data at hand, chosen on validation rows, reported on test rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.comparison.record import Point
+from benchmarks.comparison.systems import system_points
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from benchmarks.trees.curves import BUDGETS
+from gatewise.console import note
+from gatewise_training.adapt.greedy_miser import GreedyMiser
+from gatewise_training.cegb.classifier import CEGBClassifier
+
+METHODS = {
+    "lazy": "CEGB, lazy prices, best-first",
+    "coupled": "CEGB, coupled prices, best-first",
+    "miser": "GreedyMiser, as in its paper: first-order, depth 4",
+    "lazy-16-best": "CEGB, lazy, best-first, 16 leaves, all rounds",
+    "lazy-16-breadth": "CEGB, lazy, breadth-first to depth 4, all rounds",
+}
+"""The first three are figure 2, the last two figure 3b: the same number of leaves and trees."""
+
+
+def figures(
+    name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
+) -> dict[str, Any]:
+    """Fit every method on one problem: `n_rounds` at most, of figure 3b exactly."""
+    problem = problems.get(name)
+    fold = fold or problem.deal(0)[0]
+    shared: dict[str, Any] = {
+        "feature_costs": problem.costs, "n_rounds": n_rounds, "random_state": 0, "n_jobs": 1
+    }  # fmt: skip
+    search = shared | {"n_penalties": n_penalties}
+    fixed = search | {"patience": None, "num_leaves": 16}
+    least, most = 1e-5, 0.1
+    penalties = [most * (least / most) ** (i / (n_penalties - 1)) for i in range(n_penalties)]
+    systems = {
+        "lazy": CEGBClassifier(accounting="lazy", **search),
+        "coupled": CEGBClassifier(accounting="coupled", **search),
+        "miser": GreedyMiser(penalties=penalties, newton=False, max_depth=4, **shared),
+        "lazy-16-best": CEGBClassifier(growth="best-first", **fixed),
+        "lazy-16-breadth": CEGBClassifier(growth="breadth-first", **fixed),
+    }
+    curves: dict[str, list[dict[str, float] | None]] = {}
+    fits: dict[str, float] = {}
+    for method, system in systems.items():
+        start = time.process_time()
+        system.fit(*fold.train, validation=fold.validation)
+        fits[method] = round(time.process_time() - start, 2)
+        points = system_points(system, fold)
+        curves[method] = [_at(points, budget) for budget in BUDGETS[name]]
+        note(f"cegb: {name}, {method}: {fits[method]} CPU s")
+    return {
+        "data": problem.source,
+        "note": problem.note,
+        "n_rounds": n_rounds,
+        "n_penalties": n_penalties,
+        "budgets": list(BUDGETS[name]),
+        "fit_cpu": fits,
+        "curves": curves,
+    }
+
+
+def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:
+    """The most accurate on validation within a budget there; None if there is nothing."""
+    within = [p for p in points if p.val_cost <= budget + 1e-9]
+    if not within:
+        return None
+    best = max(within, key=lambda p: (p.val_accuracy, -p.val_cost))
+    return {
+        "val_cost": round(best.val_cost, 5),
+        "val_error": round(1 - best.val_accuracy, 5),
+        "cost": round(best.cost, 5),
+        "error": round(1 - best.accuracy, 5),
+    }

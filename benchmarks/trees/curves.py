@@ -1,0 +1,107 @@
+"""Curves of prunings: chosen on validation rows, reported on test rows.
+
+A curve is many forests of one method from dear to cheap. Costs and errors on validation rows are
+worked out for all of them, on test rows only for those that are chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from benchmarks.data.folds import Fold, Table
+from gatewise.costs import FeatureCosts
+from gatewise_training.prune.forest import Forest
+
+BUDGETS = {
+    "forest-bin": (2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23),
+    "mbne_tiny": (1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 30, 36),
+}
+"""Mean numbers of features that a method may ask an instance for."""
+
+
+def measured(forest: Forest, costs: FeatureCosts, rows: Table) -> tuple[float, float]:
+    """Mean cost and error of averaged leaf distributions on some rows."""
+    said = forest.proba(rows[0]).argmax(axis=1)
+    return float(forest.cost(rows[0], costs).mean()), float(np.mean(said != rows[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """One forest of a curve."""
+
+    make: Callable[[], Forest]
+    fold: Fold
+    costs: FeatureCosts
+
+    @cached_property
+    def validation(self) -> tuple[float, float]:
+        """Cost and error."""
+        assert self.fold.validation is not None
+        return measured(self.make(), self.costs, self.fold.validation)
+
+    @cached_property
+    def test(self) -> tuple[float, float]:
+        """Cost and error."""
+        return measured(self.make(), self.costs, self.fold.test)
+
+
+@dataclass(eq=False)
+class Curve:
+    """What one method has to offer."""
+
+    points: list[Made] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
+    ) -> Curve:
+        """Take prunings of a sequence, about evenly spaced in cost."""
+        return cls(
+            [
+                Made(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
+                for level in sequence.thinned(n_points)
+            ]
+        )
+
+    def __add__(self, other: Curve) -> Curve:
+        return Curve(self.points + other.points)
+
+    def at(self, budget: float) -> Made | None:
+        """The most accurate on validation within a budget there, the cheaper of equals."""
+        within = [p for p in self.points if p.validation[0] <= budget + 1e-9]
+        return min(within, key=lambda p: p.validation[::-1], default=None)
+
+    def within(self, error: float) -> Made | None:
+        """The cheapest on validation with at most this error there."""
+        good = [p for p in self.points if p.validation[1] <= error + 1e-12]
+        return min(good, key=lambda p: p.validation, default=None)
+
+
+def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
+    """Test figures of what is chosen at each budget; means over folds, None if there is nothing."""
+    rows: list[dict[str, float] | None] = []
+    for budget in budgets:
+        chosen = [curve.at(budget) for curve in curves]
+        rows.append(_pooled(chosen))
+    return rows
+
+
+def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
+    """Test figures of the cheapest within an error on validation, one error a fold."""
+    return _pooled([c.within(e) for c, e in zip(curves, errors, strict=True)])
+
+
+def _pooled(chosen: Sequence[Made | None]) -> dict[str, float] | None:
+    found = [point for point in chosen if point is not None]
+    if len(found) < len(chosen) or not found:
+        return None
+    sizes = [len(point.fold.truth) for point in found]
+    held, test = ([getattr(p, part) for p in found] for part in ("validation", "test"))
+    figures = [float(v) for v in np.average(np.hstack([held, test]), axis=0, weights=sizes)]
+    names = ("val_cost", "val_error", "cost", "error")
+    return {name: round(v, 5) for name, v in zip(names, figures, strict=True)}

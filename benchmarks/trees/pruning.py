@@ -1,0 +1,174 @@
+"""Pruned forests: the table of 2016 and BudgetPrune's figure 2, on the data at hand.
+
+As in the papers errors at the nodes are in-bag, costs those of the validation rows, which choose
+the operating points too; test rows only report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+from benchmarks.data import problems
+from benchmarks.data.folds import Fold
+from benchmarks.trees.curves import BUDGETS, Curve, Made, at_budgets, cheapest_within
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.row_splitter import strata
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, grow
+from gatewise_training.prune import build_problem
+from gatewise_training.prune.baselines.feature_dropping import greedy_prune
+from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_tree
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.path import breakpoints
+
+MUS = (0.1, 0.03, 0.01)
+"""Bits that a purchase must save: forests of cost-aware growth, beside the one without."""
+
+METHODS = {
+    "ensemble": "entropy forest, pruned as an ensemble",
+    "per-tree": "entropy forest, each tree pruned alone",
+    "greedy": "entropy forest, GreedyPrune",
+    "ccp": "entropy forest, cost-complexity",
+    "aware": "cost-aware growth, pruned as an ensemble",
+}
+
+LEVELS: dict[str, tuple[int, float, float]] = {
+    "forest-bin": (40, 0.0013, 0.0098),
+    "mbne_tiny": (40, 0.0, 0.0041),
+    "statlog_heart": (90, 0.0, 0.0256),
+}
+"""Trees, and what the paper's low and high pruning levels lose of the unpruned accuracy."""
+
+
+def grown(
+    fold: Fold, costs: FeatureCosts, n_trees: int, seed: int, *, criterion: Criterion, mu: float = 0
+) -> Forest:
+    """Grow a forest on bootstrap samples; with `mu` each tree knows what others have bought."""
+    x, y = fold.train
+    codes, trees = Codes.of_table(x), []
+    bought = RowAcquisitions.none(costs, len(x) if mu > 0 else 0)
+    for number in range(n_trees):
+        rng = np.random.default_rng((seed, number))
+        drawn = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
+        tree = grow(
+            codes, y, drawn, int(y.max()) + 1, costs, criterion=criterion, mu=mu, acquired=bought,
+            seed=int(rng.integers(2**31)),
+        )  # fmt: skip
+        if mu > 0:
+            bought.add(tree.trees, x)
+        trees.append(tree)
+    return Forest.join(trees)
+
+
+def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) -> dict[str, Any]:
+    """Measure BudgetPrune's figure 2 on one problem: error at budgets, a curve a method."""
+    problem = problems.get(name)
+    costs, fold = problem.costs, fold or problem.deal(0)[0]
+    assert fold.validation is not None
+    model = RandomForestClassifier(
+        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
+    ).fit(*fold.train)
+    forest = Forest.from_sklearn(model)
+    whole = Made(lambda: forest, fold, costs)
+    instances = build_problem(forest, fold.validation[0], costs)
+    exact = PruneSequence(instances, breakpoints(instances))
+    sequences = {
+        "ensemble": exact,
+        "per-tree": per_tree(instances),
+        "greedy": greedy_prune(instances, forest, costs),
+        "ccp": cost_complexity(instances),
+    }
+    curves = {
+        key: Curve.of(forest, found, fold, costs, n_points) for key, found in sequences.items()
+    }
+    note(f"pruning: {name}, the entropy forest is pruned")
+    aware = Curve()
+    for mu in MUS:
+        other = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
+        instances_of = build_problem(other, fold.validation[0], costs)
+        pruned = PruneSequence(instances_of, breakpoints(instances_of))
+        aware += Curve.of(other, pruned, fold, costs, n_points)
+        note(f"pruning: {name}, mu {mu} is grown and pruned")
+    curves["aware"] = aware + curves["ensemble"]  # mu = 0
+    budgets = BUDGETS[name]
+    return {
+        "note": problem.note,
+        "data": problem.source,
+        "rows": [len(fold.train[1]), len(fold.validation[1]), len(fold.test[1])],
+        "trees": n_trees,
+        "mus": [*MUS, 0.0],
+        "unpruned": {"cost": round(whole.test[0], 4), "error": round(whole.test[1], 5)},
+        "budgets": list(budgets),
+        "curves": {key: at_budgets([curve], budgets) for key, curve in curves.items()},
+        "objective": _never_above(exact, sequences["per-tree"]),
+    }
+
+
+def _never_above(exact: PruneSequence, other: PruneSequence) -> dict[str, Any]:
+    """Compare objectives of ensemble and per-tree pruning at the same prices."""
+    lams = np.geomspace(max(exact.levels[1], 1e-9), exact.levels[-1], 30)
+    least = np.inf
+    for lam in lams:
+        problem = exact.problem
+        ours = problem.objective(exact.keep(lam), lam)
+        least = min(least, problem.objective(other.keep(lam), lam) - ours)
+    return {"prices": len(lams), "least_advantage": float(least)}
+
+
+def table(
+    name: str, seeds: Sequence[int], *, folds: Sequence[Fold] | None = None
+) -> dict[str, Any]:
+    """Measure table 1 of 2016 on one problem: BudgetRF, unpruned and pruned at two levels.
+
+    Every feature costs 1 there, on Heart too.
+    """
+    problem = problems.get(name)
+    costs = FeatureCosts.uniform(problem.costs.n_features)
+    n_trees, *losses = LEVELS[name]
+    every: list[dict[str, Any]] = []
+    for seed in seeds:
+        whole: list[Curve] = []
+        curves: dict[str, list[Curve]] = {"ensemble": [], "per-tree": []}
+        for fold in map(_with_validation, folds or problem.deal(seed)):
+            assert fold.validation is not None
+            forest = grown(fold, costs, n_trees, seed, criterion="threshold_pairs")
+            whole.append(Curve([Made(lambda f=forest: f, fold, costs)]))
+            instances = build_problem(forest, fold.validation[0], costs)
+            exact = PruneSequence(instances, breakpoints(instances))
+            for key, sequence in (("ensemble", exact), ("per-tree", per_tree(instances))):
+                curves[key].append(whole[-1] + Curve.of(forest, sequence, fold, costs, 40))
+        # what the whole forest gets wrong, in all folds together: few rows judge in each
+        base = [curve.points[0].validation[1] for curve in whole]
+        row: dict[str, Any] = {"unpruned": cheapest_within(whole, [1.0] * len(whole))}
+        for level, loss in zip(("low", "high"), losses, strict=True):
+            for key, found in curves.items():
+                row[f"{key}-{level}"] = cheapest_within(found, [e + loss for e in base])
+        every.append(row)
+        note(f"pruning: {name}, BudgetRF seed {seed}")
+    return {
+        "trees": n_trees,
+        "seeds": list(seeds),
+        "losses": dict(zip(("low", "high"), losses, strict=True)),
+        "points": {key: _mean([row[key] for row in every]) for key in every[0]},
+    }
+
+
+def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    found = {key: float(np.mean([row[key] for row in rows])) for key in ("cost", "error")}
+    found["cost_sd"] = float(np.std([row["cost"] for row in rows]))
+    found["error_sd"] = float(np.std([row["error"] for row in rows]))
+    return {key: round(value, 5) for key, value in found.items()}
+
+
+def _with_validation(fold: Fold) -> Fold:
+    """A fifth of the training rows judges where a problem deals no validation rows."""
+    if fold.validation is not None:
+        return fold
+    (x, y), part = fold.train, strata(fold.train[1], 5, 0) == 0
+    return Fold((x[~part], y[~part]), (x[part], y[part]), fold.test)

@@ -1,0 +1,210 @@
+"""What exact pruning costs: the whole frontier, single prices, and other solvers beside.
+
+All in one process with one thread, one after another and in turns, in CPU seconds; medians over
+the turns. Every solver's objective is compared, so that no time is of a wrong answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import RandomForestClassifier
+
+from benchmarks.bench_fit import forget_peak, memory
+from benchmarks.data.folds import Fold
+from benchmarks.trees import maxflow
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.prune import PruneProblem, PruningPath, build_problem
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.path import breakpoints
+from gatewise_training.prune.presolve import reduce_problem
+from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
+
+TURNS = 3
+SOLVES = 50
+SHARES = (0.9, 0.5, 0.2)
+"""Single prices are those that leave about these shares of the whole forest's cost."""
+SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
+"""Trees and instances of the problems that general solvers are given, from small to large."""
+LIMIT = 150.0
+"""Seconds that HiGHS has for one price; the first size that it does not solve is the last."""
+PATIENCE = 30.0
+"""CPU seconds at one size after which a slow method is not tried at the next."""
+
+
+def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> dict[str, Any]:
+    """Measure the whole frontier of a forest, single prices and other solvers.
+
+    Training rows grow the forest, validation rows are the instances.
+    """
+    assert fold.validation is not None
+    turns, x = 1 if quick else TURNS, fold.validation[0]
+    _warm(costs)
+    model, grown = _cpu(lambda: _forest(n_trees, fold))
+    forest = Forest.from_sklearn(model)
+    before = memory(peak=False)
+    forget_peak()
+    problem, building = _cpu(lambda: build_problem(forest, x, costs))
+    frontier: list[float] = []
+    for _ in range(turns):
+        until, seconds = _cpu(lambda: breakpoints(problem))
+        frontier.append(seconds)
+    peak = memory(peak=True)
+    note(f"timing: the whole frontier took {median(frontier):.1f} CPU s")
+    path = PruningPath(forest, problem, until)
+    levels = until[(until > 0) & np.isfinite(until)]
+    grid = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
+    solutions, single = _cpu(lambda: [mincut.solve(problem, lam) for lam in grid])
+    note(f"timing: {len(grid)} single solves took {single:.1f} CPU s")
+    worst = max(abs(s.objective - path.at(lam=s.lam).objective) for s in solutions)
+    closure, _ = reduce_problem(problem)
+    return {
+        "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(grown)},
+        "problem": {
+            "instances": len(x),
+            "purchases": problem.n_columns,
+            "uses": len(problem.column_nodes),
+            "reduced_nodes": closure.n_nodes,
+            "reduced_purchases": len(closure.column_price),
+            "reduced_uses": len(closure.columns),
+            "build_cpu": _round(building),
+        },
+        "frontier": {
+            "cpu": _round(median(frontier)),
+            "runs": [_round(t) for t in frontier],
+            "breakpoints": len(np.unique(levels)),
+            "peak_gb": _round(peak / 1e9),
+            "before_gb": _round(before / 1e9),
+        },
+        "single": {
+            "solves": len(grid),
+            "cpu": _round(single),
+            "ratio": _round(single / median(frontier)),
+            "largest_difference": worst,
+        },
+        "cuts": _cuts(path, turns),
+        "solvers": solvers(fold, costs, SIZES[:1] if quick else SIZES, turns),
+    }
+
+
+def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
+    """One price by the project's cut and by OR-tools, on the same reduced problem, in turns."""
+    if not maxflow.available():
+        note(maxflow.MISSING)
+    closure, _ = reduce_problem(path.problem)
+    whole = float(path.sequence.costs[0])
+    rows = []
+    for share in SHARES:
+        lam = path.at(budget=share * whole).lam
+        lam *= 1 + 1e-6  # beside a breakpoint, where one pruning alone is optimal
+        own: list[float] = []
+        other: list[dict[str, Any]] = []
+        for _ in range(turns):
+            (_, flow, _), seconds = _cpu(lambda: mincut.best_closure(closure, lam))  # noqa: B023
+            own.append(seconds)
+            if maxflow.available():
+                other.append(maxflow.max_flow(closure, lam))
+        row = {"share": share, "lam": lam, "cpu": _round(median(own))}
+        if other:
+            row |= {
+                "ortools_cpu": _round(median(o["cpu"] for o in other)),
+                "ortools_build_cpu": _round(median(o["build_cpu"] for o in other)),
+                "arcs": other[0]["arcs"],
+                "flow_difference": abs(other[0]["flow"] - flow),
+                "rounding": other[0]["resolution"],
+            }
+        note(f"timing: a cut at {share:.0%} of the cost: {row}")
+        rows.append(row)
+    return rows
+
+
+def solvers(
+    fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], turns: int
+) -> list[dict[str, Any]]:
+    """One price by all solvers, on ever larger problems until HiGHS needs too long.
+
+    Each row tells CPU seconds, and how far the objective is above the cut's; of primal-dual also
+    the gap that it proves. None: not tried, since the size before took too long.
+    """
+    assert fold.validation is not None
+    methods: dict[str, Callable[[PruneProblem, float], Any]] = {
+        "highs": lambda p, lam: lp.solve(p, lam, time_limit=LIMIT),
+        "dantzig_wolfe": dantzig_wolfe.solve,
+        "primal_dual": primal_dual.solve,
+    }
+    slow: set[str] = set()
+    rows: list[dict[str, Any]] = []
+    models: dict[int, Forest] = {}
+    for n_trees, instances in sizes:
+        if n_trees not in models:
+            models = {n_trees: Forest.from_sklearn(_forest(n_trees, fold))}
+        problem = build_problem(models[n_trees], fold.validation[0][:instances], costs)
+        path = PruningPath(models[n_trees], problem, breakpoints(problem))
+        lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
+        cut, seconds = _median(lambda: mincut.solve(problem, lam), turns)  # noqa: B023
+        row: dict[str, Any] = {
+            "trees": n_trees, "instances": len(fold.validation[0][:instances]), "lam": lam,
+            "uses": len(problem.column_nodes), "cut_cpu": round(seconds, 6),
+        }  # fmt: skip
+        for name, method in methods.items():
+            if name in slow:
+                row[name] = None
+                continue
+            try:
+                found, taken = _cpu(lambda: method(problem, lam))  # noqa: B023
+            except RuntimeError as error:
+                slow.add(name)
+                row[name] = {"stopped": str(error)[:120]}
+                continue
+            if taken > PATIENCE and name != "highs":
+                slow.add(name)
+            row[name] = {
+                "cpu": _round(taken),
+                "above": found.objective - cut.objective,
+                "gap": found.objective - found.bound,
+                "ratio": round(taken / seconds, 1),
+            }
+        note(f"timing: {row}")
+        rows.append(row)
+        if "highs" in slow:
+            break
+    return rows
+
+
+def _forest(n_trees: int, fold: Fold) -> RandomForestClassifier:
+    model = RandomForestClassifier(
+        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
+    )
+    return model.fit(*fold.train)
+
+
+def _warm(costs: FeatureCosts) -> None:
+    """Have numba compile: that is no part of a solve."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, costs.n_features)).astype(np.float32)
+    y = (x[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
+    model = RandomForestClassifier(3, random_state=0).fit(x, y)
+    problem = build_problem(Forest.from_sklearn(model), x, costs)
+    breakpoints(problem)
+    for module in (mincut, lp, dantzig_wolfe, primal_dual):
+        module.solve(problem, 0.01)
+
+
+def _cpu(work: Callable[[], Any]) -> tuple[Any, float]:
+    start = time.process_time()
+    found = work()
+    return found, time.process_time() - start
+
+
+def _median(work: Callable[[], Any], turns: int) -> tuple[Any, float]:
+    runs = [_cpu(work) for _ in range(turns)]
+    return runs[0][0], median(seconds for _, seconds in runs)
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 4)
