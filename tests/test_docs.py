@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import Shell, inside, run_page
+from tests.support.pages import Shell, run_page
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -24,7 +25,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if p not in TUTORIALS], ids=name_of)
 def test_examples_run(page, tmp_path):
-    with inside(tmp_path):
+    with contextlib.chdir(tmp_path):
         run_page(page)
 
 
@@ -33,7 +34,7 @@ def test_examples_run(page, tmp_path):
 def test_tutorials_run(page, tmp_path):
     for script in re.findall(r"\]\(\.\./\.\./examples/(\w+\.py)\)", page.read_text()):
         shutil.copy(ROOT / "examples" / script, tmp_path)
-    with inside(tmp_path), Shell(tmp_path, port=free_port()) as shell:
+    with contextlib.chdir(tmp_path), Shell(tmp_path, port=free_port()) as shell:
         run_page(page, shell)
 
 

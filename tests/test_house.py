@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import run_python
+
 ROOT = Path(__file__).parents[1]
 # Each package may import those before it, and itself.
 PACKAGES = {
@@ -232,9 +234,7 @@ def test_a_device_loads_nothing_heavy():
         "assert not main(['edge', '--help']) and not main(['inspect', '--help'])\n"
         f"print('heavy:', *[m for m in {HEAVY!r} if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "heavy:"
+    assert run_python(probe).splitlines()[-1] == "heavy:"
 
 
 def test_a_name_of_the_facade_says_which_extra_it_needs():

@@ -8,7 +8,7 @@ from benchmarks import bench_fleet
 from benchmarks.bench_fleet import JUDGED, ONCE, RUNS, TARGETS, document, main, markdown
 from benchmarks.fleet import run as fleet_run
 from benchmarks.fleet.run import Run, measure
-from tests.support.routes import made_up_routes
+from tests.support.routes import make_routes
 
 
 def run(cpu: float, **changes) -> dict:
@@ -41,7 +41,7 @@ def test_targets_are_judged():
 
 
 def test_a_run_tells_what_it_took():
-    told = measure(made_up_routes(50, 0), Run(20, 1, seconds=1800.0, offload=0.2, outage=60.0))
+    told = measure(make_routes(50, 0), Run(20, 1, seconds=1800.0, offload=0.2, outage=60.0))
     assert told["figures"]["offload_rate"][0] == pytest.approx(0.2, abs=0.1)
     assert told["figures"]["fallback"][0] > 0
     assert told["events"] > 0

@@ -1,7 +1,5 @@
 """The tiny bundle, real brokers, and devices reduced to MQTT clients."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
@@ -14,19 +12,6 @@ command = processes.command
 
 
 @pytest.fixture(scope="session")
-def tiny():
-    return SimpleNamespace(
-        W=tiny_bundle.CLOUD_W,
-        rows=tiny_bundle.rows,
-        expected=tiny_bundle.expected,
-        linear_graph=tiny_bundle.linear_graph,
-        growing_graph=tiny_bundle.growing_graph,
-        fragile_graph=tiny_bundle.fragile_graph,
-        write=tiny_bundle.write_bundle,
-    )
-
-
-@pytest.fixture(scope="session")
 def bundle(tmp_path_factory):
     return tiny_bundle.write_bundle(tmp_path_factory.mktemp("bundles") / "tiny")
 
@@ -34,7 +19,7 @@ def bundle(tmp_path_factory):
 @pytest.fixture(scope="session")
 def slow_bundle(tmp_path_factory):
     path = tmp_path_factory.mktemp("bundles") / "slow"
-    graph = tiny_bundle.slow_graph(tiny_bundle.CLOUD_W)
+    graph = tiny_bundle.slow_graph()
     return tiny_bundle.write_bundle(path, name="slow", graph=graph)
 
 

@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
 from tests.support.processes import run_here
 
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.slow  # processes start
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto, caller, stop):
+def test_a_worker_drains_when_told_to_end(command, slow_bundle, mosquitto, caller, stop):
     worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
     ready = json.loads(worker.line())
     assert ready == {
@@ -37,7 +38,7 @@ def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto,
     assert (counters["answered"], counters["abandoned"], counters["connected"]) == (6, 0, False)
 
 
-def test_words_for_people(command, bundle, tiny, mosquitto, caller):
+def test_words_for_people(command, bundle, mosquitto, caller):
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
     )
@@ -53,7 +54,7 @@ def test_words_for_people(command, bundle, tiny, mosquitto, caller):
     assert out == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
 
 
-def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, tiny, embedded, caller):
+def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, embedded, caller):
     worker = command("cloud", bundle, "--broker", embedded.url)
     assert worker.line().startswith(f"ready: model tiny 1 on {embedded.url}, batches of ")
     one = caller(embedded)

@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.service.metrics import merged, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
+from tests.support import tiny_bundle as tiny
 from tests.support.ports import page
 from tests.support.waiting import wait_until
 
@@ -17,7 +18,7 @@ def samples(text):
     }
 
 
-def test_metrics_tell_what_the_worker_counted(bundle, tiny, mosquitto, caller):
+def test_metrics_tell_what_the_worker_counted(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as pages:
         one = caller(mosquitto)
         for n in (1, 3, 3):

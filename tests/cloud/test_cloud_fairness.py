@@ -8,13 +8,14 @@ import numpy as np
 from gatewise_cloud import Worker
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.link import wire
+from tests.support import tiny_bundle as tiny
 
 ROW_SECONDS = 40e-6  # 50 messages of 500 rows a second are too much
 MESSAGES = 150  # a second
 QUIET = 15
 
 
-def test_a_noisy_device_takes_its_share_and_no_more(bundle, tiny, mosquitto, caller, monkeypatch):
+def test_a_noisy_device_takes_its_share_and_no_more(bundle, mosquitto, caller, monkeypatch):
     run = CloudModel.run
 
     def slow(self, X):

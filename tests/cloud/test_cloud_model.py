@@ -8,12 +8,13 @@ import pytest
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import BundleError
+from tests.support import tiny_bundle as tiny
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_answers_labels_and_probabilities(tiny, tmp_path, kind, n):
-    model = CloudModel.from_bundle(tiny.write(tmp_path / "b", kind=kind))
+def test_answers_labels_and_probabilities(tmp_path, kind, n):
+    model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", kind=kind))
     X = tiny.rows(n)
     labels, probabilities = model.answer(X)
     want_labels, want_probabilities = tiny.expected(X)
@@ -39,8 +40,8 @@ def test_refuses_rows_that_it_does_not_take(bundle, X, reason):
     assert caught.value.reason == reason
 
 
-def test_missing_values_pass_where_the_manifest_allows_them(tiny, tmp_path):
-    model = CloudModel.from_bundle(tiny.write(tmp_path / "b", missing="allowed"))
+def test_missing_values_pass_where_the_manifest_allows_them(tmp_path):
+    model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", missing="allowed"))
     X = tiny.rows(2)
     X[0, 0] = np.nan
     model.check(X)
@@ -48,51 +49,50 @@ def test_missing_values_pass_where_the_manifest_allows_them(tiny, tmp_path):
         model.check(np.full((1, 4), -np.inf, np.float32))
 
 
-def test_a_graph_that_takes_gigabytes_is_not_served(tiny, tmp_path):
+def test_a_graph_that_takes_gigabytes_is_not_served(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(ModelError, match=r"failed|bad_alloc"):
-        CloudModel.from_bundle(tiny.write(tmp_path / "b", graph=tiny.growing_graph(tiny.W)))
+        CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", graph=tiny.growing_graph()))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
-def test_a_bundle_that_computes_otherwise_is_not_served(tiny, tmp_path):
+def test_a_bundle_that_computes_otherwise_is_not_served(tmp_path):
     with pytest.raises(SelfTestError, match="8 of 8 sample rows") as caught:
-        CloudModel.from_bundle(tiny.write(tmp_path / "b", spoil=True))
+        CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", spoil=True))
     assert caught.value.differences == {"cloud_label": 8}
 
 
 @pytest.mark.parametrize(
-    ("kind", "graph", "message"),
+    ("kind", "part", "message"),
     [
         ("classifier", np.s_[:, :], "must have 2 output"),
         ("margins", np.s_[:3, :], "does not load"),
         ("margins", np.s_[:, :2], "probabilities for 8 instances"),
     ],
 )
-def test_a_graph_that_does_not_fit_is_not_served(tiny, tmp_path, kind, graph, message):
-    if not isinstance(graph, bytes):
-        graph = tiny.linear_graph(tiny.W[graph])
-    path = tiny.write(tmp_path / "b", kind=kind, graph=graph)
+def test_a_graph_that_does_not_fit_is_not_served(tmp_path, kind, part, message):
+    graph = tiny.linear_graph(tiny.CLOUD_W[part])
+    path = tiny.write_bundle(tmp_path / "b", kind=kind, graph=graph)
     with pytest.raises(ModelError, match=message) as caught:
         CloudModel.from_bundle(path)
     assert caught.value.model == "tiny 1"
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_graph_is_refused_before_any_runtime_reads_it(tiny, tmp_path):
-    path = tiny.write(tmp_path / "b", graph=b"not a graph")
+def test_what_is_no_graph_is_refused_before_any_runtime_reads_it(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b", graph=b"not a graph")
     with pytest.raises(BundleError, match=r"cloud\.onnx"):
         CloudModel.from_bundle(path)
 
 
-def test_a_damaged_bundle_is_not_served(tiny, tmp_path):
-    path = tiny.write(tmp_path / "b")
+def test_a_damaged_bundle_is_not_served(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b")
     (path / "cloud.onnx").write_bytes(b"other")
     with pytest.raises(BundleError, match=r"cloud\.onnx"):
         CloudModel.from_bundle(path)
 
 
-def test_no_cloud_model_nothing_to_serve(tiny, tmp_path):
-    path = tiny.write(tmp_path / "b", has_cloud=False)
+def test_no_cloud_model_nothing_to_serve(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b", has_cloud=False)
     with pytest.raises(ModelError, match="has no cloud model"):
         CloudModel.from_bundle(path)

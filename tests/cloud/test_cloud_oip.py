@@ -20,6 +20,7 @@ from gatewise_cloud import CloudModel, ModelError, Worker
 from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.oip import OipBackend, backend_at
 from gatewise_export.bundle.bundle import Bundle
+from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -139,8 +140,8 @@ def serving():
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
 @pytest.mark.parametrize("columns", [False, True], ids=["flat", "columns"])
-def test_answers_are_those_of_the_model_in_process(tiny, tmp_path, serving, kind, binary, columns):
-    path = tiny.write(tmp_path / "b", kind=kind)
+def test_answers_are_those_of_the_model_in_process(tmp_path, serving, kind, binary, columns):
+    path = tiny.write_bundle(tmp_path / "b", kind=kind)
     server = serving(path, columns=columns)
     there = CloudModel.from_bundle(
         path, backend=backend_at(server.url, binary=binary)(Bundle.open(path).manifest)
@@ -155,7 +156,7 @@ def test_answers_are_those_of_the_model_in_process(tiny, tmp_path, serving, kind
     assert there.trouble is None
 
 
-def test_a_worker_serves_what_another_server_computes(tiny, bundle, serving, mosquitto, caller):
+def test_a_worker_serves_what_another_server_computes(bundle, serving, mosquitto, caller):
     server = serving(bundle)
     with Worker(bundle, mosquitto.url, backend=backend_at(server.url), parallel=3) as worker:
         one = caller(mosquitto)
@@ -178,7 +179,7 @@ def test_a_worker_serves_what_another_server_computes(tiny, bundle, serving, mos
         assert worker.trouble is None
 
 
-def test_the_command_line_takes_a_backend(tiny, bundle, serving, mosquitto, caller, command):
+def test_the_command_line_takes_a_backend(bundle, serving, mosquitto, caller, command):
     server = serving(bundle)
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--backend-binary",
@@ -208,7 +209,7 @@ def spoilt(**fields):
         (spoilt(parameters={"binary_data_size": 12}), "not of the protocol"),
     ],
 )
-def test_an_answer_that_is_none_is_an_error(tiny, bundle, serving, spoil, words):
+def test_an_answer_that_is_none_is_an_error(bundle, serving, spoil, words):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
@@ -220,7 +221,7 @@ def test_an_answer_that_is_none_is_an_error(tiny, bundle, serving, spoil, words)
     assert len(backend.run(tiny.rows(1))[0]) == 1
 
 
-def test_missing_values_need_the_binary_form(tiny, bundle, serving):
+def test_missing_values_need_the_binary_form(bundle, serving):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     X = tiny.rows(1)
@@ -231,7 +232,7 @@ def test_missing_values_need_the_binary_form(tiny, bundle, serving):
     assert np.isnan(raw.run(X)[0]).all()
 
 
-def test_servers_that_are_away_slow_or_without_the_model(tiny, bundle, serving):
+def test_servers_that_are_away_slow_or_without_the_model(bundle, serving):
     server = serving(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
 
@@ -298,8 +299,8 @@ def mlserver(make_once):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_mlserver_serves_the_bundles_model(tiny, tmp_path, mlserver, mosquitto, caller):
-    path = tiny.write(tmp_path / "b", kind="classifier")
+def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, caller):
+    path = tiny.write_bundle(tmp_path / "b", kind="classifier")
     home = tmp_path / "oip"
     shutil.copytree(ROOT / "deploy" / "oip", home)
     shutil.copy(path / "cloud.onnx", home)

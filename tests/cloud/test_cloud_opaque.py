@@ -22,6 +22,7 @@ from gatewise_export import Bundle, pack
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.packing.verification import self_test, verify
 from gatewise_training import AdaptGBRT, StagedCascade
+from tests.support import tiny_bundle as tiny
 
 MODULE = """
 import numpy as np
@@ -172,8 +173,8 @@ def test_a_json_service_answers(opaque):
     assert "does not answer" in model.trouble
 
 
-def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle, tiny):
-    weights = tiny.W
+def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle):
+    weights = tiny.CLOUD_W
 
     def linear(rows):
         margins = rows @ weights

@@ -8,6 +8,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.link import wire
+from tests.support import tiny_bundle as tiny
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import page
@@ -26,17 +27,17 @@ def two(command, bundle, mosquitto):
     return parent, json.loads(parent.line())
 
 
-def ask(one, tiny, n):
+def ask(one, n):
     for _ in range(n):
         one.ask(tiny.rows(1))
         assert one.response().error is None
 
 
-def test_they_share_the_load_and_drain_together(two, tiny, mosquitto, caller):
+def test_they_share_the_load_and_drain_together(two, mosquitto, caller):
     parent, ready = two
     assert ready["workers"] == len(ready["pids"]) == 2
     one = caller(mosquitto)
-    ask(one, tiny, 10)
+    ask(one, 10)
     assert page(ready["metrics_port"], "/healthz") == (200, "ok\n")
     _, metrics = page(ready["metrics_port"], "/metrics")
     shares = [
@@ -56,21 +57,21 @@ def test_they_share_the_load_and_drain_together(two, tiny, mosquitto, caller):
     assert all(not running(pid) for pid in ready["pids"])
 
 
-def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller):
+def test_one_that_dies_is_started_again(two, mosquitto, caller):
     parent, ready = two
     port = ready["metrics_port"]
     os.kill(ready["pids"][0], signal.SIGKILL)
     wait_until(lambda: "gatewise_workers_restarts_total 1.0" in page(port, "/metrics")[1])
     assert page(port, "/healthz")[0] == 200
     wait_until(lambda: "gatewise_workers_answering 2.0" in page(port, "/metrics")[1])
-    ask(caller(mosquitto), tiny, 4)
+    ask(caller(mosquitto), 4)
     parent.process.terminate()
     status, out, err = parent.finish()
     assert (status, json.loads(out)["restarts"]) == (0, 1)
     assert err == "warning: worker 0 died: starting it again in 0.5 s\n"
 
 
-def test_each_process_has_a_certificate_of_its_own(command, bundle, tiny, tmp_path):
+def test_each_process_has_a_certificate_of_its_own(command, bundle, tmp_path):
     """The broker takes one session of each: with one certificate they would end each other's."""
     made = make_folder(tmp_path / "broker", workers=["w-1", "w-2"])
     clients = made.folder / "clients"

@@ -6,6 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud import Worker
+from tests.support import tiny_bundle as tiny
 from tests.support.waiting import wait_until
 
 
@@ -20,13 +21,13 @@ def versions(worker):
     return {version for _, version in worker.models}
 
 
-def test_a_version_comes_and_goes_and_no_request_is_lost(tiny, tmp_path, folder, mosquitto, caller):
-    tiny.write(folder / "one", version="1")
+def test_a_version_comes_and_goes_and_no_request_is_lost(tmp_path, folder, mosquitto, caller):
+    tiny.write_bundle(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
         one = caller(mosquitto)
         one.ask(tiny.rows(1), version="1")
         assert one.response().error is None
-        tiny.write(tmp_path / "two", version="2")
+        tiny.write_bundle(tmp_path / "two", version="2")
         shutil.move(tmp_path / "two", folder / "two")
         wait_until(lambda: versions(worker) == {"1", "2"})
         for version in ("1", "2"):
@@ -43,7 +44,7 @@ def test_a_version_comes_and_goes_and_no_request_is_lost(tiny, tmp_path, folder,
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
 
 
-def test_one_that_goes_answers_what_it_took(tiny, slow_bundle, folder, mosquitto, caller):
+def test_one_that_goes_answers_what_it_took(slow_bundle, folder, mosquitto, caller):
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
         one = caller(mosquitto)
@@ -56,17 +57,17 @@ def test_one_that_goes_answers_what_it_took(tiny, slow_bundle, folder, mosquitto
         wait_until(lambda: not worker.models.retired)
 
 
-def test_what_is_no_good_is_refused_once_and_the_rest_served(tiny, folder, mosquitto, caplog):
-    tiny.write(folder / "good")
-    tiny.write(folder / "spoilt", version="2", spoil=True)
-    tiny.write(folder / "twin")
+def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, caplog):
+    tiny.write_bundle(folder / "good")
+    tiny.write_bundle(folder / "spoilt", version="2", spoil=True)
+    tiny.write_bundle(folder / "twin")
     (folder / "notes.txt").write_text("not a bundle")
     (folder / "broken.gwb").write_bytes(b"nothing")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
         assert versions(worker) == {"1"}
         # Put right, it is taken.
         shutil.rmtree(folder / "spoilt")
-        tiny.write(folder / "spoilt", version="2")
+        tiny.write_bundle(folder / "spoilt", version="2")
         wait_until(lambda: versions(worker) == {"1", "2"})
         (folder / "good" / "cloud.onnx").write_bytes(b"other")
         wait_until(lambda: worker.counters["watched"]["refused"] == 4)

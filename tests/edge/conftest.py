@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +11,6 @@ from gatewise_edge.link import wire
 from tests.support import processes, small_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import Peer
-from tests.support.waiting import wait_until
 
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
@@ -37,19 +35,3 @@ def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
     yield make
     for peer in peers:
         peer.close()
-
-
-@pytest.fixture
-def tools() -> SimpleNamespace:
-    """Helpers of :mod:`tests.support`, by the names that tests here use."""
-    return SimpleNamespace(
-        answer_to=small_bundle.answer_to,
-        answers=small_bundle.answers,
-        cloud_says=small_bundle.cloud_says,
-        Link=small_bundle.FakeLink,
-        linear_onnx=small_bundle.linear_onnx,
-        Mosquitto=Mosquitto,
-        names=small_bundle.NAMES,
-        sample_rows=small_bundle.sample_rows,
-        wait_for=wait_until,
-    )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gatewise_export import Bundle, pack
-from tests.support import processes, trees
 from tests.support.fitted_systems import MAKERS, Fitted
-from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete
+from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete, write
 from tests.support.once import MakeOnce
 
 
@@ -34,21 +31,10 @@ def document(pristine: Document) -> Document:
 def write_bundle(tmp_path: Path) -> Callable[..., Path]:
     """A function that writes a bundle's directory; the graphs are not graphs."""
 
-    def write(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
-        path = tmp_path / "bundle"
-        path.mkdir()
-        for name, data in files.items():
-            (path / name).write_bytes(data)
-        (path / "manifest.json").write_text(json.dumps(complete(document, files)))
-        return path
+    def write_here(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
+        return write(tmp_path / "bundle", complete(document, files), files)
 
-    return write
-
-
-@pytest.fixture(scope="session")
-def random_trees() -> Callable[..., Any]:
-    """Give :func:`tests.support.trees.random_trees`."""
-    return trees.random_trees
+    return write_here
 
 
 # -- fitted systems ------------------------------------------------------------------------
@@ -87,9 +73,3 @@ def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
 def heart(fit_system: Callable[[str], Fitted]) -> Fitted:
     """The staged binary system."""
     return fit_system("heart")
-
-
-@pytest.fixture(scope="session")
-def run_python() -> Callable[[str], str]:
-    """Run code in a fresh interpreter and give what it printed."""
-    return processes.run_python

@@ -17,6 +17,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import ARRAYS, read_trees, write_trees
+from tests.support.trees import random_trees
 
 Arrays = dict[str, Any]
 
@@ -31,7 +32,7 @@ def back(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
 
 @settings(deadline=None)  # the first walk in training loads a compiled function
 @given(seed=st.integers(0, 2**32), mixed=st.booleans())
-def test_every_row_walks_as_in_training(random_trees: Any, seed: int, mixed: bool) -> None:
+def test_every_row_walks_as_in_training(seed: int, mixed: bool) -> None:
     trees, rows = random_trees(seed, mixed=mixed)
     content = write_trees(trees)
     assert write_trees(trees) == content
@@ -41,7 +42,7 @@ def test_every_row_walks_as_in_training(random_trees: Any, seed: int, mixed: boo
     assert back(content, trees).run(rows[:0])[0].shape == (0, trees.n_outputs)
 
 
-def test_what_no_walk_reads_is_not_written(random_trees: Any) -> None:
+def test_what_no_walk_reads_is_not_written() -> None:
     trees, rows = random_trees(3)
     inner = trees.feature >= 0
     assert inner.any()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +10,6 @@ from gatewise_cloud.broker.broker_init import BrokerFolder
 from tests.support import small_bundle
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.mqtt_clients import MqttClient
-from tests.support.ports import free_port
-from tests.support.waiting import wait_until
 
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
@@ -47,16 +44,3 @@ def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
     yield come
     for client in clients.values():
         client.close()
-
-
-@pytest.fixture
-def tools() -> SimpleNamespace:
-    return SimpleNamespace(
-        answer_to=small_bundle.answer_to,
-        free_port=free_port,
-        HARD=small_bundle.HARD,
-        make_folder=make_folder,
-        SecureBroker=SecureBroker,
-        until=wait_until,
-        write_bundle=small_bundle.write_bundle,
-    )

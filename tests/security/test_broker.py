@@ -16,7 +16,9 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.mosquitto import make_folder
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.small_bundle import HARD
+from tests.support.waiting import wait_until
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 pytestmark = [
@@ -25,7 +27,7 @@ pytestmark = [
 ]
 
 
-def test_device_and_worker_through_certificates_and_access_list(secure, bundle, tools, caplog):
+def test_device_and_worker_through_certificates_and_access_list(secure, bundle, caplog):
     files = secure.made.client
     with Worker(bundle, secure.url, **secure.made.worker("w-1")) as worker:
         # Found by its round trip: the access list lets workers make it.
@@ -33,7 +35,7 @@ def test_device_and_worker_through_certificates_and_access_list(secure, bundle, 
         link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
-            answers = [device.answer(tools.HARD) for _ in range(20)]
+            answers = [device.answer(HARD) for _ in range(20)]
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
     assert "Denied" not in secure.log
@@ -151,9 +153,10 @@ def test_without_a_certificate_or_with_one_of_another_authority(secure, stranger
     with pytest.raises(LinkError):
         connect(secure.url, **(stranger.client("pi-1") | ca))
     secure.wait_for_line("certificate verify failed|unknown ca")
-    # And a device does not talk to a broker of another authority.
-    with pytest.raises(LinkError, match="certificate verify failed"):
-        connect(secure.url, **stranger.client("pi-1"))
+    # And a device does not talk to a broker of another authority, its own or the system's.
+    for files in (stranger.client("pi-1"), {}):
+        with pytest.raises(LinkError, match="certificate verify failed"):
+            connect(secure.url, **files)
     assert " as pi-1" not in secure.log
 
 
@@ -166,16 +169,16 @@ def test_the_servers_own_certificate_is_no_clients(secure):
     secure.wait_for_line("unsupported certificate purpose|certificate verify failed")
 
 
-def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
-    made = tools.make_folder(tmp_path / "broker")
+def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
+    made = make_folder(tmp_path / "broker")
     old = {key: Path(path).read_text() for key, path in made.client("pi-1").items()}
-    again = tools.make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
+    again = make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
     assert again.devices == ["pi-1"]
     kept = {}
     for key, text in old.items():
         kept[key] = tmp_path / f"old-{key}"
         kept[key].write_text(text)
-    broker = tools.SecureBroker(again)
+    broker = SecureBroker(again)
     try:
         connect(broker.url, **again.client("pi-1"))
         with pytest.raises(LinkError):
@@ -185,19 +188,19 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
         broker.close()
 
 
-def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path, tools):
-    made = tools.make_folder(tmp_path / "broker")
+def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
+    made = make_folder(tmp_path / "broker")
     link = MqttLink(f"mqtts://127.0.0.1:{made.port}", device="pi-1", **made.client("pi-1"))
-    broker = tools.SecureBroker(made)
+    broker = SecureBroker(made)
     link.open(lambda _: None)
     try:
         link.connect(60)
         broker.close()
-        tools.until(lambda: not link.ready, "the end of the connection")
+        wait_until(lambda: not link.ready, "the end of the connection")
         before = link.certificate_expires
-        again = tools.make_folder(made.folder, devices=[], renew=["pi-1"], port=made.port)
-        broker = tools.SecureBroker(again)  # refuses the old one
-        tools.until(lambda: link.ready, "a connection with the new certificate")
+        again = make_folder(made.folder, devices=[], renew=["pi-1"], port=made.port)
+        broker = SecureBroker(again)  # refuses the old one
+        wait_until(lambda: link.ready, "a connection with the new certificate")
         assert link.certificate_expires >= before
     finally:
         link.close()

@@ -19,6 +19,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
 from tests.support.mqtt_clients import MqttClient
+from tests.support.small_bundle import HARD, answer_to
 
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
@@ -120,16 +121,16 @@ class Babble:
 
 
 @pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_a_device_counts_each_message_and_answers_each_instance(bundle, tools, count):
+def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     def answer(payload: bytes) -> bytes:
-        return wire.encode_response(tools.answer_to(wire.decode_request(payload)))
+        return wire.encode_response(answer_to(wire.decode_request(payload)))
 
     link = Babble(answer, each=100)
     routes: Counter[str] = Counter()
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         before = None
         while link.delivered < count:
-            routes[device.answer(tools.HARD).route] += 1
+            routes[device.answer(HARD).route] += 1
             if before is None and link.delivered >= count // 4:
                 gc.collect()
                 before = resident_mb()
@@ -173,7 +174,7 @@ class Worker:
 
 
 @pytest.mark.slow
-def test_a_running_worker_and_device_over_a_broker(bundle, tools):
+def test_a_running_worker_and_device_over_a_broker(bundle):
     count = 30_000
     with MosquittoBroker() as broker:
         worker = Worker(bundle.path, broker.url)
@@ -192,10 +193,10 @@ def test_a_running_worker_and_device_over_a_broker(bundle, tools):
                     flood.publish("gw/v1/pi-1/rsp", next(strays))
                     sent += 1
                 if at % 100 == 0:
-                    assert device.answer(tools.HARD).route == "cloud"
+                    assert device.answer(HARD).route == "cloud"
                 if at == len(messages) // 4:
                     before = worker.memory
-            assert device.answer(tools.HARD).route == "cloud"
+            assert device.answer(HARD).route == "cloud"
             counters = device.counters
         assert before is not None
         growth = worker.memory - before

@@ -12,7 +12,8 @@ from sklearn.neural_network import MLPClassifier
 
 import gatewise as gw
 import gatewise_signals as sig
-from tests.support.image_models import digit_images, graph_of
+from tests.support.image_models import digit_images
+from tests.support.onnx_graphs import graph_of
 
 LAYERS = (16, 256, 128)
 SIZES = (64, *LAYERS, 10)

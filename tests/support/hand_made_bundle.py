@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,3 +105,11 @@ def complete(document: Document, files: dict[str, bytes]) -> Document:
         for name, data in files.items()
     }
     return document
+
+
+def write(path: Path, document: Document, files: dict[str, bytes]) -> Path:
+    """Write a bundle's directory as it is said to be."""
+    path.mkdir(parents=True)
+    for name, content in (files | {"manifest.json": json.dumps(document).encode()}).items():
+        (path / name).write_bytes(content)
+    return path

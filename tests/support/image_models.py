@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-Declared = tuple[str, int, Sequence[int | str]]
-"""Name, ONNX type and shape of an input or output."""
+from tests.support.onnx_graphs import Declared, graph_of
 
 
 def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images, uint8 (1797, 8, 8), and digits."""
     X, y = load_digits(return_X_y=True)
     return X.reshape(-1, 8, 8).astype(np.uint8), y
-
-
-def graph_of(
-    nodes: Sequence[onnx.NodeProto], source: Declared, *outputs: Declared, **constants: Any
-) -> bytes:
-    """A graph with one input."""
-    graph = helper.make_graph(
-        list(nodes),
-        "hand-made",
-        [helper.make_tensor_value_info(source[0], source[1], list(source[2]))],
-        [helper.make_tensor_value_info(n, kind, list(shape)) for n, kind, shape in outputs],
-        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,17 +17,29 @@ def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodePr
     return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
 
 
-def one_output_graph(*nodes: onnx.NodeProto, columns: int = 2, **constants: Any) -> bytes:
-    """An unchecked graph from ``x``, float32 (n, columns), to ``margins``, float32 (n, 1)."""
+Declared = tuple[str, int, Sequence[int | str]]
+"""Name, ONNX type and shape of an input or output."""
+
+
+def graph_of(
+    nodes: Sequence[onnx.NodeProto], source: Declared, *outputs: Declared, **constants: Any
+) -> bytes:
+    """An unchecked graph with one input."""
     graph = helper.make_graph(
         list(nodes),
         "hand-made",
-        [tensor("x", TensorProto.FLOAT, "n", columns)],
-        [tensor("margins", TensorProto.FLOAT, "n", 1)],
+        [tensor(source[0], source[1], *source[2])],
+        [tensor(name, kind, *shape) for name, kind, shape in outputs],
         [constant(name, np.asarray(array)) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def one_output_graph(*nodes: onnx.NodeProto, columns: int = 2, **constants: Any) -> bytes:
+    """An unchecked graph from ``x``, float32 (n, columns), to ``margins``, float32 (n, 1)."""
+    x = ("x", TensorProto.FLOAT, ["n", columns])
+    return graph_of(nodes, x, ("margins", TensorProto.FLOAT, ["n", 1]), **constants)
 
 
 def edited(content: bytes, edit: Callable[[onnx.ModelProto], object]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
 import os
 import re
@@ -119,14 +118,3 @@ def run_page(page: Path, shell: Shell | None = None) -> None:
             variables = examples.globs
             assert not runner.failures, f"{page.name}:{block.line}"
         printed = None
-
-
-@contextlib.contextmanager
-def inside(folder: Path) -> Iterator[Path]:
-    """Work in a folder for a while."""
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield folder
-    finally:
-        os.chdir(before)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import pytest
 from gatewise import cli
 from tests.support.waiting import holds_within
 
+#: Seconds: a busy machine may take long to start a process.
+PATIENCE = 120.0
+
 
 def default_signals() -> None:
     """Restore what ``nohup`` and background jobs have ignored; for a child before it begins."""
@@ -24,22 +27,25 @@ def default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def run_python(code: str, *, seconds: float = 240.0) -> str:
-    """Run code in a fresh interpreter; what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds
-    )
+def run_python(code: str, *arguments: object, given: str = "") -> str:
+    """Run code in a fresh interpreter with `given` as standard input; what it printed."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def run_gatewise(*arguments: object, seconds: float = 240.0) -> subprocess.CompletedProcess[str]:
-    """Run a ``gatewise`` command to its end."""
+def run_gatewise(
+    *arguments: object, folder: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a ``gatewise`` command in a process of its own, in a folder, to its end."""
     return subprocess.run(
         [sys.executable, "-m", "gatewise", *map(str, arguments)],
+        cwd=folder,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=290,
     )
 
 
@@ -146,38 +152,53 @@ def running(pid: int) -> bool:
     return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
 
 
-class Processes:
-    """What runs below this process."""
+def below(pid: int | None = None) -> set[int]:
+    """Processes below one (this one by default) that have not ended."""
+    pid = os.getpid() if pid is None else pid
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
+            parents[int(entry.name)] = int(stat[1])
+    found: set[int] = set()
+    while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
 
-    #: A busy machine may take long to start a process.
-    seconds = 120.0
 
-    @staticmethod
-    def below(pid: int | None = None) -> set[int]:
-        """Processes below one (this one by default) that have not ended."""
-        pid = os.getpid() if pid is None else pid
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
-                parents[int(entry.name)] = int(stat[1])
-        found: set[int] = set()
-        while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
-            found |= more
-        return found
+def command_line(pid: int) -> str:
+    """Command line of a process; empty of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
-    @staticmethod
-    def command(pid: int) -> str:
-        """Its command line; empty of one that has ended."""
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
 
-    def named(self, part: str, pid: int | None = None) -> list[int]:
-        """Those below one whose command line has this part, the oldest first."""
-        return sorted(p for p in self.below(pid) if part in self.command(p))
+def named(part: str, pid: int | None = None) -> list[int]:
+    """Processes below one whose command line has this part, the oldest first."""
+    return sorted(p for p in below(pid) if part in command_line(p))
 
-    def eventually(self, true: object) -> bool:
-        """Wait until something is true; whether it became so."""
-        assert callable(true)
-        return holds_within(true, self.seconds, pause=0.05)  # a look at all processes takes 10 ms
+
+def all_end(pids: Collection[int]) -> bool:
+    """Wait until processes have ended; whether they did."""
+    return holds_within(lambda: not any(map(command_line, pids)), PATIENCE)
+
+
+def interrupt(
+    run: Command, number: int, under_way: Callable[[], object]
+) -> tuple[int, str, str, set[int]]:
+    """Send a command a signal once it is under way: status, outputs, and what ran below it.
+
+    All of that has ended.
+    """
+    pid, children = run.process.pid, set[int]()
+
+    def ready() -> bool:
+        children.update(below(pid))
+        return bool(under_way()) or run.process.poll() is not None
+
+    assert holds_within(ready, PATIENCE, pause=0.05)  # a look at all processes takes 10 ms
+    children.update(below(pid))
+    run.process.send_signal(number)
+    status, out, err = run.finish(PATIENCE)
+    assert all_end(children)
+    return status, out, err, children

@@ -1,6 +1,9 @@
-"""Routes of a fleet's rows that no model was fitted for."""
+"""Routes of a fleet's rows that no model was fitted for, and when they arrive."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +12,7 @@ from gatewise_sim.fleet.messages import Sizes
 from gatewise_sim.fleet.routes import Routes
 
 
-def made_up_routes(n: int = 10, hard: int = 10) -> Routes:
+def make_routes(n: int = 10, hard: int = 10) -> Routes:
     """Make routes of `n` rows, the first `hard` of which are offloaded.
 
     The truth is class 1 everywhere; so says the cloud, and so does the device of rows that it
@@ -55,3 +58,16 @@ def made_up_routes(n: int = 10, hard: int = 10) -> Routes:
         threshold=float(np.float32((hard - 0.5) / max(n - 1, 1))),
         confidence=np.linspace(0.5, 1, n, dtype=np.float32),
     )
+
+
+def poisson(rate: float, rows: int) -> Callable[..., Iterator[Any]]:
+    """Arrivals of a Poisson process of `rate` a second over all devices, in chunks."""
+
+    def arrivals(devices: int, seconds: float, rng: np.random.Generator) -> Iterator[Any]:
+        for begin in np.arange(0.0, seconds, 60.0):
+            end = min(begin + 60.0, seconds)
+            n = rng.poisson(rate * (end - begin))
+            times = np.sort(rng.uniform(begin, end, n))
+            yield times, rng.integers(0, devices, n), rng.integers(0, rows, n)
+
+    return arrivals

@@ -19,6 +19,8 @@ import pytest
 
 from gatewise.costs import CloudPrices
 from gatewise.models.linear import LinearModel
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import (
@@ -130,6 +132,16 @@ def make_bundle(tmp_path: Path) -> Callable[..., Bundle]:
     return lambda name="bundle", **changes: write_bundle(tmp_path / name, **changes)
 
 
+def answer_sample(device: Device) -> list[Answer]:
+    """Answer the rows of a bundle's sample, which must end where it says, at the cost it says."""
+    expected = device.bundle.sample()
+    answers = [device.answer(row) for row in expected["X"]]
+    assert [a.stage for a in answers] == expected["exit"].tolist()
+    assert [a.class_index for a in answers] == expected["label"].tolist()
+    assert [a.cost for a in answers] == expected["cost"].tolist()
+    return answers
+
+
 def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Answer as the small bundle's cloud model does."""
     p = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
@@ -147,7 +159,7 @@ class FakeLink:
         self.takes = True
         self.sent: list[bytes] = []
         self.closed = 0
-        self._behave = behave or answers
+        self._behave = behave or respond
         self._receive: Callable[[bytes], None] = lambda payload: None
 
     def open(self, receive: Callable[[bytes], None]) -> None:
@@ -163,7 +175,7 @@ class FakeLink:
         self.closed += 1
 
 
-def answers(payload: bytes, receive: Callable[[bytes], None]) -> None:
+def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
     receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
 
 

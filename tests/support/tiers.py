@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import make_classification
 from sklearn.ensemble import ExtraTreesClassifier
 
-from gatewise_export import pack
+from gatewise_export import Bundle, pack
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
 
 K = 8
@@ -24,6 +25,14 @@ def two_classes() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         900, K, n_informative=4, n_redundant=2, class_sep=0.8, flip_y=0.05, random_state=0
     )
     return X.astype(np.float32), y
+
+
+def make_tiered(folder: Path) -> SimpleNamespace:
+    """A system with a stage on each tier, its bundle, and the rows that it has not seen."""
+    X, y = two_classes()
+    tiers = {"device": 1, "gateway": 1, "cloud": None}
+    system, path = pack_tiers(folder / "bundle", X, y, tiers)
+    return SimpleNamespace(system=system, rows=X[500:], truth=y[500:], bundle=Bundle.open(path))
 
 
 def pack_tiers(

@@ -1,4 +1,6 @@
-"""What a running device acquires is what training charged: every estimator, row by row.
+"""A device decides as the estimator that was packed and acquires what training charged.
+
+Every estimator, row by row: the same stage, label and cost at several operating points.
 
 The sensors count for themselves, apart from the device's meter. The features' own prices are
 powers of two and the groups' shared prices fractions, so equal costs mean equal sets of features.
@@ -7,12 +9,14 @@ powers of two and the groups' shared prices fractions, so equal costs mean equal
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge import Device, InProcessLink, Sensors
@@ -41,11 +45,14 @@ SMALL = {
 }
 
 
-@lru_cache(maxsize=1)
-def rows() -> tuple[np.ndarray, np.ndarray]:
-    X, y = make_classification(700, K, n_informative=6, n_redundant=1, flip_y=0.05, random_state=3)
-    # The dear features are the telling ones, so that cheap models do not settle everything.
-    return np.ascontiguousarray(X[:, ::-1], np.float32), y
+@cache
+def rows(classes: int) -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(
+        700, K, n_informative=6, n_redundant=1, n_classes=classes, flip_y=0.05, random_state=3
+    )
+    # The dear features are the telling ones, so that cheap models do not settle everything; an
+    # offset makes float32 matter.
+    return np.ascontiguousarray(X[:, ::-1] + 1e4, np.float32), y
 
 
 class Counted:
@@ -77,15 +84,19 @@ class Counted:
         return own + sum(SHARED[g] for g in touched)
 
 
+CASES = [(name, 3) for name in methods.names()]
+CASES += [(name, 2) for name in ("staged", "staged-lazy", "adapt-gbrt", "greedy-miser")]
+
+
 @pytest.mark.parametrize(
-    "name",
-    ["cegb", *(pytest.param(n, marks=pytest.mark.slow) for n in methods.names() if n != "cegb")],
+    ("name", "classes"),
+    [pytest.param(*case, marks=[] if case[0] == "cegb" else pytest.mark.slow) for case in CASES],
 )
-def test_a_device_acquires_what_training_charged(name, tmp_path):
-    X, y = rows()
+def test_a_device_decides_and_acquires_as_in_training(name, classes, tmp_path):
+    X, y = rows(classes)
     params = {"feature_costs": COSTS, "random_state": 0} | SMALL.get(name, {})
     if name in methods.cascades():
-        params["high_cost_model"] = RandomForestClassifier(30, random_state=0)
+        params["high_cost_model"] = make_pipeline(StandardScaler(), SVC(C=10.0))
     system = methods.make(name, **params).fit(X[:450], y[:450])
     bundle = pack(system, tmp_path / "bundle", sample=X[:16])
     fresh = X[450:570]
@@ -99,7 +110,7 @@ def test_a_device_acquires_what_training_charged(name, tmp_path):
         chosen = system.at(budget=budget)
         wanted = chosen.operating_point_
         active = bundle.with_active(settings.index((wanted.thresholds, wanted.chain)))
-        charged = chosen.cost(fresh)
+        expected = (chosen.exit_stage(fresh), chosen.predict(fresh), chosen.cost(fresh))
         # Once with a sensor for each feature, once with the groups read whole.
         for grouped in (False, True):
             counted = Counted()
@@ -109,10 +120,10 @@ def test_a_device_acquires_what_training_charged(name, tmp_path):
                 groups={g: counted.group(g) for g in GROUPS} if grouped else None,
             )
             with Device(active, link=link, sensors=sensors, deadline_ms=60_000) as device:
-                for row, cost in zip(fresh, charged, strict=True):
+                for row, stage, label, cost in zip(fresh, *expected, strict=True):
                     counted.row, counted.reads = row, Counter()
                     answer = device.answer()
-                    assert answer.cost == cost
+                    assert (answer.stage, answer.label, answer.cost) == (stage, label, cost)
                     assert answer.route in ("edge", "cloud")
                     if grouped:
                         read = {k for k in alone if counted.reads[f"x{k}"]}

@@ -12,6 +12,7 @@ from gatewise_edge.device.auditor import Audit, disagreement_bound, safer_point
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
+from tests.support.small_bundle import cloud_says, sample_rows
 from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
@@ -49,12 +50,12 @@ def test_answers_of_stages_are_sent_with_what_was_answered(bundle):
     assert gauges["audit_alarm"] == 0
 
 
-def test_a_share_is_audited_and_answers_stay_the_same(bundle, tools):
-    rows = tools.sample_rows(400)
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+def test_a_share_is_audited_and_answers_stay_the_same(bundle):
+    rows = sample_rows(400)
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         plain = device.answer_many(rows)
     audit = Audit(share=0.1, bound=0.5)
-    with Device(bundle, link=InProcessLink(tools.cloud_says), audit=audit, seed=1) as device:
+    with Device(bundle, link=InProcessLink(cloud_says), audit=audit, seed=1) as device:
         audited = device.answer_many(rows)
         counters = device.counters
     assert [(a.label, a.route, a.cost) for a in plain] == [
@@ -82,7 +83,7 @@ def test_an_alarm_is_reported_once_and_changes_nothing_by_default(bundle, caplog
     assert sum("audit" in record.message for record in caplog.records) == 1
 
 
-def test_an_alarm_may_offload_every_instance_until_another_version_comes(bundle, tools):
+def test_an_alarm_may_offload_every_instance_until_another_version_comes(bundle):
     audit = replace(ALL, action="offload")
     with Device(bundle, link=RecordingLink(0), audit=audit, seed=0) as device:
         first, *_, last = (device.answer(EASY) for _ in range(60))

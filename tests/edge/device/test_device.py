@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
+from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
 
 EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
 LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure: no
@@ -35,8 +37,8 @@ def routes(device: Device) -> dict[str, int]:
     return {k: device.counters[k] for k in ("edge", "cloud", "fallback", "errors")}
 
 
-def test_the_three_ways(bundle, tools):
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+def test_the_three_ways(bundle):
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         first, second, third = (device.answer(row) for row in (EASY, LATER, HARD))
         assert routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
     assert (first.label, first.class_index, first.route, first.stage) == ("yes", 1, "edge", 0)
@@ -50,24 +52,19 @@ def test_the_three_ways(bundle, tools):
     assert 0 < third.latency_ms < 500
 
 
-def test_decides_as_the_sample_says(bundle, tools):
+def test_decides_as_the_sample_says(bundle):
     for point in (0, 1):
-        active = bundle.with_active(point)
-        expected = active.sample()
-        with Device(active, link=InProcessLink(tools.cloud_says)) as device:
-            answers = [device.answer(row) for row in expected["X"]]
-        assert [a.stage for a in answers] == expected["exit"].tolist()
-        assert [a.class_index for a in answers] == expected["label"].tolist()
-        assert [a.cost for a in answers] == expected["cost"].tolist()
+        with Device(bundle.with_active(point), link=InProcessLink(cloud_says)) as device:
+            answer_sample(device)
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "cost"), [("none", "no-link", 13.5), ("down", "link-down", 13.5),
                                   ("full", "unsent", 17.5)]
 )  # fmt: skip
-def test_without_a_way_to_the_cloud_the_last_stage_answers(bundle, tools, state, reason, cost):
+def test_without_a_way_to_the_cloud_the_last_stage_answers(bundle, state, reason, cost):
     """The cloud's feature e is acquired only where a request may be made; none is paid."""
-    link = None if state == "none" else tools.Link()
+    link = None if state == "none" else FakeLink()
     if link is not None:
         link.ready, link.takes = state != "down", False
     with Device(bundle, link=link) as device:
@@ -85,15 +82,15 @@ def test_without_a_way_to_the_cloud_the_last_stage_answers(bundle, tools, state,
         ("cloud-only", False, EASY, ("yes", "fallback", "no-link", (0, 1), 1.5)),
     ],
 )
-def test_policies(bundle, tools, policy, linked, row, expected):
-    link = InProcessLink(tools.cloud_says) if linked else None
+def test_policies(bundle, policy, linked, row, expected):
+    link = InProcessLink(cloud_says) if linked else None
     with Device(bundle, link=link, policy=policy) as device:
         answer = device.answer(row)
     assert (answer.label, answer.route, answer.reason, answer.acquired, answer.cost) == expected
 
 
-def test_a_silent_cloud(bundle, tools, clock):
-    link = tools.Link(lambda payload, receive: None)
+def test_a_silent_cloud(bundle, clock):
+    link = FakeLink(lambda payload, receive: None)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
         counters = device.counters
@@ -107,16 +104,16 @@ def test_a_silent_cloud(bundle, tools, clock):
     assert answer.cost == pytest.approx(17.5 + 0.25 + 0.001 * request_bytes(3))
 
 
-def test_a_retry_is_answered_once(bundle, tools, clock):
+def test_a_retry_is_answered_once(bundle, clock):
     asked: list[bytes] = []
 
     def second_time_lucky(payload, receive):
         asked.append(payload)
         if len(asked) == 2:
-            tools.answers(payload, receive)
-            tools.answers(payload, receive)
+            respond(payload, receive)
+            respond(payload, receive)
 
-    link = tools.Link(second_time_lucky)
+    link = FakeLink(second_time_lucky)
     with Device(bundle, link=link, deadline_ms=200, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
         counters = device.counters
@@ -135,37 +132,37 @@ def test_a_retry_is_answered_once(bundle, tools, clock):
         ({"id": bytes(16)}, "unknown"),
     ],
 )
-def test_a_response_that_does_not_match_is_not_used(bundle, tools, clock, changes, counter):
+def test_a_response_that_does_not_match_is_not_used(bundle, clock, changes, counter):
     def wrong(payload, receive):
         request = wire.decode_request(payload)
-        receive(wire.encode_response(tools.answer_to(request, **changes)))
+        receive(wire.encode_response(answer_to(request, **changes)))
 
-    with Device(bundle, link=tools.Link(wrong), clock=clock) as device:
+    with Device(bundle, link=FakeLink(wrong), clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
         assert device.counters[counter] == 2
     assert (answer.route, answer.reason) == ("fallback", "timeout")
 
 
-def test_noise_and_other_classes_are_not_used(bundle, tools):
+def test_noise_and_other_classes_are_not_used(bundle):
     def noise(payload, receive):
         for junk in (b"", b"\xff\x00", payload):
             receive(junk)
         request = wire.decode_request(payload)
-        three = tools.answer_to(request, labels=[2], probabilities=[[0, 0, 1]])
+        three = answer_to(request, labels=[2], probabilities=[[0, 0, 1]])
         receive(wire.encode_response(three))
 
-    with Device(bundle, link=tools.Link(noise)) as device:
+    with Device(bundle, link=FakeLink(noise)) as device:
         assert device.answer(HARD).reason == "cloud:classes"
         assert device.counters["invalid"] == 3
 
 
 @pytest.mark.parametrize(("code", "sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
-def test_errors_of_the_cloud(bundle, tools, clock, code, sent):
+def test_errors_of_the_cloud(bundle, clock, code, sent):
     def refuses(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
 
-    link = tools.Link(refuses)
+    link = FakeLink(refuses)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
@@ -188,8 +185,8 @@ def allowing(make_bundle, stages: str, cloud: str):
     return make_bundle(f"{stages}-{cloud}", missing={"stages": stages, "cloud": cloud})
 
 
-def test_missing_where_nothing_allows_it(bundle, tools):
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+def test_missing_where_nothing_allows_it(bundle):
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="feature 'a' is missing"):
             device.answer(MISSING_A)
         later = device.answer(MISSING_C)
@@ -201,9 +198,9 @@ def test_missing_where_nothing_allows_it(bundle, tools):
     assert last.cost == 17.5
 
 
-def test_missing_that_the_cloud_allows_goes_there(make_bundle, tools):
+def test_missing_that_the_cloud_allows_goes_there(make_bundle):
     bundle = allowing(make_bundle, "refused", "allowed")
-    link = InProcessLink(lambda X: tools.cloud_says(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     with Device(bundle, link=link) as device:
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
     assert [a.route for a in answers] == ["cloud"] * 3
@@ -214,9 +211,9 @@ def test_missing_that_the_cloud_allows_goes_there(make_bundle, tools):
         assert alone.answer(MISSING_C).stage == 0
 
 
-def test_missing_that_a_stage_allows_goes_on(make_bundle, tools):
+def test_missing_that_a_stage_allows_goes_on(make_bundle):
     bundle = allowing(make_bundle, "allowed", "refused")
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         # a is NaN, so is stage 0's margin: it goes on, and stage 1 is sure.
         answer = device.answer(MISSING_A)
         assert (answer.route, answer.stage, answer.label) == ("edge", 1, "yes")
@@ -225,9 +222,9 @@ def test_missing_that_a_stage_allows_goes_on(make_bundle, tools):
         assert (answer.route, answer.reason) == ("fallback", "missing:c")
 
 
-def test_infinite_is_refused_everywhere(make_bundle, tools):
+def test_infinite_is_refused_everywhere(make_bundle):
     bundle = allowing(make_bundle, "allowed", "allowed")
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="'a' is infinite"):
             device.answer([np.inf, 0, 0, 0, 0, 0])
         answer = device.answer([0, 0, -np.inf, 0, 0, 0])
@@ -238,7 +235,7 @@ def test_infinite_is_refused_everywhere(make_bundle, tools):
         assert device.answer([1, 0, np.inf, np.inf, np.inf, np.inf]).route == "edge"
 
 
-def test_sensors_are_read_only_as_far_as_needed(bundle, tools):
+def test_sensors_are_read_only_as_far_as_needed(bundle):
     reads: list[str] = []
 
     def sensor(name, value):
@@ -248,11 +245,10 @@ def test_sensors_are_read_only_as_far_as_needed(bundle, tools):
         {n: sensor(n, v) for n, v in zip("abe", [1.0, 0.0, 1.0], strict=True)},
         groups={"blood": sensor("blood", [0.0, 0.0])},
     )
-    with Device(bundle, link=InProcessLink(tools.cloud_says), sensors=sensors) as device:
+    with Device(bundle, link=InProcessLink(cloud_says), sensors=sensors) as device:
         assert device.answer().route == "edge"
         assert reads == ["a", "b"]
         reads.clear()
-        sensors._features["a"] = sensor("a", 0.0)
         assert device.answer(HARD).route == "cloud"
         assert reads == []
 
@@ -293,7 +289,7 @@ def test_settings_are_checked(bundle, make_bundle):
                 device.answer(row)
 
 
-def test_several_threads_share_a_device(bundle, tools):
+def test_several_threads_share_a_device(bundle):
     # Responses come back on a thread of their own, in another order than asked.
     queue: list[tuple] = []
     stop = threading.Event()
@@ -301,34 +297,26 @@ def test_several_threads_share_a_device(bundle, tools):
     def answer_later():
         while not stop.is_set() or queue:
             if queue:
-                tools.answers(*queue.pop())
+                respond(*queue.pop())
             else:
                 stop.wait(0.001)
-
-    worker = threading.Thread(target=answer_later)
-    worker.start()
-    wrong: list[Answer] = []
 
     def ask(seed: int) -> None:
         for e in np.random.default_rng(seed).choice([-1.0, 1.0], 40):
             answer = device.answer([0, 0, 0, 0, e, 0])
-            if answer.route != "cloud" or answer.class_index != (e > 0):
-                wrong.append(answer)
+            assert (answer.route, answer.class_index) == ("cloud", e > 0)
 
-    with Device(bundle, link=tools.Link(lambda *a: queue.append(a)), deadline_ms=5000) as device:
-        askers = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-        for asker in askers:
-            asker.start()
-        for asker in askers:
-            asker.join()
+    link = FakeLink(lambda *a: queue.append(a))
+    with Device(bundle, link=link, deadline_ms=5000) as device, ThreadPoolExecutor(5) as pool:
+        worker = pool.submit(answer_later)
+        list(pool.map(ask, range(4)))
         stop.set()
-        worker.join()
+        worker.result()
         assert routes(device) == {"edge": 0, "cloud": 160, "fallback": 0, "errors": 0}
-    assert not wrong
 
 
-def test_no_more_requests_out_than_allowed(bundle, tools):
-    link = tools.Link(lambda *a: None)
+def test_no_more_requests_out_than_allowed(bundle):
+    link = FakeLink(lambda *a: None)
     with Device(bundle, link=link, outstanding=1) as device:
         pending = device.begin(HARD)
         assert isinstance(pending, Pending)
@@ -337,9 +325,9 @@ def test_no_more_requests_out_than_allowed(bundle, tools):
         assert device.counters["full"] == 1
 
 
-def test_virtual_time_drives_the_same_code(bundle, tools, clock):
+def test_virtual_time_drives_the_same_code(bundle, clock):
     held: list[tuple] = []
-    link = tools.Link(lambda *a: held.append(a))
+    link = FakeLink(lambda *a: held.append(a))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
         assert isinstance(device.begin(EASY), Answer)
         pending = device.begin(HARD)
@@ -350,13 +338,13 @@ def test_virtual_time_drives_the_same_code(bundle, tools, clock):
         assert len(held) == 2
         assert pending.wake_at == pytest.approx(1000.995)
         clock.now = 1000.75
-        tools.answers(*held[0])
+        respond(*held[0])
         answer = device.advance(pending)
         assert isinstance(answer, Answer)
         assert (answer.route, answer.latency_ms) == ("cloud", pytest.approx(750.0))
 
 
-def test_labels_are_of_the_users_type(make_bundle, tools):
+def test_labels_are_of_the_users_type(make_bundle):
     bundle = make_bundle(classes=(False, True))
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         assert device.answer(EASY).label is True

@@ -9,7 +9,7 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.drift import Drift, _bet
 from gatewise_edge.link.link import InProcessLink
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD, cloud_says
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -91,9 +91,9 @@ def test_settings_are_checked():
             Drift(**({"expected": 0.5} | settings))
 
 
-def test_a_device_counts_and_logs_it(bundle, tools, caplog):
+def test_a_device_counts_and_logs_it(bundle, caplog):
     # The operating point expects a rate of 0.2.
-    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_says)) as device:
         for i in range(500):
             device.answer(HARD if i % 5 == 0 else EASY)
         assert device.counters["drift_alarms"] == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -21,16 +21,17 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import FileSpec
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
+from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 NAN = float("nan")
 
 
-def test_an_instance_under_way_ends_with_the_bundle_it_began_with(bundle, make_bundle, tools):
+def test_an_instance_under_way_ends_with_the_bundle_it_began_with(bundle, make_bundle):
     held = []
     newer = make_bundle(version="8", classes=("cold", "hot"))
-    with Device(bundle, link=tools.Link(lambda *a: held.append(a))) as device:
+    with Device(bundle, link=FakeLink(lambda *a: held.append(a))) as device:
         before = device.begin(HARD)
         device.adopt(newer)
         after = device.begin(HARD)
@@ -39,7 +40,7 @@ def test_an_instance_under_way_ends_with_the_bundle_it_began_with(bundle, make_b
         versions = [wire.decode_request(payload).version for payload, _ in held]
         assert versions == ["7", "8"]
         for payload, receive in held:
-            tools.answers(payload, receive)
+            respond(payload, receive)
         assert device.advance(before).label == "no"
         assert device.advance(after).label == "cold"
         assert device.bundle is newer
@@ -74,11 +75,11 @@ def reordered(bundle):
     return rewritten(bundle, turn, features=bundle.manifest.features[::-1])
 
 
-def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle, tools):
+def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle):
     """The same features in another order: rows stay in the order that they were declared in."""
     newer = reordered(make_bundle(version="8"))
     rows = [EASY, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
-    link = InProcessLink(tools.cloud_says)
+    link = InProcessLink(cloud_says)
     with Device(bundle, link=link, row_names=bundle.manifest.feature_names) as device:
         before = [device.answer(row) for row in rows]
         device.adopt(newer)
@@ -100,12 +101,12 @@ def test_a_bundle_with_a_feature_that_rows_lack_is_not_adopted(bundle):
         assert device.answer([0, 0, 0, 0, 0, 1.0, 9.0]).label == "yes"
 
 
-def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle, tools):
+def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle):
     newer = make_bundle(version="8")
     broken = miscomputing(make_bundle("broken", version="9"))
     other = make_bundle("named", version="9", classes=("no", "yes"))
     sensors = Sensors({n: lambda: 1.0 for n in "abce"})
-    with Device(bundle, link=tools.Link(), sensors=sensors) as device:
+    with Device(bundle, link=FakeLink(), sensors=sensors) as device:
         device.adopt(newer)
         with pytest.raises(SelfTestError, match="stage_0"):
             device.adopt(broken)
@@ -113,46 +114,39 @@ def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle, tools):
         assert device.answer(EASY).label == "yes"
         device.adopt(other)
         assert device.bundle is other
-    with Device(bundle, link=tools.Link(), policy="cloud-only") as device:
+    with Device(bundle, link=FakeLink(), policy="cloud-only") as device:
         with pytest.raises(InputError, match="no cloud model"):
             device.adopt(make_bundle("local", cloud=False))
         assert device.bundle is bundle
 
 
-def test_adopting_while_threads_ask_mixes_nothing(bundle, make_bundle, tools):
+def test_adopting_while_threads_ask_mixes_nothing(bundle, make_bundle):
     older, newer = bundle, make_bundle(version="8", classes=("cold", "hot"))
-    seen, wrong, stop = Counter(), [], threading.Event()
+    stop = threading.Event()
 
-    def cloud(X):
-        return tools.cloud_says(X)
+    def ask(seed):
+        rng, asked = np.random.default_rng(seed), 0
+        while not stop.is_set():
+            e = rng.choice([-1.0, 1.0])
+            answer = device.answer([0.1, 0, 0.1, 0, e, 0])
+            assert (answer.route, answer.class_index) == ("cloud", e > 0)
+            asked += 1
+        return asked
 
-    with Device(older, link=InProcessLink(cloud), deadline_ms=20_000) as device:
-
-        def ask(seed):
-            rng = np.random.default_rng(seed)
-            while not stop.is_set():
-                e = rng.choice([-1.0, 1.0])
-                answer = device.answer([0.1, 0, 0.1, 0, e, 0])
-                if answer.route != "cloud" or answer.class_index != (e > 0):
-                    wrong.append(answer)
-                seen[answer.label] += 1
-
-        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
+    link = InProcessLink(cloud_says)
+    with Device(older, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
+        asked = pool.map(ask, range(4))
         for k in range(10):
             device.adopt(newer if k % 2 == 0 else older)
-        tools.wait_for(lambda: seen.total() > 200, "some answers")
+        wait_until(lambda: device.counters["answered"] > 200, "some answers")
         stop.set()
-        for thread in threads:
-            thread.join()
+        total = sum(asked)
         counters = device.counters
-    assert not wrong
-    assert counters["cloud"] == seen.total() == counters["answered"]
+    assert counters["cloud"] == total == counters["answered"]
     assert counters["mismatched"] == counters["fallback"] == 0
 
 
-def test_every_end_is_observed_once(bundle, tools, caplog):
+def test_every_end_is_observed_once(bundle, caplog):
     seen = []
 
     def observe(end):
@@ -160,7 +154,7 @@ def test_every_end_is_observed_once(bundle, tools, caplog):
         if isinstance(end, SensorError):
             raise ValueError("a bug of the observer's")
 
-    with Device(bundle, link=InProcessLink(tools.cloud_says), observe=observe) as device:
+    with Device(bundle, link=InProcessLink(cloud_says), observe=observe) as device:
         answers = [device.answer(row) for row in (EASY, HARD)]
         with pytest.raises(SensorError):
             device.answer([NAN, 0, 0, 0, 0, 0])

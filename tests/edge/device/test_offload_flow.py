@@ -11,6 +11,7 @@ from gatewise.costs import CloudPrices
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.stages.plan import StagePlan
+from tests.support.small_bundle import FakeLink, answer_to, cloud_says
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 MIDDLING = [0.1, 0, -1.0, 0, 1.0, 0]  # stage 1, on the gateway, is sure: no
@@ -30,26 +31,26 @@ def tiered(make_bundle, bundle):
     return make
 
 
-def beyond(tools, **changes):
+def beyond(**changes):
     """Answer as a stage 1 elsewhere and the cloud behind it."""
 
     def behave(payload, receive):
         request = wire.decode_request(payload)
-        labels, probabilities = tools.cloud_says(request.X)
+        labels, probabilities = cloud_says(request.X)
         margins = 4 * request.X[:, 1]
         sure = np.abs(margins) >= 1
         labels = np.where(sure, margins > 0, labels)
         exits = np.where(sure, 1, 2)
         answer = {"labels": labels, "probabilities": probabilities, "exits": exits}
-        receive(wire.encode_response(tools.answer_to(request, **(answer | changes))))
+        receive(wire.encode_response(answer_to(request, **(answer | changes))))
 
-    return tools.Link(behave)
+    return FakeLink(behave)
 
 
 @pytest.mark.parametrize(("tier", "reason"), [("gateway", "gateway"), ("cloud", "offloaded")])
-def test_stages_beyond_the_device_answer(tiered, tools, tier, reason):
+def test_stages_beyond_the_device_answer(tiered, tier, reason):
     bundle = tiered(tier)
-    link = beyond(tools)
+    link = beyond()
     with Device(bundle, link=link) as device:
         here, there, cloud = (device.answer(row) for row in (EASY, MIDDLING, HARD))
     costs = bundle.manifest.exit_costs()
@@ -71,8 +72,8 @@ def test_the_request_carries_what_any_stage_beyond_reads(tiered):
     assert plan.request_inputs.tolist() == [0, 2, 4]
 
 
-def test_many_rows_of_one_message_end_at_different_stages(tiered, tools):
-    with Device(tiered("gateway"), link=beyond(tools)) as device:
+def test_many_rows_of_one_message_end_at_different_stages(tiered):
+    with Device(tiered("gateway"), link=beyond()) as device:
         answers = device.answer_many([HARD, MIDDLING, EASY, MIDDLING, HARD])
         assert device.counters["sent"] == 1
     assert [a.stage for a in answers] == [2, 1, 0, 1, 2]
@@ -98,20 +99,20 @@ def test_missing_values_go_up_only_if_all_beyond_take_them(tiered, stages, taken
 
 
 @pytest.mark.parametrize("exits", [[0], [3]])
-def test_a_stage_that_cannot_have_answered_is_not_believed(tiered, tools, exits):
-    with Device(tiered("gateway"), link=beyond(tools, exits=exits)) as device:
+def test_a_stage_that_cannot_have_answered_is_not_believed(tiered, exits):
+    with Device(tiered("gateway"), link=beyond(exits=exits)) as device:
         answer = device.answer(HARD)
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "cloud:stage", 0)
 
 
-def test_a_response_without_exits_is_the_high_cost_models(tiered, tools):
-    with Device(tiered("gateway"), link=beyond(tools, exits=None)) as device:
+def test_a_response_without_exits_is_the_high_cost_models(tiered):
+    with Device(tiered("gateway"), link=beyond(exits=None)) as device:
         answer = device.answer(HARD)
     assert (answer.route, answer.stage) == ("cloud", 2)
 
 
-def test_the_gate_is_the_last_stage_here(tiered, tools):
-    with Device(tiered("gateway"), link=beyond(tools)) as device:
+def test_the_gate_is_the_last_stage_here(tiered):
+    with Device(tiered("gateway"), link=beyond()) as device:
         for _ in range(400):
             device.answer(HARD)
         # How many should leave the device is not in the manifest: no alarm of nothing.

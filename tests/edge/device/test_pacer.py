@@ -15,6 +15,8 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.link.link import InProcessLink
+from tests.support.small_bundle import FakeLink, cloud_says
+from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -251,7 +253,7 @@ def test_a_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
     assert caplog.text.count("cannot be written") == 1
 
 
-def test_written_a_minute_after_the_last_time_and_in_the_background(tmp_path, tools):
+def test_written_a_minute_after_the_last_time_and_in_the_background(tmp_path):
     path = tmp_path / "pace.json"
     pacer, _ = attached("offload_rate=0.2")
     file = PacerFile(pacer, path)
@@ -259,13 +261,13 @@ def test_written_a_minute_after_the_last_time_and_in_the_background(tmp_path, to
         file.save_when_due(now)
     assert not path.exists()
     file.save_when_due(60.0)
-    tools.wait_for(path.exists, "the state to be written")
+    wait_until(path.exists, "the state to be written")
 
 
 # -- in a device ---------------------------------------------------------------------------
 
 
-def test_a_device_paces_and_says_so(bundle, tools, tmp_path, caplog):
+def test_a_device_paces_and_says_so(bundle, tmp_path, caplog):
     path = tmp_path / "pace.json"
     rng = np.random.default_rng(8)
     rows = rng.normal(0, 0.15, (3000, 6)).astype(np.float32)
@@ -273,9 +275,9 @@ def test_a_device_paces_and_says_so(bundle, tools, tmp_path, caplog):
 
     def device():
         pacer = Pacer.parse("offload_rate=0.1")
-        return Device(bundle, link=InProcessLink(tools.cloud_says), pacer=pacer, **settings)
+        return Device(bundle, link=InProcessLink(cloud_says), pacer=pacer, **settings)
 
-    with Device(bundle, link=InProcessLink(tools.cloud_says), deadline_ms=20_000) as fixed:
+    with Device(bundle, link=InProcessLink(cloud_says), deadline_ms=20_000) as fixed:
         plain = [fixed.answer(row) for row in rows[:500]]
     assert not any(a.paced for a in plain)
     with device() as paced:
@@ -294,9 +296,9 @@ def test_a_device_paces_and_says_so(bundle, tools, tmp_path, caplog):
     assert np.mean([a.route == "cloud" for a in first]) < 0.2
 
 
-def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle, tools):
+def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle):
     pacer = Pacer.parse("offload_rate=0.2")
-    link = InProcessLink(tools.cloud_says)
+    link = InProcessLink(cloud_says)
     rng = np.random.default_rng(9)
     with Device(bundle, link=link, pacer=pacer, deadline_ms=20_000) as device:
         for k in range(1500):
@@ -306,21 +308,21 @@ def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle, tools):
         assert device.counters["drift_alarms"] == 1
 
 
-def test_a_guarantee_is_said_to_be_void(make_bundle, tools, caplog):
+def test_a_guarantee_is_said_to_be_void(make_bundle, caplog):
     bundle = make_bundle()
     point = bundle.manifest.active_point
     promised = replace(point, guarantee={"loss": 0.01})
     bundle = make_bundle("promised", operating_points=(promised,))
-    Device(bundle, link=tools.Link(), pacer=Pacer.parse("offload_rate=0.1")).close()
+    Device(bundle, link=FakeLink(), pacer=Pacer.parse("offload_rate=0.1")).close()
     assert "guarantee no longer holds" in caplog.text
 
 
-def test_a_pacer_needs_something_to_pace(bundle, tools, tmp_path):
+def test_a_pacer_needs_something_to_pace(bundle, tmp_path):
     pacer = Pacer.parse("offload_rate=0.1")
     for more in (
         {},
-        {"link": tools.Link(), "policy": "edge-only"},
-        {"link": tools.Link(), "policy": "cloud-only"},
+        {"link": FakeLink(), "policy": "edge-only"},
+        {"link": FakeLink(), "policy": "cloud-only"},
     ):
         with pytest.raises(InputError, match="pacer needs"):
             Device(bundle, pacer=pacer, **more)

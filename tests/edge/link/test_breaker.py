@@ -16,6 +16,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from tests.edge.virtual_time import Clock
 from tests.edge.virtual_time import answer_in_virtual_time as answer
+from tests.support.small_bundle import FakeLink, respond
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -115,8 +116,8 @@ def test_settings_are_checked(settings):
 # -- in a device ---------------------------------------------------------------------------
 
 
-def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle, tools):
-    clock, link = Clock(), tools.Link(lambda *a: None)
+def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle):
+    clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(pause=1.0, draw=lambda: 0.5)
     with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
         reasons = [answer(device, clock).reason for _ in range(5)]
@@ -133,7 +134,7 @@ def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle, tools):
         assert device.gauges["breaker_open"] == 1.0
         # After the pause one instance finds out; the cloud is back.
         clock.now += 1.0
-        link._behave = tools.answers
+        link._behave = respond
         assert [answer(device, clock).route for _ in range(3)] == ["cloud"] * 3
         counters = device.counters
         assert (counters["breaker_opened"], counters["breaker_probes"]) == (1, 1)
@@ -142,36 +143,36 @@ def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle, tools):
 
 
 @pytest.mark.parametrize("code", ["busy", "no-model", "failed"])
-def test_a_cloud_that_refuses_is_asked_again(bundle, tools, code):
+def test_a_cloud_that_refuses_is_asked_again(bundle, code):
     def refuses(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
 
-    clock, link = Clock(), tools.Link(refuses)
+    clock, link = Clock(), FakeLink(refuses)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         reasons = {answer(device, clock).reason for _ in range(50)}
         assert device.counters["breaker_opened"] == 0
     assert reasons == {f"cloud:{code}"}
 
 
-def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle, tools):
+def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle):
     def refuses(payload, receive):
         request = wire.decode_request(payload)
         busy = wire.Response.refusal(request, "busy")
         receive(wire.encode_response(replace(busy, wait_ms=500)))
 
-    clock, link = Clock(), tools.Link(refuses)
+    clock, link = Clock(), FakeLink(refuses)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answers = [answer(device, clock) for _ in range(10)]
         assert {(a.route, a.reason) for a in answers} == {("fallback", "cloud:busy")}
         assert len(link.sent) == 1
         clock.now += 0.5
-        link._behave = tools.answers
+        link._behave = respond
         assert answer(device, clock).route == "cloud"
 
 
-def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle, tools):
-    clock, link = Clock(), tools.Link()
+def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle):
+    clock, link = Clock(), FakeLink()
     link.takes = False
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer(device, clock).reason for _ in range(6)]
@@ -180,12 +181,12 @@ def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle, tools):
         assert {answer(device, clock).reason for _ in range(50)} == {"unsent"}
 
 
-def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle, tools):
-    clock, link = Clock(), tools.Link(lambda *a: None)
+def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
+    clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
     with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
         assert answer(device, clock).reason == "timeout"
         clock.now += 1.0
         assert answer(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"
-        link._behave = tools.answers
+        link._behave = respond
         assert answer(device, clock).route == "cloud"

@@ -18,9 +18,10 @@ from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
 from gatewise_edge.link.mqtt import MqttLink
+from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD, answer_to
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
@@ -71,12 +72,12 @@ def test_clients_speak_3_1_1_with_clean_sessions_and_come_back_out_of_step():
     assert clients[0]._reconnect_min_delay != first
 
 
-def test_status_at_birth_farewell_and_death(broker, make_peer, tools):
+def test_status_at_birth_farewell_and_death(broker, make_peer):
     peer = make_peer()
     for name in ("leaves", "dies"):
         link = MqttLink(broker.url, device=name)
         link.connect(60)
-        tools.wait_for(lambda name=name: (name, "online") in peer.statuses, "the birth message")
+        wait_until(lambda name=name: (name, "online") in peer.statuses, "the birth message")
         if name == "leaves":
             link.close()
             link.close()
@@ -84,7 +85,7 @@ def test_status_at_birth_farewell_and_death(broker, make_peer, tools):
             # The socket breaks without a goodbye, and the device does not come back.
             link._client._reconnect_on_failure = False
             link._client.socket().shutdown(socket.SHUT_RDWR)
-        tools.wait_for(lambda name=name: (name, "offline") in peer.statuses, "the last message")
+        wait_until(lambda name=name: (name, "offline") in peer.statuses, "the last message")
         link.close()
 
 
@@ -109,8 +110,8 @@ def test_a_silent_broker_is_given_up():
         link.close()
 
 
-def test_a_broker_that_refuses_the_user(tmp_path, tools):
-    closed = tools.Mosquitto(tmp_path, "allow_anonymous false")
+def test_a_broker_that_refuses_the_user(tmp_path):
+    closed = Mosquitto(tmp_path, "allow_anonymous false")
     link = MqttLink(closed.url)
     with pytest.raises(LinkError, match="cannot be used: Not authorized"):
         link.connect(60)
@@ -118,7 +119,7 @@ def test_a_broker_that_refuses_the_user(tmp_path, tools):
     closed.kill()
 
 
-def test_a_device_starts_before_its_broker(bundle, broker, make_peer, tools):
+def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
     broker.kill()
     link = MqttLink(broker.url)
     with Device(bundle, link=link) as device:
@@ -127,11 +128,11 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer, tools):
         assert answer.latency_ms < 250
         broker.start()
         make_peer()
-        tools.wait_for(lambda: link.ready, "the link to come up by itself")
+        wait_until(lambda: link.ready, "the link to come up by itself")
         assert device.answer(HARD).route == "cloud"
 
 
-def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
+def test_broker_killed_on_the_way(bundle, broker, make_peer):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     deadline_ms = 2000.0
@@ -142,7 +143,7 @@ def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
             killed.set()
             broker.kill()
             return []
-        return [tools.answer_to(request)]
+        return [answer_to(request)]
 
     peer.behave = dies_once
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
@@ -159,13 +160,13 @@ def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
         # Back again: the link recovers, and nothing stale is sent.
         before = len(peer.requests)
         broker.start()
-        tools.wait_for(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
-        tools.wait_for(lambda: device.answer(HARD).route == "cloud", "an answer after all")
+        wait_until(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
+        wait_until(lambda: device.answer(HARD).route == "cloud", "an answer after all")
         fresh = peer.requests[before:]
         assert {r.id for r in fresh}.isdisjoint(r.id for r in peer.requests[:before])
 
 
-def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
+def test_what_was_in_flight_is_dropped_on_reconnect(broker, tmp_path):
     """A broker that takes requests and never acknowledges them, then a real one on its port."""
     broker.kill()
     with socket.create_server(("127.0.0.1", broker.port)) as mute:
@@ -177,11 +178,11 @@ def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
         subscribe = connection.recv(1000)
         at = subscribe.index(b"\x82")
         connection.sendall(b"\x90\x03" + subscribe[at + 2 : at + 4] + b"\x01")  # SUBACK
-        tools.wait_for(lambda: link.ready, "the subscription")
+        wait_until(lambda: link.ready, "the subscription")
         taken = [link.send(request()) for _ in range(5)]
         assert taken == [True, True, True, False, False]
         connection.close()
-    tools.wait_for(lambda: not link.ready, "the link to notice")
+    wait_until(lambda: not link.ready, "the link to notice")
     assert not link.send(request())
     broker.start()
     seen: list[bytes] = []
@@ -190,17 +191,17 @@ def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
     spy.connect("127.0.0.1", broker.port)
     spy.subscribe(wire.REQUESTS, 1)
     spy.loop_start()
-    tools.wait_for(lambda: link.ready, "the link to come back", seconds=60)
+    wait_until(lambda: link.ready, "the link to come back", seconds=60)
     fresh = request()
     assert link.send(fresh)
-    tools.wait_for(lambda: fresh in seen, "the fresh request")
+    wait_until(lambda: fresh in seen, "the fresh request")
     assert seen == [fresh]
     spy.disconnect()
     spy.loop_stop()
     link.close()
 
 
-def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, tools, caplog):
+def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, caplog):
     make_peer()
     link = MqttLink(broker.url)
     got: list[bytes] = []
@@ -213,12 +214,12 @@ def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, tools, ca
     link.connect(60)
     for _ in range(2):
         assert link.send(request())
-    tools.wait_for(lambda: len(got) == 2, "both responses")
+    wait_until(lambda: len(got) == 2, "both responses")
     link.close()
     assert "could not be handled" in caplog.text
 
 
-def test_further_topics_are_watched_across_connections(broker, tools, caplog):
+def test_further_topics_are_watched_across_connections(broker, caplog):
     heard: list[tuple[str, bytes]] = []
     link = MqttLink(broker.url, device="pi-1")
     link.watch("gw/v1/model/small/manifest", lambda payload: heard.append(("small", payload)))
@@ -243,36 +244,36 @@ def test_further_topics_are_watched_across_connections(broker, tools, caplog):
         return sum(one == entry for one in heard)
 
     tell("gw/v1/model/small/manifest", b"1", retain=True)
-    tools.wait_for(lambda: count(("small", b"1")) and count(("any", b"1")), "an announcement")
+    wait_until(lambda: count(("small", b"1")) and count(("any", b"1")), "an announcement")
     broker.kill()
-    tools.wait_for(lambda: not link.ready, "the link to notice")
+    wait_until(lambda: not link.ready, "the link to notice")
     broker.start()
     tell("gw/v1/model/small/manifest", b"2", retain=True)
-    tools.wait_for(lambda: count(("small", b"2")), "the retained announcement", seconds=60)
+    wait_until(lambda: count(("small", b"2")), "the retained announcement", seconds=60)
     tell("gw/v1/pi-1/rsp", b"r")
-    tools.wait_for(lambda: responses == [b"r"], "a response")
+    wait_until(lambda: responses == [b"r"], "a response")
     assert {who for who, _ in heard} == {"small", "any"}
     link.close()
     assert "could not be handled" in caplog.text
 
 
-def test_status_names_the_active_model(broker, make_peer, tools):
+def test_status_names_the_active_model(broker, make_peer):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     link.set_status("small/7")
     link.connect(60)
-    tools.wait_for(lambda: ("pi-1", "online small/7") in peer.statuses, "the birth message")
+    wait_until(lambda: ("pi-1", "online small/7") in peer.statuses, "the birth message")
     link.set_status("small/8")
-    tools.wait_for(lambda: ("pi-1", "online small/8") in peer.statuses, "the new version")
+    wait_until(lambda: ("pi-1", "online small/8") in peer.statuses, "the new version")
     link.set_status("")
-    tools.wait_for(lambda: peer.statuses[-1] == ("pi-1", "online"), "a status without detail")
+    wait_until(lambda: peer.statuses[-1] == ("pi-1", "online"), "a status without detail")
     with pytest.raises(InputError, match="300 bytes"):
         link.set_status("x" * 301)
     link.close()
-    tools.wait_for(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the farewell")
+    wait_until(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the farewell")
 
 
-def test_counters_are_published_while_there_is_a_connection(bundle, broker, make_peer, tools):
+def test_counters_are_published_while_there_is_a_connection(bundle, broker, make_peer):
     make_peer()
     told: list[dict[str, float]] = []
     spy = paho.Client(paho.CallbackAPIVersion.VERSION2)
@@ -285,7 +286,7 @@ def test_counters_are_published_while_there_is_a_connection(bundle, broker, make
         link.publish_metrics(lambda: device.counters | device.gauges, every=0.05)
         link.connect(60)
         assert device.answer(HARD).route == "cloud"
-        tools.wait_for(lambda: any(t["cloud"] == 1 for t in told), "the counters")
+        wait_until(lambda: any(t["cloud"] == 1 for t in told), "the counters")
     with pytest.raises(InputError, match="every"):
         link.publish_metrics(lambda: {}, every=0)
     spy.disconnect()

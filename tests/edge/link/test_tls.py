@@ -1,4 +1,4 @@
-"""TLS with client certificates, against a real mosquitto."""
+"""TLS with user and password; certificates of clients are tested in tests/security."""
 
 from __future__ import annotations
 
@@ -9,48 +9,18 @@ import pytest
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.certificates import Authority
+from tests.support.mosquitto import Mosquitto
 
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_tls_with_client_certificates(tmp_path, tools):
-    authority = Authority(tmp_path, "authority")
-    server_cert, server_key = authority.issue("server")
-    cert_file, key_file = authority.issue("pi-1")
-    broker = tools.Mosquitto(
-        tmp_path,
-        f"cafile {authority.file}\ncertfile {server_cert}\nkeyfile {server_key}\n"
-        "require_certificate true",
-    )
-    url = broker.url.replace("mqtt://", "mqtts://")
-    try:
-        link = MqttLink(
-            url, device="pi-1", ca_file=authority.file, cert_file=cert_file, key_file=key_file
-        )
-        link.connect(60)
-        assert link.ready
-        link.close()
-        for files in (
-            {"ca_file": authority.file},
-            {"ca_file": Authority(tmp_path, "stranger").file},
-            {},
-        ):
-            link = MqttLink(url, **files)
-            with pytest.raises(LinkError, match="cannot be used"):
-                link.connect(60)
-            link.close()
-    finally:
-        broker.kill()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_tls_with_user_and_password(tmp_path, tools):
+def test_tls_with_user_and_password(tmp_path):
     authority = Authority(tmp_path, "authority")
     server_cert, server_key = authority.issue("server")
     passwords = tmp_path / "passwords"
     command = ["mosquitto_passwd", "-b", "-c", str(passwords), "pi-1", "p:w/1"]
     subprocess.run(command, check=True, capture_output=True)
-    broker = tools.Mosquitto(
+    broker = Mosquitto(
         tmp_path,
         f"cafile {authority.file}\ncertfile {server_cert}\nkeyfile {server_key}\n"
         f"allow_anonymous false\npassword_file {passwords}",

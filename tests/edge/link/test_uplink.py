@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from gatewise_edge.link.offload import Offloads
 from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -95,9 +96,9 @@ def test_halves_where_they_can_hold_the_values():
 # -- in a device ---------------------------------------------------------------------------
 
 
-def test_threads_share_messages_and_get_their_own_answers(bundle, tools):
-    link = InProcessLink(tools.cloud_says)
-    sizes, wrong = [], []
+def test_threads_share_messages_and_get_their_own_answers(bundle):
+    link = InProcessLink(cloud_says)
+    sizes = []
     send = link.send
 
     def weigh(payload):
@@ -105,31 +106,26 @@ def test_threads_share_messages_and_get_their_own_answers(bundle, tools):
         return send(payload)
 
     link.send = weigh
-    with Device(bundle, link=link, deadline_ms=20_000, coalesce_ms=20) as device:
-        ready = threading.Barrier(8)
+    ready = threading.Barrier(8)
 
-        def ask(seed):
-            ready.wait()
-            for e in np.random.default_rng(seed).choice([-1.0, 1.0], 20):
-                answer = device.answer(hard(e))
-                if answer.route != "cloud" or answer.class_index != (e > 0):
-                    wrong.append(answer)
+    def ask(seed):
+        ready.wait()
+        for e in np.random.default_rng(seed).choice([-1.0, 1.0], 20):
+            answer = device.answer(hard(e))
+            assert (answer.route, answer.class_index) == ("cloud", e > 0)
 
-        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    options = {"link": link, "deadline_ms": 20_000, "coalesce_ms": 20}
+    with Device(bundle, **options) as device, ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, range(8)))
         counters = device.counters
-    assert not wrong
     assert (counters["cloud"], sum(sizes)) == (160, 160)
     assert counters["sent"] == len(sizes) < 80
     assert max(sizes) > 1
 
 
-def test_one_id_the_smallest_time_one_outcome(bundle, tools):
+def test_one_id_the_smallest_time_one_outcome(bundle):
     clock, held = Clock(), []
-    link = tools.Link(lambda *a: held.append(a))
+    link = FakeLink(lambda *a: held.append(a))
     with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=50, clock=clock) as device:
         steps = []
         for e in (-1.0, 1.0, -1.0):
@@ -144,7 +140,7 @@ def test_one_id_the_smallest_time_one_outcome(bundle, tools):
         request = wire.decode_request(payload)
         assert request.rows == 3
         assert request.ttl_ms in (944, 945)  # the first row's, rounded down
-        tools.answers(payload, receive)
+        respond(payload, receive)
         answers = [device.advance(step) for step in steps]
         assert [a.label for a in answers] == ["no", "yes", "no"]
         assert {a.cost for a in answers} == {17.5 + 0.25 + 0.5 + 0.001 * request_bytes(3)}
@@ -152,9 +148,9 @@ def test_one_id_the_smallest_time_one_outcome(bundle, tools):
     assert len(held) == 1
 
 
-def test_a_response_may_be_in_time_for_one_row_and_late_for_another(bundle, tools):
+def test_a_response_may_be_in_time_for_one_row_and_late_for_another(bundle):
     clock, held = Clock(), []
-    link = tools.Link(lambda *a: held.append(a))
+    link = FakeLink(lambda *a: held.append(a))
     with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=100, clock=clock) as device:
         first = device.begin(hard(-1.0))
         clock.now += 0.08
@@ -162,21 +158,21 @@ def test_a_response_may_be_in_time_for_one_row_and_late_for_another(bundle, tool
         clock.now += 0.1
         assert device.advance(first) is first
         clock.now = 1000.0 + 0.995 + 0.01  # the first's deadline is past, the second's is not
-        tools.answers(*held[0])
+        respond(*held[0])
         late, timely = device.advance(first), device.advance(second)
     assert (late.route, late.reason) == ("fallback", "timeout")
     assert (timely.route, timely.label) == ("cloud", "yes")
 
 
-def test_many_rows_at_once(bundle, tools):
-    link = InProcessLink(tools.cloud_says)
+def test_many_rows_at_once(bundle):
+    link = InProcessLink(cloud_says)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
     with Device(bundle, link=link, deadline_ms=20_000, breaker=False) as device:
         together = device.answer_many(rows)
         counters = device.counters
     assert isinstance(together[5], SensorError)
-    with Device(bundle, link=InProcessLink(tools.cloud_says), deadline_ms=20_000) as device:
+    with Device(bundle, link=InProcessLink(cloud_says), deadline_ms=20_000) as device:
         for k, answer in enumerate(together):
             if k != 5:
                 alone = device.answer(rows[k])
@@ -187,8 +183,8 @@ def test_many_rows_at_once(bundle, tools):
     assert counters["errors"] == 1
 
 
-def test_many_rows_are_checked_before_any_is_begun(bundle, tools):
-    link = tools.Link()
+def test_many_rows_are_checked_before_any_is_begun(bundle):
+    link = FakeLink()
     with Device(bundle, link=link) as device:
         for rows in ([[0.0] * 5], HARD, "text"):
             with pytest.raises(InputError):
@@ -200,8 +196,8 @@ def test_many_rows_are_checked_before_any_is_begun(bundle, tools):
             Device(bundle, coalesce_ms=wait)
 
 
-def test_a_device_sends_halves_if_asked_to(bundle, tools):
-    link = tools.Link()
+def test_a_device_sends_halves_if_asked_to(bundle):
+    link = FakeLink()
     with Device(bundle, link=link, float16=True) as device:
         assert device.answer(HARD).label == "no"
         assert device.answer([0.1, 0, 0.1, 0, 1e6, 0]).label == "yes"
@@ -215,7 +211,7 @@ def test_a_device_sends_halves_if_asked_to(bundle, tools):
 @pytest.mark.parametrize("wait", [0.0, 5.0, 60.0])
 @pytest.mark.parametrize("breaker", [False, True])
 def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(
-    bundle, tools, seed, wait, breaker
+    bundle, seed, wait, breaker
 ):
     rng = np.random.default_rng(seed)
     clock, flying = Clock(), []
@@ -231,12 +227,12 @@ def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(
             code = "busy" if luck < 0.1 else "failed"
             receive(wire.encode_response(wire.Response.refusal(request, code)))
         else:
-            tools.answers(payload, receive)
+            respond(payload, receive)
 
     ends = []
     options = {"deadline_ms": 100, "coalesce_ms": wait, "breaker": breaker, "outstanding": 4}
     with Device(
-        bundle, link=tools.Link(behave), clock=clock, observe=ends.append, **options
+        bundle, link=FakeLink(behave), clock=clock, observe=ends.append, **options
     ) as device:
         arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
         signs = rng.choice([-1.0, 1.0], 60)

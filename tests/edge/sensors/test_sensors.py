@@ -17,6 +17,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
+from tests.support.small_bundle import cloud_says
 
 COSTS = FeatureCosts(
     [1.0, 0.1, 0.2, 0.3, 2.5],
@@ -264,9 +265,9 @@ HARD = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
 BROKEN = Flaky(10**6)
 
 
-def device_of(bundle, tools, *, link=True, timeout=None, **special) -> Device:
+def device_of(bundle, *, link=True, timeout=None, **special) -> Device:
     readers = {n: lambda n=n: HARD[n] for n in HARD} | special
-    seen = InProcessLink(lambda X: tools.cloud_says(np.nan_to_num(X)), allow_missing=True)
+    seen = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     return Device(
         bundle,
         link=seen if link else None,
@@ -280,37 +281,37 @@ def tolerant(make_bundle):
     return make_bundle("tolerant", missing={"stages": "refused", "cloud": "allowed"})
 
 
-def test_a_feature_that_the_cloud_does_not_need(bundle, tolerant, tools):
-    with device_of(bundle, tools, b=BROKEN) as device:
+def test_a_feature_that_the_cloud_does_not_need(bundle, tolerant):
+    with device_of(bundle, b=BROKEN) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.label) == ("cloud", "sensor:b", "no")
     assert answer.acquired == (0, 2, 4)  # a was read before b failed
     for name in "ace":  # of stage 0, of stage 1 and of the cloud alone
-        with device_of(tolerant, tools, **{name: BROKEN}) as device:
+        with device_of(tolerant, **{name: BROKEN}) as device:
             answer = device.answer()
         assert (answer.route, answer.reason) == ("cloud", f"sensor:{name}")
         assert "abcdef".index(name) not in answer.acquired
 
 
-def test_a_feature_that_the_cloud_needs_too(bundle, tools):
-    with device_of(bundle, tools, c=BROKEN) as device:
+def test_a_feature_that_the_cloud_needs_too(bundle):
+    with device_of(bundle, c=BROKEN) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:c", 0)
     # Known to be in vain: e is not bought for the cloud.
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
     for name, link in (("a", True), ("b", False)):
-        with device_of(bundle, tools, link=link, **{name: BROKEN}) as device:
+        with device_of(bundle, link=link, **{name: BROKEN}) as device:
             with pytest.raises(SensorError, match=f"sensor '{name}' failed: OSError: bus") as found:
                 device.answer()
             assert (found.value.sensor, device.counters["errors"]) == (name, 1)
 
 
-def test_a_sensor_with_a_timeout_of_its_own_leaves_time_for_the_cloud(tolerant, tools):
+def test_a_sensor_with_a_timeout_of_its_own_leaves_time_for_the_cloud(tolerant):
     for name, route in (("e", "cloud"), ("c", "fallback")):
         # c blocks the thread that would have to read e
         gate = threading.Event()
         special = {name: lambda gate=gate: float(gate.wait(60))}
-        with device_of(tolerant, tools, timeout={name: 0.02}, **special) as device:
+        with device_of(tolerant, timeout={name: 0.02}, **special) as device:
             answer = device.answer()
             gate.set()
         assert (answer.route, answer.reason) == (route, f"sensor-late:{name}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from gatewise.cli import main
 from tests.support.mqtt_clients import MqttClient
-from tests.support.processes import run_here
+from tests.support.processes import run_here, run_python
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
@@ -277,10 +276,7 @@ def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
         "import ctypes, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0\n"
         "from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    arguments = [sys.executable, "-c", code, "edge", str(bundle.path)]
-    done = subprocess.run(arguments, input=EASY, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["route"] == "edge"
+    assert json.loads(run_python(code, "edge", bundle.path, given=EASY))["route"] == "edge"
 
 
 def test_a_killed_run_is_resumed_behind_its_last_answer(edge, tmp_path):

@@ -18,6 +18,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_edge.service.endpoints import Endpoints
+from tests.support.small_bundle import cloud_says
 from tests.support.waiting import wait_until
 
 EASY, HARD = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
@@ -41,8 +42,8 @@ def fetch(url: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_metrics_are_what_the_device_did(bundle, tools):
-    link = InProcessLink(tools.cloud_says)
+def test_metrics_are_what_the_device_did(bundle):
+    link = InProcessLink(cloud_says)
     with Device(bundle, link=link) as device:
         metrics = EdgeMetrics(device, link=link)
         for row in (EASY, EASY, HARD):

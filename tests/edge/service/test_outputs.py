@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -41,15 +41,8 @@ def test_rows_with_a_line_are_answered_and_a_torn_line_is_cut_off(tmp_path, data
 
 def test_threads_write_whole_lines(tmp_path, data):
     path = tmp_path / "log"
-    with AnswerLog(path, data) as log:
-        threads = [
-            threading.Thread(target=lambda k=k: [log.write({"row": k + 4 * i}) for i in range(50)])
-            for k in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with AnswerLog(path, data) as log, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: [log.write({"row": k + 4 * i}) for i in range(50)], range(4)))
     assert sorted(rows_of(path)) == list(range(200))
 
 

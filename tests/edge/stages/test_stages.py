@@ -13,6 +13,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import StageSpec
 from tests.support.bundle_files import replace_file
+from tests.support.small_bundle import linear_onnx, sample_rows
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,9 @@ def test_nan_goes_on_even_where_everything_stops():
     assert StageOutput(np.float32([[np.nan]]), spec).stops(ALWAYS_STOP).tolist() == [False]
 
 
-def test_runner_follows_the_manifest(bundle, tools):
+def test_runner_follows_the_manifest(bundle):
     runner = StageRunner(bundle)
-    X = tools.sample_rows()
+    X = sample_rows()
     outputs = runner.run_all(X)
     np.testing.assert_array_equal(outputs[0].margins[:, 0], 4 * X[:, 0])
     np.testing.assert_array_equal(outputs[1].margins[:, 0], 4 * X[:, 2])
@@ -67,13 +68,13 @@ def forged(bundle: Bundle, content: bytes) -> Bundle:
     return Bundle.open(bundle.path)
 
 
-def test_a_graph_that_computes_otherwise_is_found(make_bundle, tools):
+def test_a_graph_that_computes_otherwise_is_found(make_bundle):
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
     with pytest.raises(SelfTestError, match="computes otherwise here than where") as caught:
-        self_test(forged(make_bundle(), tools.linear_onnx(weights)))
+        self_test(forged(make_bundle(), linear_onnx(weights)))
     assert set(caught.value.differences) == {"stage_0"}
     assert caught.value.differences["stage_0"] > 10
-    turned = tools.linear_onnx(-4 * np.eye(2)[:, :1])
+    turned = linear_onnx(-4 * np.eye(2)[:, :1])
     with pytest.raises(SelfTestError) as caught:
         self_test(forged(make_bundle("turned"), turned))
     assert set(caught.value.differences) == {"stage_0", "label"}
@@ -90,7 +91,7 @@ def test_a_graph_that_computes_otherwise_is_found(make_bundle, tools):
         (None, r"stage_0\.onnx is not a usable ONNX file"),
     ],
 )
-def test_a_graph_of_another_shape_or_none_is_refused(make_bundle, tools, weights, says):
-    content = b"this is not a protobuf" if weights is None else tools.linear_onnx(weights)
+def test_a_graph_of_another_shape_or_none_is_refused(make_bundle, weights, says):
+    content = b"this is not a protobuf" if weights is None else linear_onnx(weights)
     with pytest.raises(BundleError, match=says):
         StageRunner(forged(make_bundle(), content))

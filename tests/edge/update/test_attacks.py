@@ -7,8 +7,8 @@ it has, say that updates do not work, and reach the published release once the a
 from __future__ import annotations
 
 import shutil
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -184,26 +184,26 @@ def endless_body(handler):
         handler.wfile.write(b" " * 65536)
 
 
+def repeat(handler, content, pause):
+    while True:
+        handler.wfile.write(content)
+        time.sleep(pause)
+
+
 def endless_headers(handler):
     handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    while True:
-        handler.wfile.write(b"x")
-        time.sleep(0.05)
+    repeat(handler, b"x", 0.05)
 
 
 def endless_continue(handler):
-    while True:
-        handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        time.sleep(0.01)
+    repeat(handler, b"HTTP/1.1 100 Continue\r\n\r\n", 0.01)
 
 
 def trickle(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "5000")
     handler.end_headers()
-    while True:
-        handler.wfile.write(b"{")
-        time.sleep(0.05)
+    repeat(handler, b"{", 0.05)
 
 
 def redirect(handler):
@@ -275,15 +275,9 @@ def test_two_publishers_do_not_split_a_fleet(run, fleet, make_bundle):
     """Two with one serial did; here each change is a version of its own."""
     for version in ("8", "9"):
         fleet.add(version)
-    two = Repository(fleet.folder)
-    threads = [
-        threading.Thread(target=lambda r=r, v=v: r.publish(f"small/{v}"))
-        for r, v in ((fleet.repository, "8"), (two, "9"))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    two = fleet.repository, Repository(fleet.folder)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda one, name: one.publish(name), two, ("small/8", "small/9")))
     offers = Repository(fleet.folder).offers()
     assert sorted(offer.serial for offer in offers) == [1, 2]
     device = run()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from tests.support.hostile_bundles.array_cases import ARRAY_CASES
 from tests.support.hostile_bundles.file_cases import FILE_CASES
 from tests.support.hostile_bundles.good_bundle import Cases, write, zipped
 from tests.support.hostile_bundles.graph_cases import GRAPH_CASES
+from tests.support.processes import run_python
 
 pytestmark = pytest.mark.slow  # writes files of hundreds of megabytes
 
@@ -112,15 +111,8 @@ print(json.dumps(said))
 
 def test_all_of_them_in_one_process_stay_small(hostile: dict[str, Path]) -> None:
     """Peak memory of a process that holds onnxruntime, numpy and every refusal."""
-    done = subprocess.run(
-        [sys.executable, "-c", OPEN_ALL],
-        input=json.dumps({n: str(p) for n, p in hostile.items()}),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    refusals = json.loads(done.stdout)
+    paths = json.dumps({n: str(p) for n, p in hostile.items()})
+    refusals = json.loads(run_python(OPEN_ALL, given=paths))
     assert set(refusals) == set(HOSTILE)
     assert not [n for n, (text, _) in refusals.items() if not re.search(HOSTILE[n][1], text)]
     peaks = {name: peak / 1e6 for name, (_, peak) in refusals.items()}

@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sklearn.ensemble import ExtraTreesClassifier
 
-from gatewise_training import methods
 from tests.support.processes import run_here
+from tests.support.small_fits import fit_little
 from tests.support.wine_table import COSTS, wine
 
 Run = Callable[..., tuple[int, str, str]]
-
-FOREST = {"high_cost_model": ExtraTreesClassifier(30, random_state=0)}
-#: Few stages, trees and penalties: what is tested is the way from a table to a bundle and back.
-SMALL: dict[str, dict[str, Any]] = {
-    "staged": FOREST | {"n_stages": 2, "effort": "low", "max_trees": 20},
-    "staged-lazy": FOREST | {"n_stages": 2, "effort": "low", "max_trees": 20},
-    "adapt-gbrt": FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
-    "adapt-lin": FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
-    "confidence": FOREST | {"low_cost_model": "linear", "n_subsets": 3},
-    "cegb": {"penalties": (0.001,), "n_rounds": 15},
-    "greedy-miser": {"penalties": (0.02,), "n_rounds": 20},
-}
-
-
-@contextmanager
-def _small_fits() -> Iterator[None]:
-    make = methods.make
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            methods, "make", lambda name, **how: make(name, **(SMALL.get(name, {}) | how))
-        )
-        yield
 
 
 @pytest.fixture(autouse=True)
 def small_fits() -> Iterator[None]:
     """Fit little, whatever is trained."""
-    with _small_fits():
+    with fit_little():
         yield
 
 
@@ -55,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "prices.toml").write_text(COSTS)
     args = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
     args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02", "--test-size", "0.2"]
-    with _small_fits():
+    with fit_little():
         done = run_here(*args, "--out", f"{path}/bundle", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     (path / "result.json").write_text(done.stdout)

@@ -17,6 +17,7 @@ from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.commands.tables import print_frontier
 from tests.support.bundle_files import contents, replace_file
+from tests.support.processes import run_python
 from tests.support.wine_table import put, table, wine
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
@@ -123,9 +124,7 @@ def test_inspect(bundle: Path, run: Run) -> None:
     )
 
 
-def test_inspect_is_light_enough_for_a_device(
-    bundle: Path, run_python: Callable[[str], str]
-) -> None:
+def test_inspect_is_light_enough_for_a_device(bundle: Path) -> None:
     heavy = "{'sklearn', 'scipy', 'lightgbm', 'onnx', 'skl2onnx', 'matplotlib', 'numba', 'pandas'}"
     code = (
         "import sys, contextlib, io\n"

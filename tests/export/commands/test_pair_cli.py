@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from tests.support.image_models import graph_of
+from tests.support.onnx_graphs import graph_of
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from gatewise.imports import open_session
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_training.graphs.given_graph import FormedGraph
-from tests.support.image_models import conv_graph, digit_images, graph_of
-from tests.support.onnx_graphs import edited, external_data, node
+from tests.support.image_models import conv_graph, digit_images
+from tests.support.onnx_graphs import edited, external_data, graph_of, node
 
 
 def check(*nodes: Any, n_inputs: int = 16, n_outputs: int = 4, **constants: Any) -> None:

@@ -25,6 +25,7 @@ from gatewise_export.packing.graph_parts import constant, tensor
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_export.packing.verification import run_graph
 from tests.support.onnx_graphs import edited, node, one_output_graph
+from tests.support.trees import random_trees
 
 F = np.float32
 Edit = Callable[[onnx.ModelProto], object]
@@ -142,7 +143,7 @@ def change(found: list[Any], how: Any) -> Any:
     }.get(how if isinstance(how, str) else "", lambda: how)()
 
 
-def tree_model(random_trees: Callable[..., Any]) -> Any:
+def tree_model() -> Any:
     """Trees with tests, two outputs and missing values that go left somewhere."""
     candidates = (random_trees(seed)[0] for seed in range(1, 500))
     return next(
@@ -153,9 +154,9 @@ def tree_model(random_trees: Callable[..., Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_trees_that_are_refused(name: str, random_trees: Callable[..., Any]) -> None:
+def test_trees_that_are_refused(name: str) -> None:
     attribute_name, value, why = TREES[name]
-    model = tree_model(random_trees)
+    model = tree_model()
 
     def edit(proto: onnx.ModelProto) -> None:
         node = proto.graph.node[0]
@@ -174,8 +175,8 @@ def test_trees_that_are_refused(name: str, random_trees: Callable[..., Any]) -> 
 
 
 @pytest.fixture(scope="module")
-def bases(random_trees: Callable[..., Any]) -> list[tuple[Any, bytes]]:
-    models = (linear(), kernel(), tree_model(random_trees))
+def bases() -> list[tuple[Any, bytes]]:
+    models = (linear(), kernel(), tree_model())
     return [(m, flat_graph(m).SerializeToString()) for m in models]
 
 

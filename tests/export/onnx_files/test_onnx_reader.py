@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from gatewise_export.packing.onnx_export import to_onnx
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.onnx_graphs import delimited, nested_graphs
+from tests.support.trees import random_trees
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -210,7 +210,7 @@ def small_graph() -> bytes:
     return flat_graph(model).SerializeToString()
 
 
-def tree_graph(random_trees: Callable[..., Any]) -> bytes:
+def tree_graph() -> bytes:
     trees, _ = random_trees(3)
     return flat_graph(trees).SerializeToString()
 
@@ -235,10 +235,8 @@ def try_all(content: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_damaged_graphs_are_refused_or_read(
-    data: st.DataObject, random_trees: Callable[..., Any]
-) -> None:
-    content = bytearray(data.draw(st.sampled_from([small_graph(), tree_graph(random_trees)])))
+def test_damaged_graphs_are_refused_or_read(data: st.DataObject) -> None:
+    content = bytearray(data.draw(st.sampled_from([small_graph(), tree_graph()])))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(content) - 1))
         what = data.draw(st.sampled_from(["flip", "set", "cut", "drop", "double"]))

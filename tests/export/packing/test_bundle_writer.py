@@ -127,7 +127,10 @@ def test_another_operating_point_leaves_every_graph_as_it_is(heart: Any, tmp_pat
     assert after.pop("manifest.json") != before.pop("manifest.json")
     assert after == before
     assert verify(cheaper, bundle, heart.rows).agrees
-    assert verify(heart.system, bundle, heart.rows).differing_decisions > 0
+    report = verify(heart.system, bundle, heart.rows)
+    assert report.differing_costs >= report.differing_decisions > 0
+    assert report.max_margin_difference == 0
+    assert not report.agrees
 
 
 def test_a_zip_holds_the_same_files(small: Any, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from gatewise.decision import labels, probabilities
 from gatewise.models.stage import Stage
 from gatewise_export import ConversionError, to_onnx
 from tests.support.bundle_files import assert_graph_answers, rows_as_table, run_onnx
+from tests.support.trees import random_trees
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -62,7 +63,7 @@ def test_a_stage_alone_speaks_of_class_indices(heart: Any) -> None:
         to_onnx(stage, n_features=30, classes=np.array([0.5, 1.5]))
 
 
-def test_a_model_of_values_has_one_output(random_trees: Any) -> None:
+def test_a_model_of_values_has_one_output() -> None:
     tried = 0
     for seed in range(40):
         trees, rows = random_trees(seed)

@@ -32,19 +32,6 @@ def test_flat_models_come_back_out_of_their_graphs(fitted: Any) -> None:
         assert np.array_equal(back.margins(x), stage.model.margins(x), equal_nan=True)
 
 
-def test_another_operating_point_is_noticed(heart: Any, tmp_path: Path) -> None:
-    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
-    now = heart.system.operating_point_
-    points = [p for p in heart.system.frontier_.points if p.chain == now.chain]
-    other = heart.system.at(budget=max(points, key=lambda p: abs(p.cost - now.cost)).cost)
-    assert other.operating_point_.chain == now.chain
-    report = verify(other, bundle, heart.rows)
-    assert not report.agrees
-    assert report.differing_decisions > 0
-    assert report.differing_costs >= report.differing_decisions
-    assert report.max_margin_difference == 0
-
-
 def test_an_altered_weight_is_noticed(fit_system: Any, tmp_path: Path) -> None:
     fitted = fit_system("gated-lines")
     bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)

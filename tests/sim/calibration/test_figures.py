@@ -12,6 +12,7 @@ from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
+from tests.support.routes import make_routes
 
 MEASURED = Calibration(
     model="digits/7",
@@ -126,10 +127,10 @@ def test_times_that_cannot_be_are_refused(wrong):
         replace(MEASURED, **wrong)
 
 
-def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(made_up, tmp_path):
-    routes = made_up()
+def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(tmp_path):
+    routes = make_routes()
     assumed = Calibration.assumed(routes)
-    assert assumed == Calibration.assumed(made_up())
+    assert assumed == Calibration.assumed(make_routes())
     assert (assumed.model, assumed.source, assumed.edge_ms) == ("m/1", "assumed", (0.045,))
     assert assumed.service == ASSUMED_SERVICE
     many = replace(routes, plan=replace(routes.plan, n_here=8))
@@ -141,11 +142,11 @@ def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(made_up, tmp_
     assert Calibration.from_file(tmp_path / "assumed.json").service == ASSUMED_SERVICE
 
 
-def test_a_request_alone_takes_what_the_figures_sum_to(made_up):
+def test_a_request_alone_takes_what_the_figures_sum_to():
     calibration = replace(MEASURED, edge_ms=(0.05,))
     settings = FleetSettings(
         devices=1, seconds=1.0, in_turn=[[0]], service=ServiceTime(1.0, 1.0), seed=3
     )
-    answers = simulate_fleet(made_up(), calibration.apply(settings)).answers
+    answers = simulate_fleet(make_routes(), calibration.apply(settings)).answers
     way = 2 * 0.0317 + 2 * 0.2034 + 0.012345 + 0.0067 + 0.301002
     assert answers.latency_ms[0] == pytest.approx(0.05 + way)

@@ -19,15 +19,16 @@ from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.estimate.sampling import choose_plan
 from gatewise_sim.fleet.routes import NO_LABEL
 from gatewise_sim.fleet.run import simulate_fleet
+from tests.support.routes import make_routes
 
 SETTINGS = Scenario(devices=20, seconds=600.0, link="none", deadline_ms=1e6).settings()
 
 
 @pytest.fixture
-def routes(made_up):
+def routes():
     """Twelve rows: what device and cloud say, and how sure the device is, differ at random."""
     rng = np.random.default_rng(3)
-    routes = made_up(12, hard=4)
+    routes = make_routes(12, hard=4)
     return dataclasses.replace(
         routes,
         local_label=rng.integers(0, 2, 12),
@@ -138,20 +139,20 @@ def test_fill_takes_in_order_and_stops_nearest_to_the_rate():
         ("steps,0s=1/1", "diurnal:1/s:ratio=3", (0.5, 0.5)),
     ],
 )
-def test_a_class_mix_weighs_the_rows(made_up, mix, workload, shares):
-    routes = dataclasses.replace(made_up(10), truth=np.array([0] * 8 + [1] * 2))
+def test_a_class_mix_weighs_the_rows(mix, workload, shares):
+    routes = dataclasses.replace(make_routes(10), truth=np.array([0] * 8 + [1] * 2))
     settings = Scenario(mix=mix, workload=workload, seconds=1000.0).settings(routes.truth)
     weights = row_weights(routes, settings, whole=False)
     found = np.array([weights[:8].sum(), weights[8:].sum()]) / weights.sum()
     assert found == pytest.approx(shares, rel=1e-6)
 
 
-def test_a_trace_weighs_the_rows(made_up, tmp_path):
+def test_a_trace_weighs_the_rows(tmp_path):
     (tmp_path / "trace.csv").write_text("time,row\n0,3\n1,3\n2,0\n")
     settings = Scenario(workload=f"replay:{tmp_path}/trace.csv").settings()
-    weights = row_weights(made_up(5), settings, whole=False)
+    weights = row_weights(make_routes(5), settings, whole=False)
     assert weights.tolist() == [1, 0, 0, 2, 0]
-    assert row_weights(made_up(5), Scenario().settings(), whole=False) is None
+    assert row_weights(make_routes(5), Scenario().settings(), whole=False) is None
 
 
 # -- a huge fleet's baselines ---------------------------------------------------------------
@@ -165,8 +166,8 @@ def requests(chosen, share) -> float:
     return chosen.stepped * chosen.devices / 60.0 * share
 
 
-def test_a_fleet_that_always_asks_is_stepped_in_a_smaller_part(made_up):
-    routes = made_up(100, 7)
+def test_a_fleet_that_always_asks_is_stepped_in_a_smaller_part():
+    routes = make_routes(100, 7)
     settings = dataclasses.replace(HUGE, policy="cloud-only")
     usual, found = choose_plan(routes, settings), sampled(routes, settings)
     assert requests(usual, 1.0) > 3 * REQUESTS
@@ -177,8 +178,8 @@ def test_a_fleet_that_always_asks_is_stepped_in_a_smaller_part(made_up):
     assert "100000 of 1000000 devices and 2 of 20 workers" in str(found)
 
 
-def test_no_more_is_left_out_than_must_be(made_up):
-    routes, settings, most = made_up(100, 100), HUGE, 3_500_000
+def test_no_more_is_left_out_than_must_be():
+    routes, settings, most = make_routes(100, 100), HUGE, 3_500_000
     assert sampled(routes, Scenario(devices=10).settings()).whole
     usual = choose_plan(routes, settings)
     found = lighter(usual, routes, settings, requests=most)
@@ -187,10 +188,10 @@ def test_no_more_is_left_out_than_must_be(made_up):
     assert requests(found, 1.0) * (found.workers + 1) / found.workers > most
 
 
-def test_workers_that_go_down_are_whole_workers(made_up):
+def test_workers_that_go_down_are_whole_workers():
     scenario = Scenario(
         devices=1_000_000, workers=20, seconds=86_400.0, outages="workers:5:12:00-12:10"
     )
-    settings, routes = scenario.settings(), made_up(100, 100)
+    settings, routes = scenario.settings(), make_routes(100, 100)
     found = lighter(choose_plan(routes, settings), routes, settings, requests=1)
     assert found.workers == 4  # a quarter of which is one

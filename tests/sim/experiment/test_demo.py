@@ -1,9 +1,7 @@
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,9 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_sim.experiment.demo import training_settings
 from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.output import DEMO
-from tests.sim.command import GATEWISE
 from tests.sim.report.test_schema import check as check_schema
 from tests.support.demo_report import check_report
-from tests.support.processes import run_here
+from tests.support.processes import interrupt, named, run_here
 
 
 @pytest.mark.slow
@@ -43,36 +40,17 @@ def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(qu
 
 
 @pytest.mark.slow
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, processes):
-    arguments = ["--dataset", "iris", "--link", "satellite"]
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    demo = subprocess.Popen(
-        [*GATEWISE, "demo", *arguments, "--out", "out"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    children: set[int] = set()
-
-    def routing() -> bool:
-        there = bool(processes.named("device_process", demo.pid))
-        children.update(processes.below(demo.pid))
-        return there or demo.poll() is not None
-
-    try:
-        assert processes.eventually(routing)
-        demo.send_signal(signal.SIGINT)
-        out, err = demo.communicate(timeout=processes.seconds)
-    finally:
-        demo.kill()
-        demo.communicate()
-    assert demo.returncode == 130, err
-    assert out == ""
+    demo = command(
+        "demo", "--dataset", "iris", "--link", "satellite", "--out", "out",
+        folder=tmp_path, environment={"TMPDIR": str(scratch)},
+    )  # fmt: skip
+    routing = lambda: named("device_process", demo.process.pid)  # noqa: E731
+    status, out, err, children = interrupt(demo, signal.SIGINT, routing)
+    assert (status, out) == (130, ""), err
     assert len(children) >= 3  # broker, worker, device processes
-    assert processes.eventually(lambda: not any(processes.command(p) for p in children))
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
 

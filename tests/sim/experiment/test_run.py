@@ -19,6 +19,7 @@ from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.report.run_page import render
 from gatewise_sim.report.tables import answer_tables
 from tests.sim.report.test_schema import check as check_schema
+from tests.support.processes import below
 
 pytestmark = pytest.mark.slow
 
@@ -333,8 +334,8 @@ def test_no_arrival_is_told(small):
         simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")
 
 
-def test_live_at_another_operating_point(small, processes):
-    before = processes.below()
+def test_live_at_another_operating_point(small):
+    before = below()
     scenario = Scenario(
         devices=6,
         seconds=5.0,
@@ -346,7 +347,7 @@ def test_live_at_another_operating_point(small, processes):
         seed=1,
     )
     report = simulate(small.bundle, small.rows, small.truth, scenario=scenario).report.to_dict()
-    assert processes.below() == before
+    assert below() == before
     assert report["engine"] == "live"
     assert [entry["engine"] for entry in report["legs"]] == ["live"] + ["virtual"] * 5
     assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}

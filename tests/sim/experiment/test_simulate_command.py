@@ -1,16 +1,15 @@
 import json
 import os
 import shlex
+import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gatewise import cli
 from gatewise_sim.report.output import SIMULATION
-from tests.sim.command import GATEWISE, gatewise, write_rows
-from tests.support.processes import run_here
+from tests.support.processes import interrupt, named, run_gatewise, run_here
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,7 @@ def here(small, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("user")
     repack(small.bundle.path, folder / "digits.gwb")
-    write_rows(folder / "rows.csv", small)
+    shutil.copy(small.table, folder)
     return folder
 
 
@@ -35,7 +34,7 @@ QUICK = ("simulate", "digits.gwb", "--data", "rows.csv", "--devices", "10", "--t
 def test_from_training_to_the_report_as_a_new_user_goes(tmp_path):
     trained = run_here("train", "wine", "--out", "bundle", folder=tmp_path)
     assert trained.returncode == 0, trained.stderr
-    done = gatewise(tmp_path, "simulate", "bundle", "--data", "wine", "--time", "10min")
+    done = run_gatewise("simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(p.name for p in (tmp_path / "sim-out").iterdir()) == FILES
     report = json.loads((tmp_path / "sim-out" / "report.json").read_text())
@@ -53,8 +52,10 @@ def test_the_same_command_writes_the_same_bytes(here):
     outputs = []
     for number, seed in enumerate(("1", "2")):
         out = f"out-{number}"
-        done = gatewise(here, *QUICK, "--outage", "cloud:+3min-+5min", "--out", out,
-                        "--jobs", seed, PYTHONHASHSEED=seed)  # fmt: skip
+        done = run_gatewise(
+            *QUICK, "--outage", "cloud:+3min-+5min", "--out", out, "--jobs", seed,
+            folder=here, PYTHONHASHSEED=seed,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         outputs.append({p.name: p.read_bytes() for p in (here / out).iterdir()})
     assert sorted(outputs[0]) == FILES
@@ -129,36 +130,20 @@ def cpu_seconds(pid: int) -> float:
         pytest.param(LONG, signal.SIGTERM, 128 + signal.SIGTERM, id="virtual"),
     ],
 )
-def test_whoever_breaks_it_off_finds_nothing_left(here, processes, options, number, status):
+def test_whoever_breaks_it_off_finds_nothing_left(here, command, options, number, status):
     out = here / f"broken-{number}-{options[1]}"
-    run = subprocess.Popen(
-        [*GATEWISE, "simulate", "digits.gwb", "--data", "rows.csv", *options, "--out", str(out)],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    children: set[int] = set()
+    words = ("simulate", "digits.gwb", "--data", "rows.csv", *options, "--out", out)
+    run = command(*words, folder=here)
 
     def under_way() -> bool:
-        children.update(processes.below(run.pid))
-        working = processes.named("device_process" if options is LIVE else "loky", run.pid)
+        if options is LIVE:
+            return bool(named("device_process", run.process.pid))
         # A process of the pool that is still loading says so when it is ended.
-        loaded = options is LIVE or any(cpu_seconds(pid) > LOADED_SECONDS for pid in working)
-        return run.poll() is not None or (bool(working) and loaded)
+        return any(cpu_seconds(pid) > LOADED_SECONDS for pid in named("loky", run.process.pid))
 
-    try:
-        assert processes.eventually(under_way)
-        assert run.poll() is None
-        children.update(processes.below(run.pid))
-        run.send_signal(number)
-        told, err = run.communicate(timeout=processes.seconds)
-    finally:
-        run.kill()
-    assert run.returncode == status, err
+    ended, told, err, children = interrupt(run, number, under_way)
+    assert ended == status, err
     assert "Traceback" not in err
     assert told == ""
     assert children
-    assert processes.eventually(lambda: not any(processes.command(p) for p in children))
     assert not out.exists() or not list(out.iterdir())

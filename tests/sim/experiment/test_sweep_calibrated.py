@@ -7,6 +7,7 @@ from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.simulate_command import calibrated_once
 from gatewise_sim.experiment.sweep.store import Fingerprints
+from tests.support.routes import make_routes
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,13 @@ class Job:
 
 
 @pytest.fixture
-def measure(made_up):
+def measure():
     """Measures other times whenever it is called."""
     times = []
 
     def once() -> Job:
         times.append(0.1 + len(times) / 7)
-        assumed = Calibration.assumed(made_up())
+        assumed = Calibration.assumed(make_routes())
         return Job(calibration=replace(assumed, edge_ms=(times[-1],)))
 
     once.times = times

@@ -13,8 +13,8 @@ from gatewise.errors import InputError
 from gatewise_sim.experiment.sweep.run import run_sweep
 from gatewise_sim.report.plots import figure_strips, sweep_plots
 from gatewise_sim.report.sweep.views import print_sweep
-from tests.sim.command import write_rows
-from tests.support.processes import run_here
+from tests.support.processes import PATIENCE, all_end, below, named, run_here
+from tests.support.waiting import holds_within
 
 pytestmark = pytest.mark.slow  # processes start
 
@@ -45,7 +45,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in sorted(found.items())}
 
 
-def test_points_come_in_the_sweeps_order_whatever_ends_first(made, tmp_path, processes):
+def test_points_come_in_the_sweeps_order_whatever_ends_first(made, tmp_path):
     told = []
     result = run_sweep(
         made, ["devices=3,1,2", "workers=1,2"], folder=tmp_path / "out", jobs=3,
@@ -60,7 +60,7 @@ def test_points_come_in_the_sweeps_order_whatever_ends_first(made, tmp_path, pro
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "points", "sweep.csv", "sweep.html", "sweep.json",
     ]  # fmt: skip
-    assert not processes.named("spawn_main")
+    assert not named("spawn_main")
 
 
 def test_parallel_is_serial_byte_for_byte(jobs, tmp_path):
@@ -106,24 +106,22 @@ def test_a_point_that_fails_is_shown_and_the_others_go_on(jobs, made, tmp_path, 
 
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
-def test_a_sweep_that_was_broken_off_goes_on_where_it_stopped(
-    jobs, made, tmp_path, processes, blow
-):
+def test_a_sweep_that_was_broken_off_goes_on_where_it_stopped(jobs, made, tmp_path, blow):
     """Two processes: one point after another is finished, and one point does not end."""
     out, sweep = tmp_path / "out", f"devices=1,2,{jobs.SLOW},3,4,5,6"
     command = [sys.executable, str(HERE / "sweep_jobs.py"), made.log, str(out), sweep]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         kept = lambda: sorted((out / "points").glob("*.json"))  # noqa: E731
-        assert processes.eventually(lambda: len(kept()) == 6)
-        below = processes.below(child.pid)
-        assert below
+        assert holds_within(lambda: len(kept()) == 6, PATIENCE)
+        children = below(child.pid)
+        assert children
         child.send_signal(blow)
         _, said = child.communicate(timeout=60)
     finally:
         child.kill()
     assert child.returncode != 0
-    assert processes.eventually(lambda: not any(map(processes.command, below)))
+    assert all_end(children)
     if blow == signal.SIGINT:
         assert f"stopped: 6 of 7 points are kept in {out / 'points'}; the same command" in said
     assert not (out / "sweep.json").exists()
@@ -161,16 +159,8 @@ def test_a_sweep_that_cannot_be_is_refused_before_anything_runs(made, tmp_path):
 # -- the real thing ------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def bundle(small, tmp_path_factory):
-    """A real bundle and real rows as files."""
-    folder = tmp_path_factory.mktemp("sweep")
-    return str(small.bundle.path), str(write_rows(folder / "rows.csv", small))
-
-
-def simulate(bundle, *more: str) -> subprocess.CompletedProcess[str]:
-    place, rows = bundle
-    return run_here("simulate", place, "--data", rows, *more)
+def simulate(small, *more: object) -> subprocess.CompletedProcess[str]:
+    return run_here("simulate", small.bundle.path, "--data", small.table, *more)
 
 
 SWEEP = (
@@ -179,8 +169,8 @@ SWEEP = (
 )  # fmt: skip
 
 
-def test_a_real_sweep_from_the_command_line(bundle, tmp_path):
-    done = simulate(bundle, *SWEEP, "--out", str(tmp_path / "out"))
+def test_a_real_sweep_from_the_command_line(small, tmp_path):
+    done = simulate(small, *SWEEP, "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert "4 points, cheapest first" in done.stdout
     document = json.loads((tmp_path / "out" / "sweep.json").read_text())
@@ -193,9 +183,9 @@ def test_a_real_sweep_from_the_command_line(bundle, tmp_path):
     wifi, lte = document["points"][0]["figures"], document["points"][2]["figures"]
     assert wifi["offloaded_p95"]["value"] < lte["offloaded_p95"]["value"]
     # A point is what the same simulation gives alone.
-    alone = simulate(bundle, *SWEEP[:5], "--link", "4g", "--workers", "2", "--json",
+    alone = simulate(small, *SWEEP[:5], "--link", "4g", "--workers", "2", "--json",
                      "--out", str(tmp_path / "alone"))  # fmt: skip
     assert alone.returncode == 0, alone.stderr
     assert json.loads(alone.stdout) == report["report"]
-    as_json = simulate(bundle, *SWEEP, "--out", str(tmp_path / "out"), "--json")
+    as_json = simulate(small, *SWEEP, "--out", str(tmp_path / "out"), "--json")
     assert json.loads(as_json.stdout) == document

@@ -14,6 +14,7 @@ from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import RECONNECT_SECONDS, ServiceTime
+from tests.support.routes import make_routes, poisson
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 
@@ -53,10 +54,10 @@ def assert_all_answered(run) -> None:
     assert counts["mismatched"] == counts["invalid"] == counts["unknown"] == 0
 
 
-def test_without_a_queue_latency_is_the_sum_of_its_parts(made_up):
+def test_without_a_queue_latency_is_the_sum_of_its_parts():
     link = LinkProfile("slow", rtt_ms=100, down_kbps=64, up_kbps=32)
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(
             arrivals=at([1.0]),
             link=link,
@@ -66,7 +67,7 @@ def test_without_a_queue_latency_is_the_sum_of_its_parts(made_up):
             edge_ms=7.0,
         ),
     )
-    sizes = made_up().sizes
+    sizes = make_routes().sizes
     up = publish_bytes(request_topic(NAME), sizes.request(999_000))
     down = publish_bytes(response_topic(NAME), sizes.response(15_000))
     radio = up * 8 / 32 + down * 8 / 64  # ms
@@ -81,9 +82,9 @@ def in_parts(routes: Routes, *parts: int) -> Routes:
     return replace(routes, sizes=replace(routes.sizes, parts=parts, acceptance=100))
 
 
-def test_a_request_in_parts_takes_a_round_trip_more_and_all_its_bytes(made_up):
+def test_a_request_in_parts_takes_a_round_trip_more_and_all_its_bytes():
     link = LinkProfile("slow", rtt_ms=100, down_kbps=64, up_kbps=320)
-    routes = in_parts(made_up(), *[5000] * 7, 3000)
+    routes = in_parts(make_routes(), *[5000] * 7, 3000)
     run = simulate_fleet(
         routes, settings(arrivals=at([1.0]), link=link, service=ServiceTime(0.010, 0.0))
     )
@@ -100,10 +101,10 @@ def test_a_request_in_parts_takes_a_round_trip_more_and_all_its_bytes(made_up):
     assert_all_answered(run)
 
 
-def test_parts_that_a_failed_worker_has_are_sent_again_to_another(made_up):
+def test_parts_that_a_failed_worker_has_are_sent_again_to_another():
     """As with the real link: the retry, and every part once more."""
     link = LinkProfile("slow", rtt_ms=20, down_kbps=1000, up_kbps=100)
-    routes = in_parts(made_up(), *[5000] * 8)
+    routes = in_parts(make_routes(), *[5000] * 8)
     outages = Outages.parse("workers:1:+3s-+1000s")
     run = simulate_fleet(
         routes, settings(arrivals=at([1.0]), link=link, workers=2, outages=outages)
@@ -114,34 +115,34 @@ def test_parts_that_a_failed_worker_has_are_sent_again_to_another(made_up):
     assert run.answers.payload_up[0] > 80_000
 
 
-def test_requests_that_meet_run_in_batches(made_up):
+def test_requests_that_meet_run_in_batches():
     """The first runs alone, the others meet in the queue: 4, 4 and 1 of them."""
     service = ServiceTime(0.010, 0.001)
     run = simulate_fleet(
-        made_up(), settings(arrivals=at(np.zeros(10)), service=service, max_batch=4)
+        make_routes(), settings(arrivals=at(np.zeros(10)), service=service, max_batch=4)
     )
     ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
     assert run.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
     assert run.workers[0]["batches"] == 4
     # Workers take turns; of those out at a time a device has so many.
-    run = simulate_fleet(made_up(), settings(arrivals=at(np.zeros(10)), workers=3, max_batch=1))
+    run = simulate_fleet(make_routes(), settings(arrivals=at(np.zeros(10)), workers=3, max_batch=1))
     assert [w["received"] for w in run.workers] == [4, 3, 3]
     assert run.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
-    run = simulate_fleet(made_up(), settings(arrivals=at(np.zeros(5)), outstanding=2))
+    run = simulate_fleet(make_routes(), settings(arrivals=at(np.zeros(5)), outstanding=2))
     assert_all_answered(run)
     assert (run.answers.reason == REASON["full"]).sum() == run.devices["full"] == 3
     assert run.answers.cost[run.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize(("spread", "factor"), [("fixed", 0.5), ("exponential", 1.0)])
-def test_waits_are_those_of_queueing_theory(made_up, poisson, spread, factor):
+def test_waits_are_those_of_queueing_theory(spread, factor):
     """M/D/1 and M/M/1: rho * s / (1 - rho), and half of it where the service time is fixed.
 
     With 30,000 requests at rho = 0.6 the mean wait has a standard error of 1 to 2 %.
     """
     rho, mean = 0.6, 0.010
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(
             devices=500,
             seconds=500.0,
@@ -159,10 +160,10 @@ def test_waits_are_those_of_queueing_theory(made_up, poisson, spread, factor):
     assert run.answers.latency_ms.mean() == pytest.approx(1000 * (wait + mean), rel=0.02)
 
 
-def test_a_full_worker_says_busy_and_is_asked_once_more(made_up):
+def test_a_full_worker_says_busy_and_is_asked_once_more():
     """One runs, one is queued, two are refused: their retries find the worker still busy."""
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(
             arrivals=at(np.zeros(4)), queue=1, service=ServiceTime(10.0, 0.0), deadline_ms=8_000.0
         ),
@@ -175,9 +176,9 @@ def test_a_full_worker_says_busy_and_is_asked_once_more(made_up):
     assert reasons.count(REASON["timeout"]) == 2
 
 
-def test_at_the_deadline_the_device_answers_itself(made_up):
+def test_at_the_deadline_the_device_answers_itself():
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(arrivals=at([0.0, 100.0]), link=LinkProfile("far", 2000), deadline_ms=500.0),
     )
     assert_all_answered(run)
@@ -192,9 +193,9 @@ def outage(text: str, **changes) -> FleetSettings:
     return settings(deadline_ms=500.0, link=link, outages=outages, **changes)
 
 
-def test_an_outage_of_the_cloud(made_up, poisson):
+def test_an_outage_of_the_cloud():
     """Everyone is answered; accuracy is that of the edge meanwhile, and comes back."""
-    routes = made_up(10, 5)
+    routes = make_routes(10, 5)
     begin, end = 60.0, 120.0
     text = f"cloud:+{begin:g}s-+{end:g}s"
     run = simulate_fleet(
@@ -217,9 +218,9 @@ def test_an_outage_of_the_cloud(made_up, poisson):
 
 
 @pytest.mark.parametrize("what", ["link", "broker", "workers:1"])
-def test_other_outages(made_up, poisson, what):
+def test_other_outages(what):
     own = outage(f"{what}:+30s-+50s", arrivals=poisson(20.0, 10), devices=10, seconds=120.0)
-    run = simulate_fleet(made_up(10, 5), replace(own, deadline_ms=1000.0, workers=2))
+    run = simulate_fleet(make_routes(10, 5), replace(own, deadline_ms=1000.0, workers=2))
     assert_all_answered(run)
     a = run.answers
     during = (a.time > 36) & (a.time < 49) & (a.row < 5)
@@ -232,9 +233,9 @@ def test_other_outages(made_up, poisson, what):
     assert (a.route[(a.time > 60) & (a.row < 5)] == CLOUD).all()
 
 
-def test_a_short_break_of_the_link_only_delays(made_up):
+def test_a_short_break_of_the_link_only_delays():
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(
             arrivals=at([10.0]),
             link=LinkProfile("l", 40),
@@ -247,12 +248,12 @@ def test_a_short_break_of_the_link_only_delays(made_up):
 
 
 @pytest.mark.parametrize(("tls", "trips"), [(False, 3), (True, 4)])
-def test_a_new_connection_begins_with_handshakes(made_up, tls, trips):
+def test_a_new_connection_begins_with_handshakes(tls, trips):
     """TCP, TLS 1.3, MQTT, subscribing: a round trip each, on every device's own link."""
     trip, begun = 0.8, 60.0 + RECONNECT_SECONDS
     before, behind = begun + trip * trips - 0.01, begun + trip * trips + 0.01
     run = simulate_fleet(
-        made_up(),
+        make_routes(),
         settings(
             arrivals=at([55.0, before, behind, 90.0]),
             link=LinkProfile("l", 1000 * trip),
@@ -272,10 +273,10 @@ def columns(run) -> list[bytes]:
     return [getattr(run.answers, f.name).tobytes() for f in fields(run.answers)]
 
 
-def test_the_same_seed_gives_the_same_run(made_up, poisson):
+def test_the_same_seed_gives_the_same_run():
     def run(seed: int):
         return simulate_fleet(
-            made_up(10, 5),
+            make_routes(10, 5),
             settings(
                 devices=30,
                 seconds=60.0,
@@ -301,14 +302,17 @@ def test_the_same_seed_gives_the_same_run(made_up, poisson):
     assert first.devices["retries"] > 0
 
 
-def test_costs_and_labels_are_the_estimators(small, poisson):
+def test_costs_and_labels_are_the_estimators(small):
     """Where the cloud answers in time, each instance costs what the system says of its row."""
     routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     n = len(small.rows)
     run = simulate_fleet(
         routes,
         settings(
-            devices=20, seconds=120.0, arrivals=poisson(40.0, n), link=LinkProfile("l", 45, 15)
+            devices=20,
+            seconds=120.0,
+            arrivals=poisson(40.0, n),
+            link=LinkProfile("l", 45, 15),
         ),
     )
     assert_all_answered(run)
@@ -327,21 +331,22 @@ def test_costs_and_labels_are_the_estimators(small, poisson):
     assert (cloud.answers.feature_cost == routes.alone_cost).all()
 
 
-def test_joules_are_those_of_the_radio(made_up):
+def test_joules_are_those_of_the_radio():
     """Two requests within one tail wake the radio once; what stays on the device costs nothing."""
     radio = Radio("r", wake_w=1, wake_s=1, active_w=2, tail_w=1, tail_s=10)
     link = LinkProfile("l", rtt_ms=990, radio=radio)
     run = simulate_fleet(
-        made_up(10, 5),
+        make_routes(10, 5),
         settings(arrivals=at([0.0, 5.0, 6.0], rows=np.array([0, 1, 9])), link=link),
     )
     assert run.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
     assert run.joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
 
 
-def test_rows_in_turn_wait_for_each_other(made_up):
+def test_rows_in_turn_wait_for_each_other():
     run = simulate_fleet(
-        made_up(10, 5), settings(devices=2, in_turn=[[0, 9, 1], [2]], edge_ms=1.0, pause_ms=2.0)
+        make_routes(10, 5),
+        settings(devices=2, in_turn=[[0, 9, 1], [2]], edge_ms=1.0, pause_ms=2.0),
     )
     assert run.answers.time == pytest.approx([0.0, 0.013 + 0.008, 0.016 + 0.008, 0.0], abs=0.02)
     times, took = run.answers.time[:3], run.answers.latency_ms[:3] / 1000
@@ -349,10 +354,10 @@ def test_rows_in_turn_wait_for_each_other(made_up):
     assert run.answers.route.tolist() == [CLOUD, EDGE, CLOUD, CLOUD]
 
 
-def test_a_pacer_keeps_its_rate(made_up, poisson):
+def test_a_pacer_keeps_its_rate():
     """Half of the rows are hard; the budget allows a fifth to be sent."""
     run = simulate_fleet(
-        made_up(100, 50),
+        make_routes(100, 50),
         settings(devices=2, seconds=400.0, arrivals=poisson(20.0, 100), pace="offload_rate=0.2"),
     )
     assert_all_answered(run)

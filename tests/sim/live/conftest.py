@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.processes import below
+
 
 @pytest.fixture
-def nothing_left(processes) -> Iterator[None]:
+def nothing_left() -> Iterator[None]:
     """Assert that a test leaves no process behind."""
-    before = processes.below()
+    before = below()
     yield
-    assert processes.below() == before
+    assert below() == before

@@ -15,6 +15,7 @@ from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.live.run import LiveRun
 from tests.sim.live.runs import CLOUD, FALLBACK, run, settings
 from tests.sim.recorder import Recorder
+from tests.support.processes import below, command_line, named
 
 pytestmark = pytest.mark.slow
 
@@ -115,17 +116,17 @@ def test_outages_that_overlap_or_never_end(small):
     assert live.workers == [{}]
 
 
-def test_a_worker_and_a_broker_that_die_unasked_are_named(small, processes):
+def test_a_worker_and_a_broker_that_die_unasked_are_named(small):
     done: list[str] = []
-    others = set(processes.below())  # a broker that tests share must live
+    others = set(below())  # a broker that tests share must live
 
     def kill(snapshot: Snapshot) -> None:
         if snapshot.at > 1.0 and not done:
             done.append("x")
-            os.kill(processes.named("service.worker_process")[0], signal.SIGKILL)
+            os.kill(named("service.worker_process")[0], signal.SIGKILL)
             program = f"{find_mosquitto()} "
-            started = set(processes.below()) - others
-            (broker,) = (p for p in started if processes.command(p).startswith(program))
+            started = set(below()) - others
+            (broker,) = (p for p in started if command_line(p).startswith(program))
             os.kill(broker, signal.SIGKILL)
 
     live = run(small, settings(seconds=4.0, devices=4, deadline_ms=300.0), watch=Recorder(kill))

@@ -24,6 +24,7 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.live.run import LiveRun, run_live
 from tests.sim.live.runs import CLOUD, EDGE, asks_early, run, settings
 from tests.sim.recorder import Recorder
+from tests.support.processes import all_end, below, named
 
 pytestmark = pytest.mark.slow
 
@@ -210,13 +211,13 @@ def test_several_workers_and_a_pacer(small):
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, processes):
+def test_a_killed_device_process_loses_its_own_instances_and_is_named(small):
     killed: list[float] = []
 
     def kill(snapshot: Snapshot) -> None:
         if snapshot.at > 2.0 and not killed:
             killed.append(snapshot.at)
-            os.kill(processes.named("device_process")[0], signal.SIGKILL)
+            os.kill(named("device_process")[0], signal.SIGKILL)
 
     chosen = settings(seconds=6.0, devices=4)
     live = run(small, chosen, watch=Recorder(kill))
@@ -232,13 +233,13 @@ def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, pro
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
+def test_a_device_process_that_hangs_is_ended(small, monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.device_processes._SILENCE_SECONDS", 2.0)
     hung: list[int] = []
 
     def stop(snapshot: Snapshot) -> None:
         if snapshot.at > 1.0 and not hung:
-            hung.extend(processes.named("device_process")[:1])
+            hung.extend(named("device_process")[:1])
             os.kill(hung[0], signal.SIGSTOP)
 
     live = run(small, settings(seconds=4.0, devices=4), watch=Recorder(stop))
@@ -247,7 +248,7 @@ def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_path, number):
+def test_a_run_that_is_ended_from_outside_leaves_nothing(small, tmp_path, number):
     code = """
         import sys
         from pathlib import Path
@@ -281,7 +282,7 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_p
     try:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "under way\n", owner.communicate()[1]
-        children = processes.below(owner.pid)
+        children = below(owner.pid)
         assert len(children) >= 5  # mosquitto and its two guards, a worker, two device processes
         if number == signal.SIGINT:
             os.killpg(owner.pid, number)
@@ -293,7 +294,7 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_p
         owner.communicate()
     expected = {signal.SIGTERM: 128 + number, signal.SIGKILL: -number, signal.SIGINT: -number}
     assert owner.returncode == expected[number], errors
-    assert processes.eventually(lambda: not any(processes.command(p) for p in children))
+    assert all_end(children)
     if number != signal.SIGKILL:
         assert list(scratch.iterdir()) == []
 

@@ -19,7 +19,8 @@ from sklearn.svm import SVC, LinearSVC
 import gatewise as gw
 from gatewise.decision import labels, stop_score
 from gatewise.errors import InputError
-from tests.support.image_models import conv_graph, digit_images, graph_of, mlp_graph
+from tests.support.image_models import conv_graph, digit_images, mlp_graph
+from tests.support.onnx_graphs import graph_of
 
 FIT = slice(0, 700)
 FREE = slice(700, None)

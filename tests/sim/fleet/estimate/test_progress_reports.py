@@ -10,6 +10,7 @@ from gatewise_sim.fleet.run import VirtualFleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from tests.sim.recorder import Recorder
+from tests.support.routes import make_routes
 
 
 def settings(**changes) -> FleetSettings:
@@ -37,9 +38,9 @@ def assert_progress(snapshots) -> None:
         assert 0 <= s.done <= 1
 
 
-def test_a_run_that_is_stepped_whole_is_reported_by_the_clock(made_up):
+def test_a_run_that_is_stepped_whole_is_reported_by_the_clock():
     """With a clock that gains a second at each call every step is reported."""
-    routes, own, seen, counted = made_up(100, 20), settings(), Recorder(), []
+    routes, own, seen, counted = make_routes(100, 20), settings(), Recorder(), []
     fleet = VirtualFleet(routes, own)
     tick = iter(range(10**9))
     reports = RunReports(seen, fleet.state, own.seconds, clock=lambda: float(next(tick)))
@@ -68,8 +69,8 @@ def test_a_run_that_is_stepped_whole_is_reported_by_the_clock(made_up):
     )
 
 
-def test_windows_are_reported_as_they_are_done(made_up):
-    routes, own, seen = made_up(100, 20), settings(), Recorder()
+def test_windows_are_reported_as_they_are_done():
+    routes, own, seen = make_routes(100, 20), settings(), Recorder()
     few = choose_plan(routes, own, requests=1500)
     found = estimate_fleet(routes, own, sampling=few, watch=seen)
     unwatched = estimate_fleet(routes, own, sampling=few)

@@ -14,6 +14,7 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.row_mix import RowMix
+from tests.support.routes import make_routes
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 
@@ -34,8 +35,8 @@ def settings(**changes) -> FleetSettings:
 
 
 @pytest.fixture(scope="module")
-def routes(made_up):
-    return made_up(100, HARD)
+def routes():
+    return make_routes(100, HARD)
 
 
 def test_windows_of_time_stand_for_the_whole_day(routes):
@@ -145,9 +146,9 @@ def test_a_part_of_the_fleet_carries_its_full_load(routes):
     assert found.instances == pytest.approx(160_000 / 60 * 7200, rel=0.01)
 
 
-def test_a_window_has_its_own_time_of_day(made_up):
+def test_a_window_has_its_own_time_of_day():
     """Rates and classes that change over the day are those of the window's time."""
-    routes = made_up(100, HARD)
+    routes = make_routes(100, HARD)
     mix = RowMix.parse("steps,0s=1/0,12h=0/1", (np.arange(100) >= HARD).astype(int))
     own = settings(workload="diurnal:1/min:peak=18:00:ratio=9", mix=mix)
     few = choose_plan(routes, own, requests=4_000)

@@ -1,0 +1,63 @@
+"""Random linear models and kernel machines, rows, and the graphs of models as devices read them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.onnx_files.graph_rules import StageGraph, read_stage_graph
+from gatewise_export.packing.onnx_graph import flat_graph
+
+Model = TreeEnsemble | LinearModel | KernelModel
+F = np.float32
+
+
+def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
+    magnitude = 10.0 ** rng.integers(-3, 4, (n_features, 1))
+    return LinearModel(
+        mean=rng.normal(size=n_features).astype(F),
+        scale=rng.exponential(size=n_features).astype(F),
+        weights=(rng.normal(size=(n_features, n_outputs)) * magnitude).astype(F),
+        bias=rng.normal(size=n_outputs).astype(F),
+    )
+
+
+def random_kernel(
+    rng: np.random.Generator, n_features: int, n_landmarks: int, n_outputs: int
+) -> KernelModel:
+    linear = random_linear(rng, n_features, n_outputs)
+    return KernelModel(
+        mean=linear.mean,
+        scale=linear.scale,
+        landmarks=rng.normal(size=(n_landmarks, n_features)).astype(F),
+        rate=F(rng.exponential() / 64),
+        weights=(rng.normal(size=(n_landmarks, n_outputs)) * 10.0 ** rng.integers(-3, 4)).astype(F),
+        bias=linear.bias,
+    )
+
+
+def random_rows(
+    rng: np.random.Generator, n: int, n_features: int, *, strange: bool
+) -> NDArray[np.float32]:
+    """Rows of one decimal, which often equal a threshold exactly.
+
+    Strange ones are missing, denormal, huge, offset by a million, or a zero of either sign.
+    """
+    x = np.round(rng.normal(size=(n, n_features)), 1).astype(F)
+    if strange:
+        values = [np.nan, np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
+        x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
+    return x.astype(F)
+
+
+def stage_graph(model: Model) -> StageGraph:
+    """A model's graph as the runner without onnxruntime takes it."""
+    return read_stage_graph(
+        flat_graph(model).SerializeToString(),
+        file="stage.onnx",
+        n_inputs=model.n_features,
+        n_outputs=model.n_outputs,
+    )
