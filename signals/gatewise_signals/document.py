@@ -25,7 +25,7 @@ from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable, PriceUnit
 from gatewise_signals.signal_input import WINDOW, SignalInput
-from gatewise_signals.steps import Step, settings_of
+from gatewise_signals.steps import Step, later_settings, settings_of
 
 MOST_STEPS: Final = 4096
 MOST_ENTRIES: Final = 4096
@@ -47,12 +47,22 @@ def write_signal(signal: SignalInput) -> dict[str, Any]:
         "shape": list(signal.shape),
         "dtype": signal.dtype,
         "steps": [
-            {"kind": s.kind} | {name: plain(getattr(s, name)) for name in settings_of(type(s))}
+            {"kind": s.kind} | {name: plain(getattr(s, name)) for name in _written(s)}
             for s in steps
         ],
         "blocks": [number[block] for block in signal.graph.blocks],
         **({} if signal.prices is None else {"prices": _write_prices(signal.prices, steps)}),
     }
+
+
+def _written(step: Step) -> list[str]:
+    """Settings that a document has: those that came later not at their default."""
+    later = later_settings(type(step))
+    return [
+        name
+        for name in settings_of(type(step))
+        if name not in later or getattr(step, name) != getattr(type(step), name)
+    ]
 
 
 def _write_prices(table: PriceTable, steps: Sequence[Step]) -> dict[str, Any]:
@@ -115,10 +125,11 @@ def read_signal(field: DocumentField, feature_names: tuple[str, ...]) -> SignalI
 
 def _read_step(field: DocumentField, before: list[Step]) -> Step:
     cls = _kinds()[field["kind"].choice(tuple(_kinds()))]
-    hints = settings_of(cls)
-    field.keys(("kind", *hints))
+    hints, later = settings_of(cls), later_settings(cls)
+    field.keys(("kind", *(name for name in hints if name not in later)), tuple(later))
+    given = {name: f for name in hints if (f := field.get(name)) is not None}
     try:
-        return cls(**{name: _read_setting(field[name], hints[name], before) for name in hints})
+        return cls(**{name: _read_setting(f, hints[name], before) for name, f in given.items()})
     except InputError as error:
         field.fail(str(error))
 
