@@ -161,10 +161,8 @@ def check_agreement(seeds):
         exact = [
             mincut.solve(problem, lam),
             lp.solve(problem, lam, form=("closure", "papers")[way]),
-            dantzig_wolfe.solve(problem, lam),
-            dantzig_wolfe.solve(
-                problem, lam, master=("convex", "partition")[way], warm_up=0, smoothing=0.0
-            ),
+            dantzig_wolfe.solve(problem, lam, master="convex"),
+            dantzig_wolfe.solve(problem, lam, master="partition"),
         ]
         for solution in exact:
             assert solution.objective == pytest.approx(optimum, abs=NEAR), seed
@@ -233,7 +231,7 @@ def test_methods_agree_beyond_brute_force(middling, lam):
             assert solution.objective == pytest.approx(optimum, abs=NEAR)
             assert solution.bound == pytest.approx(optimum, abs=NEAR)
     for master in ("convex", "partition"):
-        solution = dantzig_wolfe.solve(middling, lam, master=master, n_jobs=2)
+        solution = dantzig_wolfe.solve(middling, lam, master=master)
         assert solution.objective == pytest.approx(optimum, abs=NEAR)
         assert solution.bound == pytest.approx(optimum, abs=NEAR)
     ascent = primal_dual.solve(middling, lam, tolerance=1e-2)
@@ -247,7 +245,7 @@ def test_the_gap_of_an_early_stop_is_not_hidden(middling):
     assert early.iterations == 2
     assert early.objective - early.bound > late.objective - late.bound
     assert early.bound < late.bound
-    one = dantzig_wolfe.solve(middling, 0.02, warm_up=0, max_iterations=1)
+    one = dantzig_wolfe.solve(middling, 0.02, max_iterations=1)
     assert one.iterations == 1
     assert one.bound < dantzig_wolfe.solve(middling, 0.02).bound
 
@@ -306,9 +304,6 @@ def test_the_recursion_is_the_papers(middling):
     assert 0 < keep.sum() < (middling.left >= 0).sum()
     for h in range(middling.n_nodes):
         assert middling.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
-    apart, gain_apart = PricedTrees(middling, lam, n_jobs=2).best(charge)
-    np.testing.assert_array_equal(apart, keep)
-    np.testing.assert_array_equal(gain_apart, gain)
 
 
 def test_free_features_and_free_cost_keep_all_that_earns(middling):
@@ -340,8 +335,6 @@ def test_bad_settings_are_refused(middling):
         lp.solve(middling, 0.1, form="dual")
     with pytest.raises(InputError, match="master"):
         dantzig_wolfe.solve(middling, 0.1, master="both")
-    with pytest.raises(InputError, match="smoothing"):
-        dantzig_wolfe.solve(middling, 0.1, smoothing=1.0)
     with pytest.raises(RuntimeError, match="HiGHS"):
         lp.solve(middling, 0.01, time_limit=0.0)
 

@@ -10,38 +10,39 @@ the trees may be grown with prices in view too (:mod:`gatewise_training.forests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import joblib
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from gatewise.errors import InputError
+from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints, is_fitted
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.forests.base import ForestModel
-from gatewise_training.forests.pruned_forest import (
-    Pruned,
-    Recipe,
-    candidates_of,
-    forest_of,
-    widened,
-)
-from gatewise_training.prune import PruningPath
+from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.learners.model_families import with_all_classes
+from gatewise_training.prune import PruningPath, prune
+from gatewise_training.prune.baselines.feature_dropping import greedy_prune
+from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.pruning import SOLVERS
+from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
+from gatewise_training.prune.pruning import SOLVERS, forest_of
 
 PRUNING_ROWS = 16_000
 """Of more growing rows so many are drawn: each makes some hundred acquisitions."""
 
-PruningRows = Literal["training", "validation"]
-Growth = Literal["standard", "cost-aware"]
+GAP = 0.5
+"""Share of the step between two points that a pruning may stay below its cost."""
 
 MUS = (0.1, 0.03, 0.0)
 """Bits that an acquisition of mean price must save, tried by cost-aware growth; 0 is last."""
@@ -121,12 +122,12 @@ class BudgetPrune(ForestModel):
 
     estimator: Any = None
     n_estimators: int = 40
-    growth: Growth = "standard"
+    growth: Literal["standard", "cost-aware"] = "standard"
     mu: float | Literal["auto"] = "auto"
     depth_cost: float = 0.0
     solver: str = "mincut"
     n_points: int = 30
-    pruning_rows: PruningRows = "training"
+    pruning_rows: Literal["training", "validation"] = "training"
 
     _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [AT_LEAST_1],
@@ -151,41 +152,75 @@ class BudgetPrune(ForestModel):
         return path
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan = problem.plan
-        given = self._given()
+        plan, given, mus = problem.plan, self._given(), self._mus()
         parts: list[tuple[Rows, Rows]] = list(plan.folds)
         if len(parts) > 1:
             parts.append((plan.fit_rows, plan.validation_rows))
-        mus = self._mus()
-        jobs = []
-        for mu in mus:
-            for rows, held in parts:
-                pruning = self._pruning_rows(problem.seed, rows, held)
-                jobs.append(
-                    Recipe(
-                        problem=problem,
-                        growing=rows,
-                        pruning=pruning,
-                        given=given,
-                        estimator=self.estimator,
-                        n_estimators=self.n_estimators,
-                        mu=mu,
-                        solver=self.solver,
-                        depth_cost=self.depth_cost,
-                        n_points=self.n_points,
-                    )
-                )
-        fits: list[Pruned] = []
-        n_jobs = problem.n_jobs if len(jobs) > 1 else 1  # one forest grows its trees in parallel
-        for fit in joblib.Parallel(n_jobs, prefer="threads", return_as="generator")(
-            joblib.delayed(job)(n_jobs=problem.n_jobs if len(jobs) == 1 else 1) for job in jobs
-        ):
+        n_forests = len(mus) * len(parts)
+        n_jobs = problem.n_jobs if n_forests == 1 else 1  # one forest grows its trees in parallel
+        jobs = [
+            joblib.delayed(self._grow_and_prune)(problem, rows, held, given, mu, n_jobs)
+            for mu in mus
+            for rows, held in parts
+        ]
+        fits: list[_Pruned] = []
+        for fit in joblib.Parallel(
+            problem.n_jobs if n_forests > 1 else 1, prefer="threads", return_as="generator"
+        )(jobs):
             fits.append(fit)
-            problem.report(len(fits), len(jobs) + 1, "pruning")
+            problem.report(len(fits), n_forests + 1, "pruning")
         candidates: list[FittedStages] = []
         for first in range(0, len(fits), len(parts)):
-            candidates += candidates_of(problem, fits[first : first + len(parts)], self.n_points)
+            candidates += _candidates(problem, fits[first : first + len(parts)], self.n_points)
         return candidates
+
+    def _grow_and_prune(
+        self,
+        problem: Problem,
+        rows: Rows,
+        held: Rows,
+        given: Forest | None,
+        mu: float | None,
+        n_jobs: int | None,
+    ) -> _Pruned:
+        """Grow a forest, or take the one given, and prune it for all prices of cost."""
+        plan, costs = problem.plan, problem.costs
+        forest = given or self._grow(problem, rows, mu, n_jobs)
+        pruning = self._pruning_rows(problem.seed, rows, held)
+        path = prune(
+            forest,
+            np.ascontiguousarray(plan.x[pruning]),
+            plan.y[pruning],
+            costs,
+            solver=self.solver,
+            depth_cost=self.depth_cost,
+        )
+        baselines = per_tree(path.problem), greedy_prune(path.problem, forest, costs)
+        gap = GAP * float(path.sequence.costs[0]) / self.n_points
+        return _Pruned(forest, path, baselines, gap)
+
+    def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
+        """Grow trees apart or, at a price of acquisitions, one after another."""
+        plan, seed = problem.plan, problem.seed
+        x = np.ascontiguousarray(plan.x[rows])
+        if mu is not None:  # what the trees before have acquired is free
+            codes, rule = Codes.of_table(x), {"criterion": "entropy"}
+            growing = GrowingForest(problem, rows, codes, (seed,), mu, rule)
+            growing.add(growing.append_places(self.n_estimators))
+            return Forest.join(growing.trees)
+        model = RandomForestClassifier(
+            self.n_estimators,
+            criterion="entropy",
+            max_features=None,
+            random_state=seed,
+            n_jobs=n_jobs,
+        )
+        if self.estimator is not None:
+            model = clone(self.estimator)
+            if model.get_params().get("random_state", 0) is None:
+                model.set_params(random_state=seed)
+        model.fit(x, plan.y[rows], sample_weight=plan.weight[rows])
+        return _widened(forest_of(model), np.asarray(model.classes_, np.intp), problem.n_classes)
 
     def _mus(self) -> Sequence[float | None]:
         """Prices of growth to try; the least stands last."""
@@ -219,7 +254,7 @@ class BudgetPrune(ForestModel):
         missing = self.classes_[place] != known
         if missing.any():
             raise InputError(f"class {known[missing].tolist()[0]!r} of the forest is not in y")
-        return widened(forest_of(estimator), place, len(self.classes_))
+        return _widened(forest_of(estimator), place, len(self.classes_))
 
     def _pruning_rows(self, seed: int, rows: Rows, held: Rows) -> Rows:
         """Rows of which the costs are minimised, of growing and validation rows."""
@@ -233,3 +268,50 @@ class BudgetPrune(ForestModel):
         super()._check_settings()
         if self.growth == "cost-aware" and self.estimator is not None:
             raise InputError("growth='cost-aware' grows its own forest; leave out the estimator")
+
+
+@dataclass(frozen=True, eq=False)
+class _Pruned:
+    """A forest, its exact path, and the prunings that fill the path's gaps."""
+
+    forest: Forest
+    path: PruningPath
+    baselines: tuple[PruneSequence, ...]  # for the gaps of the path
+    gap: float  # how far the cost may stay below a budget before a gap is filled
+
+    def stage(self, budget: float | None) -> Stage:
+        """The pruning within a budget, or the whole forest, as a device runs it."""
+        forest = self.forest
+        if budget is not None:
+            exact = self.path.sequence
+            forest = forest.pruned(keep_within(exact, budget, self.baselines, gap=self.gap))
+        return Stage.from_model(forest.trees, "identity", acquisition="node")
+
+
+def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> list[FittedStages]:
+    """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
+
+    Out-of-fold outputs are those of the folds' forests; the last forest is kept.
+    """
+    plan, kept = problem.plan, members[-1]
+    highest = float(kept.path.sequence.costs[0])
+    steps = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
+    candidates: list[FittedStages] = []
+    held = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
+    for budget in (*steps.tolist(), None):
+        stages = [member.stage(budget) for member in members[: len(held)]]
+        outputs = np.concatenate([s.margins(x) for s, x in zip(stages, held, strict=True)])
+        acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, held, strict=True)])
+        stage = stages[0] if len(members) == 1 else kept.stage(budget)
+        source = kept.forest, kept.path
+        candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
+    return candidates
+
+
+def _widened(forest: Forest, seen: NDArray[np.intp], n_classes: int) -> Forest:
+    """Give a forest that has not seen every class columns for them all."""
+    if len(seen) == n_classes:
+        return forest
+    counts = np.zeros((forest.n_nodes, n_classes))
+    counts[:, seen] = forest.counts
+    return replace(forest, trees=with_all_classes(forest.trees, seen, n_classes), counts=counts)

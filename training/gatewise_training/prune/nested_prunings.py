@@ -47,10 +47,7 @@ class PruneSequence:
         """Mean cost on the pruning rows at each level, shape (n_points,), falling."""
         problem = self.problem
         uses = self.until[problem.column_nodes]
-        acquired = np.full(problem.n_columns, -np.inf)
-        some = np.diff(problem.column_start) > 0
-        if some.any():
-            acquired[some] = np.maximum.reduceat(uses, problem.column_start[:-1][some])
+        acquired = np.maximum.reduceat(uses, problem.column_start[:-1])
         return self._above(
             np.concatenate([acquired, self.until]),
             np.concatenate([problem.column_price, problem.depth_price]),

@@ -62,6 +62,11 @@ class PruneProblem:
         return len(self.column_price)
 
     @property
+    def use_column(self) -> NDArray[np.intp]:
+        """Acquisition of each first use, shape (len(column_nodes),)."""
+        return np.repeat(np.arange(self.n_columns), np.diff(self.column_start))
+
+    @property
     def base_error(self) -> float:
         """Training error of the roots as leaves."""
         return float(self.error[self.parent < 0].sum())

@@ -75,7 +75,8 @@ def prune(
     """
     if solver not in SOLVERS:
         raise InputError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
-    known, classes = _forest_of(forest)
+    known = forest_of(forest)
+    classes = np.asarray(getattr(forest, "classes_", np.arange(known.n_classes)))
     x = np.ascontiguousarray(np.asarray(X_val), np.float32)
     y = None
     if y_val is not None:
@@ -93,16 +94,14 @@ def prune(
     return PruningPath(known, problem, until, x, y)
 
 
-def _forest_of(forest: Any) -> tuple[Forest, np.ndarray[Any, Any]]:
-    """The flat form, and the labels that its class indices stand for."""
-    if isinstance(forest, Forest):
-        return forest, np.arange(forest.n_classes)
-    own = getattr(forest, "forest_", None)
+def forest_of(estimator: Any) -> Forest:
+    """Get the flat form of a forest, or of an estimator's."""
+    own = getattr(estimator, "forest_", estimator)
     if isinstance(own, Forest):
-        return own, np.asarray(forest.classes_)
-    if not hasattr(forest, "estimators_") or not hasattr(forest, "classes_"):
+        return own
+    if not hasattr(estimator, "estimators_") or not hasattr(estimator, "classes_"):
         raise InputError(
             "forest must be a Forest, a fitted RandomForestClassifier or ExtraTreesClassifier, or "
-            f"an estimator with a forest_, not {type(forest).__name__}"
+            f"an estimator with a forest_, not {type(estimator).__name__}"
         )
-    return Forest.from_sklearn(forest), np.asarray(forest.classes_)
+    return Forest.from_sklearn(estimator)

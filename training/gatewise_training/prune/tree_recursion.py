@@ -16,12 +16,9 @@ costs is a lower bound of the optimum (Lagrangian duality), whatever the multipl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
-import joblib
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +38,6 @@ class PricedTrees:
 
     problem: PruneProblem
     lam: float
-    n_jobs: int = 1  # threads among which the trees are divided
 
     @property
     def full_price(self) -> Floats:
@@ -60,14 +56,13 @@ class PricedTrees:
         Too large ones are scaled down. What is missing is divided equally among the nodes, which
         only raises the bound.
         """
-        problem = self.problem
-        size = np.diff(problem.column_start)
+        column, size = self.problem.use_column, np.diff(self.problem.column_start)
         beta = np.maximum(beta, 0.0)
-        total, allowed = column_sums(problem.column_start, beta), self.full_price
-        shrink = np.ones(len(total))
+        total, allowed = np.bincount(column, beta, len(size)), self.full_price
+        shrink = np.ones(len(size))
         np.divide(allowed, total, out=shrink, where=total > allowed)
-        spare = np.maximum(allowed - total, 0.0) / np.maximum(size, 1)
-        return np.asarray(beta * np.repeat(shrink, size) + np.repeat(spare, size))
+        spare = np.maximum(allowed - total, 0.0) / size
+        return np.asarray(beta * shrink[column] + spare[column])
 
     def best(self, charge: Floats) -> tuple[Keep, Floats]:
         """Prune every tree by itself, given what each node pays for its first uses, (n_nodes,).
@@ -77,12 +72,7 @@ class PricedTrees:
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge
         keep = np.empty(problem.n_nodes, np.bool_)
-        parts = self._parts()
-        if len(parts) == 1:
-            _prune(problem.parent, gain, keep, 0, problem.n_nodes)
-        else:
-            run = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
-            run(joblib.delayed(_prune)(problem.parent, gain, keep, a, b) for a, b in parts)
+        _prune(problem.parent, gain, keep)
         return keep, gain
 
     def bound(self, gain: Floats) -> float:
@@ -94,26 +84,13 @@ class PricedTrees:
         """Lower bound of the optimum that any multipliers prove, made feasible first."""
         return self.bound(self.best(self.charges(self.feasible(beta)))[1])
 
-    def _parts(self) -> Sequence[tuple[int, int]]:
-        """Ranges of nodes that hold whole trees, of about equal size."""
-        parent, n = self.problem.parent, self.problem.n_nodes
-        if self.n_jobs == 1:
-            return [(0, n)]
-        # a root is a cut unless a later node hangs below an earlier tree
-        above = np.where(parent < 0, n, parent)
-        later = np.minimum.accumulate(above[::-1])[::-1]
-        cuts = np.flatnonzero((parent < 0) & (later >= np.arange(n)))
-        wanted = np.linspace(0, n, joblib.effective_n_jobs(self.n_jobs) + 1)[1:-1]
-        inner = cuts[np.searchsorted(cuts, wanted).clip(max=len(cuts) - 1)] if len(cuts) else []
-        edges = np.unique(np.concatenate([[0], inner, [n]])).astype(int).tolist()
-        return list(pairwise(edges))
-
 
 def merged(problem: PruneProblem) -> PruneProblem:
     """Make one acquisition of all that are made at the same nodes; the optimum is the same."""
     start = problem.column_start
+    # a sum of random numbers stands for a column's set of nodes
     names = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
-    key = _set_names(start, problem.column_nodes, names)
+    key = np.add.reduceat(names[problem.column_nodes], start[:-1])
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     size = np.diff(start)[first]
     begin = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
@@ -129,14 +106,8 @@ def merged(problem: PruneProblem) -> PruneProblem:
 
 def even_shares(problem: PruneProblem, lam: float) -> Floats:
     """Multipliers that divide each price equally among the nodes that would share it."""
-    size = np.diff(problem.column_start)
-    return np.repeat(lam * problem.column_price / np.maximum(size, 1), size)
-
-
-def column_sums(start: NDArray[np.int64], values: Floats) -> Floats:
-    """Sum of each column's values, shape (n_columns,)."""
-    index = np.repeat(np.arange(len(start) - 1), np.diff(start))
-    return np.asarray(np.bincount(index, values, len(start) - 1), np.float64)
+    share = lam * problem.column_price / np.diff(problem.column_start)
+    return np.asarray(share[problem.use_column])
 
 
 def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
@@ -173,7 +144,7 @@ def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float
             if not adding:
                 gain[~found] = -np.inf
             found = np.empty_like(best)
-            _prune(problem.parent, gain, found, 0, problem.n_nodes)
+            _prune(problem.parent, gain, found)
         other = float(problem.objective(found, lam))
         if other >= value - 1e-15:
             break
@@ -182,25 +153,15 @@ def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float
 
 
 @numba.njit(cache=True, nogil=True)
-def _set_names(start: Any, nodes: Any, names: Any) -> Any:
-    """A number for each column's set of nodes: the sum of the nodes' random numbers."""
-    key = np.zeros(len(start) - 1, np.uint64)
-    for c in range(len(key)):
-        for e in range(start[c], start[c + 1]):
-            key[c] += names[nodes[e]]
-    return key
-
-
-@numba.njit(cache=True, nogil=True)
-def _prune(parent: Any, gain: Any, keep: Any, first: int, last: int) -> None:
+def _prune(parent: Any, gain: Any, keep: Any) -> None:
     """Children come after their parents: one pass up for the gains, one down for what stays."""
-    for h in range(last - 1, first - 1, -1):
+    for h in range(len(parent) - 1, -1, -1):
         if gain[h] > 0:
             if parent[h] >= 0:
                 gain[parent[h]] += gain[h]
         else:
             gain[h] = 0.0
-    for h in range(first, last):
+    for h in range(len(parent)):
         keep[h] = gain[h] > 0 and (parent[h] < 0 or keep[parent[h]])
 
 

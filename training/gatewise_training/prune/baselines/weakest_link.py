@@ -30,12 +30,8 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
     Within one tree a row's first use of a feature is at one node, so nothing is shared and every
     node has a price of its own: the problem has a closed solution for all prices at once.
     """
-    size = np.diff(problem.column_start)
-    own = np.bincount(
-        problem.column_nodes,
-        weights=np.repeat(problem.column_price, size),
-        minlength=problem.n_nodes,
-    )
+    price = problem.column_price[problem.use_column]
+    own = np.bincount(problem.column_nodes, price, problem.n_nodes)
     until = breakpoints(problem.parent, problem.profit, own + problem.depth_price)
     return PruneSequence(problem, np.where(problem.left >= 0, until, -np.inf))
 

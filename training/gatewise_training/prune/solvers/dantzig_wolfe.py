@@ -1,34 +1,47 @@
 """The pruning problem by column generation over trees: HiGHS as master, trees as sub-problems.
 
 "Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A master program
-combines the prunings of each tree seen so far (:mod:`.restricted_master`). Its multipliers charge
-first uses in the sub-problems: each tree's best pruning then comes bottom up
-(:mod:`.tree_recursion`), trees in parallel, and goes into the master if it is new to it.
-The sum of the sub-problems' optima is a lower bound, so the gap is proved at every step.
+combines what prunings of each tree seen so far span, and the acquisitions that this needs. The
+multipliers of its ``y_h <= w_c`` charge first uses in the sub-problems: each tree's best pruning
+then comes bottom up (:mod:`.tree_recursion`), and goes into the master if it is new to it. The sum
+of the sub-problems' optima is a lower bound, so the gap is proved at every step. As the master's
+optimum may mix prunings, the best level set of the mixture is taken, which is an integral optimum.
 
-Beyond the paper, each of which can be turned off:
+Two masters choose a fractional pruning ``y``:
 
-- the master may combine parts of prunings (Bienstock & Zuckerberg, 2010), not only whole ones;
-- multipliers are smoothed towards the best so far (Wentges, 1997), which start from a few steps of
-  dual ascent (:mod:`.primal_dual`).
-
-As the master's optimum may mix prunings, the best level set of the mixture is taken, which is an
-integral optimum.
+- :class:`ConvexMaster`: convex combinations of a tree's prunings, Dantzig and Wolfe's and the
+  paper's (LP3);
+- :class:`PartitionMaster`, beyond the paper: any closed ``y`` that is constant on each class of
+  nodes that no pruning tells apart (Bienstock & Zuckerberg, "Solving LP relaxations of large-scale
+  precedence constrained problems", 2010). It holds every convex combination and more, so far fewer
+  prunings are needed.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers import primal_dual
-from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
-from gatewise_training.prune.tree_recursion import PricedTrees, improved, level_sets, merged
+from gatewise_training.prune.solvers.highs import (
+    closure_rows,
+    incidence,
+    minimise_shares,
+)
+from gatewise_training.prune.tree_recursion import (
+    PricedTrees,
+    even_shares,
+    improved,
+    level_sets,
+    merged,
+)
 
-_MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}
+Keep = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 
 def solve(
@@ -36,47 +49,109 @@ def solve(
     lam: float,
     *,
     master: Literal["partition", "convex"] = "partition",
-    smoothing: float = 0.5,
-    warm_up: int = 20,
     tolerance: float = 1e-11,
     max_iterations: int = 1000,
-    n_jobs: int = 1,
 ) -> Solution:
     """Prune by Dantzig-Wolfe decomposition."""
     lam = check_price(lam)
     if master not in _MASTERS:
         raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
-    if warm_up < 0 or not 0.0 <= smoothing < 1.0:
-        raise InputError("warm_up must be at least 0, and smoothing in [0, 1)")
     problem = merged(problem)
-    trees = PricedTrees(problem, lam, n_jobs)
-    combined = _MASTERS[master](trees)
-    best, center = np.zeros(problem.n_nodes, np.bool_), None
-    objective, bound = float(problem.objective(best, lam)), -np.inf
-    if warm_up:
-        start = primal_dual.solve(
-            problem, lam, tolerance=0.0, max_iterations=warm_up, n_jobs=n_jobs
-        )
-        best, objective, bound, center = start.keep, start.objective, start.bound, start.beta
-        combined.add(best)
-        combined.add(trees.best(trees.charges(center))[0])
-    step = 0
+    trees = PricedTrees(problem, lam)
+    combined = _MASTERS[master](problem, lam)
+    keep, gain = trees.best(trees.charges(even_shares(problem, lam)))
+    combined.add(keep)
+    best = np.zeros(problem.n_nodes, np.bool_)
+    objective, bound, step = problem.base_error, trees.bound(gain), 0
     while step < max_iterations and objective - bound > tolerance:
         step += 1
-        beta, share = combined.solve()
+        share, multipliers = combined.solve()
         for keep, value in (level_sets(problem, share, lam), improved(problem, best, lam)):
             if value < objective:
                 best, objective = keep, value
-        mixed = beta
-        if center is not None:
-            mixed = smoothing * center + (1.0 - smoothing) * beta
-        new = False
-        for charged in (mixed, beta):
-            keep, gain = trees.best(trees.charges(charged))
-            value = trees.bound(gain)
-            if value > bound:
-                bound, center = value, charged
-            new = combined.add(keep) or new
-        if not new:  # the master spans the prunings that its multipliers make best: it is optimal
+        keep, gain = trees.best(trees.charges(trees.feasible(multipliers)))
+        bound = max(bound, trees.bound(gain))
+        if not combined.add(keep):  # the master spans what its multipliers make best: optimal
             break
     return Solution(best, objective, min(bound, objective), lam, step)
+
+
+class Master(ABC):
+    """Base of the two master programs."""
+
+    def __init__(self, problem: PruneProblem, lam: float) -> None:
+        self.problem, self.lam = problem, lam
+        self.tree = np.cumsum(problem.parent < 0) - 1  # (n_nodes,): number of each node's tree
+
+    @abstractmethod
+    def add(self, keep: Keep) -> bool:
+        """Add a pruning of all trees; whether the master did not span it."""
+
+    @abstractmethod
+    def solve(self) -> tuple[Floats, Floats]:
+        """Solve the master.
+
+        Shapes: returns `share` (n_nodes,), `multipliers` (len(column_nodes),).
+        """
+
+
+class ConvexMaster(Master):
+    """Convex combinations of the prunings of each tree, of which one keeps nothing."""
+
+    def __init__(self, problem: PruneProblem, lam: float) -> None:
+        super().__init__(problem, lam)
+        self._kept: dict[bytes, NDArray[np.intp]] = {}  # nodes that prunings of one tree keep
+
+    def add(self, keep: Keep) -> bool:
+        before, kept = len(self._kept), np.flatnonzero(keep)
+        for nodes in np.split(kept, np.flatnonzero(np.diff(self.tree[kept])) + 1):
+            if len(nodes):
+                self._kept.setdefault(nodes.tobytes(), nodes)
+        return len(self._kept) > before
+
+    def solve(self) -> tuple[Floats, Floats]:
+        prunings = list(self._kept.values())
+        number = np.arange(len(prunings))
+        owner = self.tree[[nodes[0] for nodes in prunings]]
+        kept = incidence(
+            np.concatenate(prunings),
+            np.repeat(number, [len(nodes) for nodes in prunings]),
+            (self.problem.n_nodes, len(prunings)),
+        )
+        weights = incidence(owner, number, (self.tree[-1] + 1, len(prunings)))
+        return minimise_shares(self.problem, self.lam, kept, weights, 1.0)[:2]
+
+
+class PartitionMaster(Master):
+    """Closed fractional prunings that are constant on each class of nodes."""
+
+    def __init__(self, problem: PruneProblem, lam: float) -> None:
+        super().__init__(problem, lam)
+        self.inner = np.flatnonzero(problem.left >= 0)
+        self._set_classes(self.tree[self.inner])
+
+    def _set_classes(self, label: NDArray[np.intp]) -> None:
+        names, number = np.unique(label, return_inverse=True)
+        self.n_classes = len(names)
+        self.label = np.full(self.problem.n_nodes, -1)  # class of each inner node
+        self.label[self.inner] = number
+
+    def add(self, keep: Keep) -> bool:
+        before = self.n_classes
+        self._set_classes(2 * self.label[self.inner] + keep[self.inner])
+        return self.n_classes > before
+
+    def solve(self) -> tuple[Floats, Floats]:
+        problem = self.problem
+        shape = problem.n_nodes, self.n_classes
+        kept = incidence(self.inner, self.label[self.inner], shape)
+        share, multipliers, _ = minimise_shares(
+            problem, self.lam, kept, closure_rows(problem, kept), 0.0
+        )
+        # nodes of one class do not differ: they pay for an acquisition in equal parts
+        pairs = np.stack([problem.use_column, self.label[problem.column_nodes]])
+        _, pair, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        return share, (np.bincount(pair, multipliers) / count)[pair]
+
+
+_MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}

@@ -1,29 +1,29 @@
-"""HiGHS through scipy, for programs with shares of an error as costs."""
+"""Linear programs of the pruning problem, solved by HiGHS through scipy."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
+from gatewise_training.prune.problem import PruneProblem
+
+Floats = NDArray[np.float64]
+
 
 def minimise(
-    cost: NDArray[np.float64],
-    *,
-    what: str,
-    method: str = "highs",
-    time_limit: float | None = None,
-    **program: Any,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    cost: Floats, *, method: str = "highs", time_limit: float | None = None, **program: Any
+) -> tuple[Floats, Floats, int]:
     """Solve a linear program of inequalities ``A_ub x <= b_ub`` and, if given, equalities.
 
     HiGHS's tolerances are absolute, and one row's share of the error may be below them, so costs
-    are scaled to a mean size of 1. `what` is solved, for the message; `program` holds the rest of
-    :func:`scipy.optimize.linprog`'s program.
+    are scaled to a mean size of 1. `program` holds the rest of :func:`scipy.optimize.linprog`'s
+    program.
 
-    Shapes: returns `x` (n_variables,), `multipliers` (n_inequalities,).
+    Shapes: returns `x` (n_variables,), `multipliers` (n_inequalities,), and HiGHS's iterations.
     """
     size = np.abs(cost)
     scale = float(size[size > 0].mean()) if size.any() else 1.0
@@ -31,6 +31,48 @@ def minimise(
     run: Any = linprog  # its overloads do not know sparse programs in parts
     result = run(cost / scale, method=method, options=options, **program)
     if result.status != 0:
-        raise RuntimeError(f"HiGHS found no optimum of {what}: {result.message}")
+        raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {result.message}")
     multipliers = -np.asarray(result.ineqlin.marginals) * scale
     return np.asarray(result.x), multipliers, int(result.nit)
+
+
+def minimise_shares(
+    problem: PruneProblem, lam: float, kept: sp.csr_array, rows: sp.csr_array, most: float,
+    **settings: Any,
+) -> tuple[Floats, Floats, int]:  # fmt: skip
+    """Solve the relaxed problem for nodes that stay by shares ``y = kept @ x``.
+
+    The program is ::
+
+        min  lam (sum price_c w_c + sum depth_price_h y_h) - sum profit_h y_h
+        s.t. y_h <= w_c for each first use h in c,   rows @ x <= most,   0 <= x, w <= 1
+
+    Shapes: `kept` (n_nodes, n_variables), `rows` (any, n_variables); returns `share` (n_nodes,),
+    `multipliers` (len(column_nodes),) of the first uses, and HiGHS's iterations.
+    """
+    nodes = problem.column_nodes
+    upper = sp.block_array([[kept[nodes], -acquisitions(problem)], [rows, None]], format="csr")
+    bound = np.repeat([0.0, most], [len(nodes), rows.shape[0]])
+    price = lam * problem.depth_price - problem.profit
+    cost = np.concatenate([kept.T @ price, lam * problem.column_price])
+    x, multipliers, iterations = minimise(
+        cost, A_ub=upper, b_ub=bound, bounds=(0.0, 1.0), **settings
+    )
+    return kept @ x[: kept.shape[1]], multipliers[: len(nodes)], iterations
+
+
+def closure_rows(problem: PruneProblem, kept: sp.csr_array) -> sp.csr_array:
+    """Rows of ``y_child - y_parent``, for all nodes that have both a parent and children."""
+    below = np.flatnonzero((problem.left >= 0) & (problem.parent >= 0))
+    return kept[below] - kept[problem.parent[below]]
+
+
+def acquisitions(problem: PruneProblem) -> sp.csr_array:
+    """Mark the acquisition of each first use, shape (len(column_nodes), n_columns)."""
+    n = len(problem.column_nodes)
+    return incidence(np.arange(n), problem.use_column, (n, problem.n_columns))
+
+
+def incidence(rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
+    """Put ones at some places of a matrix of zeros."""
+    return sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)

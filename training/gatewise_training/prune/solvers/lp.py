@@ -20,11 +20,17 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.highs import minimise
+from gatewise_training.prune.solvers.highs import (
+    Floats,
+    acquisitions,
+    closure_rows,
+    incidence,
+    minimise,
+    minimise_shares,
+)
 from gatewise_training.prune.tree_recursion import PricedTrees, level_sets, merged
 
 Form = Literal["closure", "papers"]
@@ -43,91 +49,44 @@ def solve(
     if form not in ("closure", "papers"):
         raise InputError(f"form must be 'closure' or 'papers', not {form!r}")
     problem = merged(problem)
-    trees = PricedTrees(problem, lam)
-    program = (_closure if form == "closure" else _papers)(problem, lam)
-    cost = program.pop("cost")
-    if not len(cost):
-        keep = np.zeros(problem.n_nodes, np.bool_)
-        return Solution(keep, problem.base_error, problem.base_error, lam, 0)
-    x, multipliers, iterations = minimise(
-        cost, what="the pruning problem", method=method, time_limit=time_limit, **program
-    )
-    share = _kept_share(problem, x, form)
+    inner = problem.left >= 0
+    if not inner.any():
+        return Solution(inner, problem.base_error, problem.base_error, lam, 0)
+    solve_form = _closure if form == "closure" else _papers
+    share, multipliers, iterations = solve_form(problem, lam, method=method, time_limit=time_limit)
+    share = np.where(inner, share, 0.0)
+    # closed up to the solver's tolerance only: make it closed
+    for h in np.flatnonzero(inner & (problem.parent >= 0)):
+        share[h] = min(share[h], share[problem.parent[h]])
     keep, objective = level_sets(problem, share, lam)
-    beta = multipliers[len(multipliers) - len(problem.column_nodes) :]
-    bound = min(trees.lower_bound(beta), objective)
+    bound = min(PricedTrees(problem, lam).lower_bound(multipliers), objective)
     return Solution(keep, objective, bound, lam, iterations)
 
 
-def _inner(problem: PruneProblem) -> NDArray[np.bool_]:
-    return np.asarray(problem.left >= 0)
+def _closure(problem: PruneProblem, lam: float, **settings: Any) -> tuple[Floats, Floats, int]:
+    """Get how far each node stays, the multipliers of first uses, and HiGHS's iterations."""
+    inner = np.flatnonzero(problem.left >= 0)
+    kept = incidence(inner, np.arange(len(inner)), (problem.n_nodes, len(inner)))
+    return minimise_shares(problem, lam, kept, closure_rows(problem, kept), 0.0, **settings)
 
 
-def _incidence_columns(problem: PruneProblem) -> NDArray[np.intp]:
-    """Acquisition of each first use, shape (len(column_nodes),)."""
-    return np.repeat(np.arange(problem.n_columns), np.diff(problem.column_start))
-
-
-def _closure(problem: PruneProblem, lam: float) -> dict[str, Any]:
-    """Variables: y of inner nodes, then w. Rows: closure, then first uses."""
-    inner = np.flatnonzero(_inner(problem))
-    number = np.full(problem.n_nodes, -1)
-    number[inner] = np.arange(len(inner))
-    below = inner[problem.parent[inner] >= 0]
-    column = _incidence_columns(problem) + len(inner)
-    child = np.concatenate([number[below], number[problem.column_nodes]])
-    above = np.concatenate([number[problem.parent[below]], column])
-    n_rows, n = len(child), len(inner) + problem.n_columns
-    rows = np.arange(n_rows)
-    matrix = sp.csr_array(
-        (
-            np.concatenate([np.ones(n_rows), -np.ones(n_rows)]),
-            (np.concatenate([rows, rows]), np.concatenate([child, above])),
-        ),
-        shape=(n_rows, n),
-    )
-    cost = np.concatenate(
-        [lam * problem.depth_price[inner] - problem.profit[inner], lam * problem.column_price]
-    )
-    return {"cost": cost, "A_ub": matrix, "b_ub": np.zeros(n_rows), "bounds": (0.0, 1.0)}
-
-
-def _papers(problem: PruneProblem, lam: float) -> dict[str, Any]:
-    """Variables: z of all nodes, w of each first use, w. Rows: paths (=), then first uses (<=)."""
-    n, uses = problem.n_nodes, len(problem.column_nodes)
-    inner = _inner(problem)
-    paths = _paths(problem)
-    leaves = np.flatnonzero(~inner)
-    equal = sp.block_array(
-        [
-            [paths[leaves], None],
-            [paths[problem.column_nodes], sp.eye_array(uses)],
-        ],
-        format="csr",
-    )
-    equal = sp.hstack([equal, sp.csr_array((equal.shape[0], problem.n_columns))], format="csr")
-    rows = np.arange(uses)
-    upper = sp.csr_array(
-        (
-            np.concatenate([np.ones(uses), -np.ones(uses)]),
-            (
-                np.concatenate([rows, rows]),
-                np.concatenate([n + rows, n + uses + _incidence_columns(problem)]),
-            ),
-        ),
-        shape=(uses, n + uses + problem.n_columns),
-    )
+def _papers(problem: PruneProblem, lam: float, **settings: Any) -> tuple[Floats, Floats, int]:
+    """Do the same with variables z of all nodes, w of each first use, and w."""
+    n, n_columns, uses = problem.n_nodes, problem.n_columns, len(problem.column_nodes)
+    inner, paths, own = problem.left >= 0, _paths(problem), sp.eye_array(uses)
+    equal = sp.block_array([
+        [paths[~inner], None, None],
+        [paths[problem.column_nodes], own, sp.csr_array((uses, n_columns))],
+    ], format="csr")  # fmt: skip
+    upper = sp.hstack([sp.csr_array((uses, n)), own, -acquisitions(problem)], format="csr")
     # y_h = 1 - sum of z along the path to h: what depth costs is charged to the z above it
     depth = -lam * (paths.T @ np.where(inner, problem.depth_price, 0.0))
     cost = np.concatenate([problem.error + depth, np.zeros(uses), lam * problem.column_price])
-    return {
-        "cost": cost,
-        "A_ub": upper,
-        "b_ub": np.zeros(uses),
-        "A_eq": equal,
-        "b_eq": np.ones(equal.shape[0]),
-        "bounds": (0.0, 1.0),
-    }
+    x, multipliers, iterations = minimise(
+        cost, A_ub=upper, b_ub=np.zeros(uses), A_eq=equal, b_eq=np.ones(equal.shape[0]),
+        bounds=(0.0, 1.0), **settings,
+    )  # fmt: skip
+    return 1.0 - paths @ x[:n], multipliers, iterations
 
 
 def _paths(problem: PruneProblem) -> sp.csr_array:
@@ -141,19 +100,4 @@ def _paths(problem: PruneProblem) -> sp.csr_array:
         marked.append(above[some])
         above = np.where(some, problem.parent[above], -1)
     rows, columns = np.concatenate(nodes), np.concatenate(marked)
-    shape = (problem.n_nodes, problem.n_nodes)
-    return sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)
-
-
-def _kept_share(problem: PruneProblem, x: NDArray[np.float64], form: Form) -> NDArray[np.float64]:
-    """How far each node stays, shape (n_nodes,)."""
-    share = np.zeros(problem.n_nodes)
-    inner = _inner(problem)
-    if form == "closure":
-        share[inner] = x[: inner.sum()]
-    else:
-        share[inner] = 1.0 - (_paths(problem) @ x[: problem.n_nodes])[inner]
-    # closed up to the solver's tolerance only: make it closed
-    for h in np.flatnonzero(inner & (problem.parent >= 0)):
-        share[h] = min(share[h], share[problem.parent[h]])
-    return share
+    return incidence(rows, columns, (problem.n_nodes, problem.n_nodes))

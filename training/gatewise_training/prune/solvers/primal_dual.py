@@ -20,7 +20,6 @@ prunings are nearly optimal and the gap closes slowly: the minimum cut is the so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numba
@@ -48,25 +47,17 @@ REPAIR_EVERY = 10
 """Steps between repairs of the average's level sets."""
 
 
-@dataclass(frozen=True, eq=False)
-class Ascent(Solution):
-    """Where the ascent ended: the best pruning found, and the best lower bound proved."""
-
-    beta: Floats  # (len(column_nodes),): feasible multipliers that prove the bound
-
-
 def solve(
     problem: PruneProblem,
     lam: float,
     *,
     tolerance: float = 1e-4,
     max_iterations: int = 500,
-    n_jobs: int = 1,
-) -> Ascent:
+) -> Solution:
     """Prune by dual ascent; not exact, but its gap is proved. Acquisitions are merged first."""
     lam, problem = check_price(lam), merged(problem)
     start, nodes = problem.column_start, problem.column_nodes
-    trees = PricedTrees(problem, lam, n_jobs)
+    trees = PricedTrees(problem, lam)
     price = trees.full_price
     beta = even_shares(problem, lam)
     best_beta, bound = beta.copy(), -np.inf
@@ -111,7 +102,7 @@ def solve(
         if square <= 0.0:  # every acquisition's nodes agree: the bound is the objective
             break
         _climb(start, nodes, price, average, length * (objective - value) / square, beta)
-    return Ascent(keep, objective, min(bound, objective), lam, step, best_beta)
+    return Solution(keep, objective, min(bound, objective), lam, step)
 
 
 @numba.njit(cache=True, nogil=True)
