@@ -29,12 +29,6 @@ PORT = 1883
 SLACK_MS = 50.0
 
 
-@pytest.fixture(scope="session")
-def until():
-    """Waiting until a condition holds, at most so many seconds."""
-    return lambda condition, seconds, what: wait_until(condition, what, seconds)
-
-
 # -- networks ------------------------------------------------------------------------------
 
 
@@ -181,6 +175,13 @@ class DeviceProcess(ChildProcess):
             assert self.heard("done"), f"{self.name}: {failure}"
         return bool(self.heard("done"))
 
+    def answers(self, count):
+        """All answers, of which none is an error, lost or doubled."""
+        assert self.heard("error") == []
+        found = self.heard("answer")
+        assert [a["number"] for a in found] == list(range(count))
+        return found
+
     def late(self):
         """Answers more than 50 ms past their deadline: those that the machine excuses, and others.
 
@@ -265,6 +266,12 @@ class Rig:
         device = DeviceProcess(self.network.in_field([sys.executable, str(DEVICE)]), job)
         self._all.append(device)
         return device
+
+    def go(self, devices):
+        """Let devices begin together, once all are ready."""
+        wait_until(lambda: all(d.ready for d in devices), "the fleet", 120)
+        for device in devices:
+            device.go()
 
     def close(self):
         for child in self._all:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
-from tests.support.processes import run_here
+from tests.support.processes import refused
 
 pytestmark = pytest.mark.slow  # processes start
 
@@ -67,23 +67,17 @@ def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, embedded, c
     assert err.count("\n") == 1
 
 
-def failure(*arguments):
-    done = run_here(*arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    return done.stderr
-
-
 def test_what_cannot_be_is_one_line(bundle, tmp_path):
     port = free_port()
-    err = failure("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
+    err = refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
-    assert "nothing" in failure("cloud", tmp_path / "nothing")
-    assert "choose one of" in failure("cloud", bundle, "--tier", "edge")
-    assert "give its --uplink" in failure("cloud", bundle, "--uplink-device", "gw-1")
-    assert "--max-batch is 0" in failure("cloud", bundle, "--max-batch", "0")
+    assert "nothing" in refused("cloud", tmp_path / "nothing")
+    assert "choose one of" in refused("cloud", bundle, "--tier", "edge")
+    assert "give its --uplink" in refused("cloud", bundle, "--uplink-device", "gw-1")
+    assert "--max-batch is 0" in refused("cloud", bundle, "--max-batch", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        err = failure("broker", "--port", port, "--embedded")
+        err = refused("broker", "--port", port, "--embedded")
     assert f"port {port} on 127.0.0.1 is in use" in err
 
 

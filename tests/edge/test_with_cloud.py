@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,32 +27,13 @@ pytestmark = pytest.mark.slow  # processes and brokers start
 
 
 @pytest.fixture
-def start_worker(bundle, broker) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
+def start_worker(bundle, broker, command) -> Callable[[], subprocess.Popen[str]]:
     def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))",
-                *("cloud", str(bundle.path), "--broker", broker.url),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("ready:"):
-                return process
-        pytest.fail(f"the worker did not start: {process.communicate()[1]}")
+        worker = command("cloud", bundle.path, "--broker", broker.url)
+        assert worker.line().startswith("ready:"), worker.finish()[2]
+        return worker.process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worker):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_export import Bundle, pack
+from tests.support import processes
 from tests.support.fitted_systems import MAKERS, Fitted
 from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete, write
 from tests.support.once import MakeOnce
@@ -73,3 +74,23 @@ def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
 def heart(fit_system: Callable[[str], Fitted]) -> Fitted:
     """The staged binary system."""
     return fit_system("heart")
+
+
+# -- the command line ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def run() -> Callable[..., tuple[int, str, str]]:
+    """A function that runs the command line: exit status, standard output, standard error."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        done = processes.run_here(*args)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@pytest.fixture
+def refused() -> Callable[..., str]:
+    """Give :func:`tests.support.processes.refused`."""
+    return processes.refused

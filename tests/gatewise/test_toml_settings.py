@@ -3,7 +3,7 @@ import json
 import pytest
 
 from gatewise.toml_settings import SettingsTable
-from tests.sim.refused import refused_file
+from tests.support.refused import refused_file
 
 
 def test_a_file_is_read_key_by_key(tmp_path):

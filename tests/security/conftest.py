@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gatewise_cloud.broker.broker_init import BrokerFolder
-from tests.support import small_bundle
+from tests.support import processes, small_bundle
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.mqtt_clients import MqttClient
 
 bundle = small_bundle.bundle
+command = processes.command
 make_bundle = small_bundle.make_bundle
 
 

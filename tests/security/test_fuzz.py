@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -146,38 +143,12 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     assert min(counters[name] for name in ("invalid", "unknown", "mismatched", "duplicates")) > 0
 
 
-class Worker:
-    """``gatewise cloud`` in a process of its own."""
-
-    def __init__(self, bundle: Path, url: str) -> None:
-        arguments = ["cloud", str(bundle), "--broker", url, "--json"]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gatewise", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert json.loads(self._process.stdout.readline())["ready"]
-
-    @property
-    def memory(self) -> float:
-        return resident_mb_of(self._process.pid)
-
-    def end(self) -> dict[str, int]:
-        """End it in good order: its counters."""
-        self._process.terminate()
-        out, err = self._process.communicate(timeout=60)
-        assert (self._process.returncode, err) == (0, "")
-        counters: dict[str, int] = json.loads(out.splitlines()[-1])
-        return counters
-
-
 @pytest.mark.slow
-def test_a_running_worker_and_device_over_a_broker(bundle):
+def test_a_running_worker_and_device_over_a_broker(bundle, command):
     count = 30_000
     with MosquittoBroker() as broker:
-        worker = Worker(bundle.path, broker.url)
+        worker = command("cloud", bundle.path, "--broker", broker.url, "--json")
+        assert json.loads(worker.line())["ready"]
         flood = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
         seeds = requests("small", "7", 3)
         messages = [m for m in mutants(seeds, count, seed=7) if len(m) <= wire.MAX_PAYLOAD]
@@ -195,13 +166,16 @@ def test_a_running_worker_and_device_over_a_broker(bundle):
                 if at % 100 == 0:
                     assert device.answer(HARD).route == "cloud"
                 if at == len(messages) // 4:
-                    before = worker.memory
+                    before = resident_mb_of(worker.process.pid)
             assert device.answer(HARD).route == "cloud"
             counters = device.counters
         assert before is not None
-        growth = worker.memory - before
+        growth = resident_mb_of(worker.process.pid) - before
         asked = counters["sent"] + counters["retries"]
-        ended = worker.end()
+        worker.process.terminate()
+        status, out, err = worker.finish()
+        assert (status, err) == (0, "")
+        ended = json.loads(out)
         flood.close()
     assert ended["received"] == len(messages) + asked
     fates = ("answered", "repeated", "duplicates", "expired", "abandoned")

@@ -58,6 +58,14 @@ def tiered(make_once: MakeOnce) -> SimpleNamespace:
     return make_once("tiered", make_tiered)
 
 
+@pytest.fixture(scope="session")
+def routes(small: SimpleNamespace) -> Any:
+    """Routes of the small system's rows."""
+    from gatewise_sim.fleet.routes import Routes
+
+    return Routes.from_bundle(small.bundle, small.rows, small.truth)
+
+
 @pytest.fixture
 def small_fits() -> Iterator[None]:
     """Short fits by the commands that this process runs: the way is tested, not the fit."""

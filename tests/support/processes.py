@@ -83,6 +83,13 @@ def run_here(
     return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
+def refused(*arguments: object, folder: Path | None = None) -> str:
+    """Run a command that must end with status 2 and one line on standard error: that line."""
+    done = run_here(*arguments, folder=folder)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    return done.stderr
+
+
 class Command:
     """A ``gatewise`` command in a process of its own; its lines as they come."""
 

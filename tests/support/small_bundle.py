@@ -152,6 +152,7 @@ class FakeLink:
     """A link that does with each payload what the test says, on the sender's thread.
 
     `behave(payload, receive)` is called for every payload; without it the cloud answers.
+    `deliver` takes what comes from elsewhere.
     """
 
     def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
@@ -159,16 +160,16 @@ class FakeLink:
         self.takes = True
         self.sent: list[bytes] = []
         self.closed = 0
-        self._behave = behave or respond
-        self._receive: Callable[[bytes], None] = lambda payload: None
+        self.behave = behave or respond
+        self.deliver: Callable[[bytes], None] = lambda payload: None
 
     def open(self, receive: Callable[[bytes], None]) -> None:
-        self._receive = receive
+        self.deliver = receive
 
     def send(self, payload: bytes) -> bool:
         self.sent.append(payload)
         if self.takes:
-            self._behave(payload, self._receive)
+            self.behave(payload, self.deliver)
         return self.takes
 
     def close(self) -> None:

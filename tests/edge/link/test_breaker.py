@@ -134,7 +134,7 @@ def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle):
         assert device.gauges["breaker_open"] == 1.0
         # After the pause one instance finds out; the cloud is back.
         clock.now += 1.0
-        link._behave = respond
+        link.behave = respond
         assert [answer(device, clock).route for _ in range(3)] == ["cloud"] * 3
         counters = device.counters
         assert (counters["breaker_opened"], counters["breaker_probes"]) == (1, 1)
@@ -167,7 +167,7 @@ def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle):
         assert {(a.route, a.reason) for a in answers} == {("fallback", "cloud:busy")}
         assert len(link.sent) == 1
         clock.now += 0.5
-        link._behave = respond
+        link.behave = respond
         assert answer(device, clock).route == "cloud"
 
 
@@ -188,5 +188,5 @@ def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle):
         assert answer(device, clock).reason == "timeout"
         clock.now += 1.0
         assert answer(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"
-        link._behave = respond
+        link.behave = respond
         assert answer(device, clock).route == "cloud"

@@ -13,6 +13,7 @@ from gatewise_export.bundle.signing import keygen
 from gatewise_export.repository.release import UpdateError
 from tests.edge.device.test_installed import miscomputing
 from tests.edge.update.conftest import EASY, PATIENCE
+from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import FakeLink, write_bundle
 from tests.support.waiting import wait_until
 
@@ -132,23 +133,28 @@ def test_what_cannot_be_configured(run, tmp_path):
 
 
 @pytest.fixture
-def on_trial(run, fleet, server):
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def on_trial(run, fleet, server, clock):
     """A device that tries version 8 and would have to answer often."""
     fleet.publish("8")
-    device = run(urls=[server.url], trial_answers=20)
+    device = run(urls=[server.url], trial_answers=20, clock=clock)
     device.reaches("8")
     return device
 
 
-def test_one_late_answer_and_sensors_that_failed_before_are_no_fault_of_a_version(run, fleet):
+def test_one_late_answer_and_sensors_that_failed_before_are_no_fault(run, fleet, clock):
     """A good update was lost to an answer 312 ms late."""
-    device = run()
+    device = run(clock=clock)
     for _ in range(50):
         device.updater.observe(SensorError("a", "dead"))
     fleet.publish("8")
     device.reaches("8")
     answer = device.device.answer(EASY)
-    device.updater._trial._began -= 10.0
+    clock.now += 10.0
     device.updater.observe(dataclasses.replace(answer, latency_ms=5312.0))
     for _ in range(50):
         device.updater.observe(SensorError("a", "dead"))
@@ -202,23 +208,22 @@ def test_a_trial_goes_on_over_short_wake_ups(run, on_trial):
     assert device.store.state.proved
 
 
-def test_time_without_running_does_not_count(run, fleet):
+def test_time_without_running_does_not_count(run, fleet, clock):
     fleet.publish("8")
-    clock = {"now": 1000.0}
-    how = {"trial_answers": 1, "trial_seconds": 30.0, "clock": lambda: clock["now"]}
+    how = {"trial_answers": 1, "trial_seconds": 30.0, "clock": clock}
     device = run(**how)
     device.reaches("8")
     device.device.answer(EASY)
-    clock["now"] += 29.0
+    clock.now += 29.0
     device.updater.observe(device.device.answer(EASY))
     assert device.store.state.on_trial
     device.close()
     assert 29.0 <= device.store.state.seconds < 30.0
-    clock["now"] += 1e6  # asleep
+    clock.now += 1e6  # asleep
     again = run(**how)
     again.device.answer(EASY)
     assert again.store.state.on_trial
-    clock["now"] += 2.0
+    clock.now += 2.0
     again.passes()
 
 
@@ -309,14 +314,14 @@ def test_a_flipped_bit_in_the_state_forgets_nothing(at_8, run, server, names):
     assert len(server.fetched("8")) == asked
 
 
-def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, monkeypatch):
+def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, clock, monkeypatch):
     """As on a full disk during a trial."""
 
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("gatewise_edge.update.store.replace_file", full)
-    on_trial.updater._accounted -= 100.0
+    clock.now += 100.0
     on_trial.updater.observe(on_trial.device.answer(EASY))
     on_trial.news()
     wait_until(lambda: on_trial.updater.trouble is not None, "the trouble", PATIENCE)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -15,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.bundle import signing
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
@@ -329,35 +329,31 @@ def test_a_large_file_is_not_read_where_there_is_a_limit(signed: Path) -> None:
 
 @pytest.mark.slow
 def test_the_commands(
-    write_bundle: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    write_bundle: Write, tmp_path: Path, run: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
-    bundle, name = str(write_bundle()), str(tmp_path / "ops")
-    assert main(["keygen", "--out", name, "--json"]) == 0
-    key_id = json.loads(capsys.readouterr().out)["key_id"]
-    assert main(["keygen", "--out", name]) == 2
-    assert "never overwritten" in capsys.readouterr().err
-    made = str(tmp_path / "x.gwb")
-    assert main(["pack", bundle, "--out", made, "--sign", f"{name}.key", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["key_id"] == key_id
-    assert main(["pack", bundle, "--out", made, "--for", "fun"]) == 2
-    assert "--for fun" in capsys.readouterr().err
-    assert main(["inspect", made, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    bundle, name, made = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
+    key, public = f"{name}.key", f"{name}.pub"
+
+    def done(*args: object) -> str:
+        status, out, err = run(*args)
+        assert status == 0, err
+        return str(out)
+
+    key_id = json.loads(done("keygen", "--out", name, "--json"))["key_id"]
+    assert "never overwritten" in refused("keygen", "--out", name)
+    packed = done("pack", bundle, "--out", made, "--sign", key, "--json")
+    assert json.loads(packed)["key_id"] == key_id
+    assert "--for fun" in refused("pack", bundle, "--out", made, "--for", "fun")
+    told = json.loads(done("inspect", made, "--json"))
     assert (told["signed"], told["key_id"], told["signature_checked"]) == (True, key_id, False)
-    assert main(["inspect", made, "--public-key", f"{name}.pub"]) == 0
-    assert f"signed by key {key_id}: the signature holds" in capsys.readouterr().out
-    assert main(["inspect", bundle]) == 0
-    assert "not signed" in capsys.readouterr().out
-    assert main(["inspect", bundle, "--public-key", f"{name}.pub"]) == 2
-    assert "is not signed" in capsys.readouterr().err
-    assert main(["verify", bundle, "--public-key", f"{name}.pub"]) == 2
-    assert "is not signed" in capsys.readouterr().err
-    assert main(["frontier", made, "--budget", "200"]) == 2
-    err = capsys.readouterr().err
-    assert "signed by key" in err
-    assert err.count("\n") == 1
-    assert main(["frontier", made, "--budget", "200", "--sign", f"{name}.key"]) == 0
-    assert Bundle.open(made, public_key=f"{name}.pub").manifest.active == 1
+    shown = done("inspect", made, "--public-key", public)
+    assert f"signed by key {key_id}: the signature holds" in shown
+    assert "not signed" in done("inspect", bundle)
+    for command in ("inspect", "verify"):
+        assert "is not signed" in refused(command, bundle, "--public-key", public)
+    assert "signed by key" in refused("frontier", made, "--budget", "200")
+    done("frontier", made, "--budget", "200", "--sign", key)
+    assert Bundle.open(made, public_key=public).manifest.active == 1
 
 
 def test_reading_without_a_key_loads_no_cryptography(signed: Path) -> None:

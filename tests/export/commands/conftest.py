@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,6 @@ import pytest
 from tests.support.processes import run_here
 from tests.support.small_fits import fit_little
 from tests.support.wine_table import COSTS, wine
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
@@ -41,26 +39,3 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(home: Path, tmp_path: Path) -> Path:
     """A copy of the trained bundle."""
     return Path(shutil.copytree(home / "bundle", tmp_path / "bundle"))
-
-
-@pytest.fixture
-def run() -> Run:
-    """A function that runs the command line: exit status, standard output, standard error."""
-
-    def call(*args: object) -> tuple[int, str, str]:
-        done = run_here(*args)
-        return done.returncode, done.stdout, done.stderr
-
-    return call
-
-
-@pytest.fixture
-def refused(run: Run) -> Callable[..., str]:
-    """A function that runs what must end with status 2, and one line on standard error: it."""
-
-    def call(*args: object) -> str:
-        status, out, err = run(*args)
-        assert (status, out, err.count("\n")) == (2, "", 1)
-        return err
-
-    return call

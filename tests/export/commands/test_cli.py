@@ -1,4 +1,4 @@
-"""``gatewise frontier``, ``inspect`` and ``verify``; help of every command."""
+"""``gatewise frontier``, ``inspect`` and ``verify``."""
 
 from __future__ import annotations
 
@@ -202,11 +202,3 @@ def test_rows_that_do_not_fit_the_bundle(
 ) -> None:
     args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]
     assert why in refused(*args)
-
-
-@pytest.mark.parametrize("command", ["train", "frontier", "inspect", "verify"])
-def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
-    status, text, _ = run(command, "--help")
-    assert status == 0
-    assert f"gatewise {command} " in text
-    assert "Example" in text

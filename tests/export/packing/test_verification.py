@@ -8,7 +8,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from gatewise.cli import main
 from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_files.flat_reader import read_flat
@@ -74,12 +73,13 @@ def test_graphs_of_other_forms(heart: Any, tmp_path: Path) -> None:
 
 
 def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(
-    fit_system: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fit_system: Any, tmp_path: Path, run: Any, refused: Any
 ) -> None:
     kernels = fit_system("kernels")  # of the wines
     pack(kernels.system, tmp_path / "whole", sample=kernels.rows[:20])
     repack(tmp_path / "whole", tmp_path / "device.gwb", for_device=True)
-    assert main(["verify", f"{tmp_path}/device.gwb"]) == 0
-    assert "not run: cloud.onnx" in capsys.readouterr().out
-    assert main(["verify", f"{tmp_path}/device.gwb", "--data", "wine"]) == 2
-    assert "is for devices, without cloud.onnx" in capsys.readouterr().err
+    status, out, _ = run("verify", tmp_path / "device.gwb")
+    assert status == 0
+    assert "not run: cloud.onnx" in out
+    err = refused("verify", tmp_path / "device.gwb", "--data", "wine")
+    assert "is for devices, without cloud.onnx" in err

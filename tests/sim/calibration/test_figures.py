@@ -76,7 +76,8 @@ def test_settings_get_the_figures_and_a_gateway_its_own_if_given(tmp_path, setti
         hop_ms=0.2034,
     )
     # An emulated link takes what its proxy takes, too.
-    assert MEASURED.apply(settings, live=True).link.rtt_ms == 45 + 2 * 0.45
+    emulated = replace(settings.link, rtt_ms=45 + 2 * 0.45)
+    assert MEASURED.apply(settings, live=True) == replace(found, link=emulated)
     no_link = replace(settings, link=LinkProfile("none"))
     assert MEASURED.apply(no_link, live=True).link == no_link.link
     gateway = ServiceTime(50e-6, 7e-6, 100e-6)

@@ -1,9 +1,8 @@
-"""Calibrating for real: broker, worker and devices as processes; and the twin that comes of it."""
+"""Calibrating for real: broker, worker and devices as processes."""
 
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from gatewise.errors import InputError
@@ -14,13 +13,9 @@ from gatewise_sim.calibration.measuring import (
     _stages,
     calibrate,
 )
-from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import Routes
-from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.run import run_live
 
 RUN = ServiceTime(100e-6, 20e-6)
 
@@ -48,31 +43,28 @@ def test_a_stage_that_no_row_stops_at_lies_between_its_neighbours():
         calibrate("bundle", [[0.0]], exchanges=3)
 
 
-@pytest.fixture(scope="module")
-def measured(small, make_once):
-    """A calibration, and the events of its listener."""
-    return make_once("measured", lambda _: _measured(small))
+class Progress(Listeners):
+    """Keeps what is reported."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.events = []
 
-def _measured(small):
-    events: list[object] = []
+    def begin(self, title, seconds, expected):
+        self.events.append(title)
 
-    class Listener(Listeners):
-        def begin(self, title, seconds, expected):
-            events.append(title)
+    def advance(self, snapshot):
+        self.events.append(snapshot.done)
 
-        def advance(self, snapshot):
-            events.append(snapshot.done)
-
-        def end(self, text):
-            events.append(text)
-
-    return calibrate(small.bundle.path, small.rows, exchanges=100, watch=Listener()), events
+    def end(self, text):
+        self.events.append(text)
 
 
 @pytest.mark.slow
-def test_a_calibration_has_figures_that_can_be(measured, small, tmp_path):
-    found, events = measured
+def test_a_calibration_has_figures_that_can_be(small, tmp_path):
+    watch = Progress()
+    found = calibrate(small.bundle.path, small.rows, exchanges=100, watch=watch)
+    events = watch.events
     plan = Routes.from_bundle(small.bundle, small.rows[:2]).plan
     assert len(found.edge_ms) == plan.n_here
     times = [*found.edge_ms, 1e3 * found.service.mean(1, 1), found.broker_us]
@@ -88,40 +80,6 @@ def test_a_calibration_has_figures_that_can_be(measured, small, tmp_path):
     assert events[1:-1] == sorted(events[1:-1])
     found.write(tmp_path / "c.json")
     assert Calibration.from_file(tmp_path / "c.json").service == found.service
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "link", [LinkProfile("none"), LinkProfile("near", 6, 2)], ids=lambda v: v.name
-)
-def test_the_twin_decides_as_the_live_fleet_and_sends_the_same_bytes(measured, small, link):
-    calibration, _ = measured
-    settings = FleetSettings(
-        devices=3,
-        seconds=60.0,
-        in_turn=[list(range(i, 150, 3)) for i in range(3)],
-        link=link,
-        service=RUN,
-        # Long: a machine that is busy answers late, and no request is to be given up.
-        deadline_ms=30_000.0,
-    )
-    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
-    twin = simulate_fleet(routes, calibration.apply(settings, live=True)).answers
-    run = run_live(small.bundle.path, small.rows, settings)
-    live = run.answers
-    assert (run.lost, run.troubles) == (0, [])
-    for name in ("device", "row", "route", "stage", "label", "cost", "feature_cost"):
-        assert np.array_equal(getattr(live, name), getattr(twin, name)), name
-    # A request that was slow is sent again, with the very same bytes.
-    once = twin.payload_up > 0
-    assert np.array_equal(live.payload_up[once] % twin.payload_up[once], np.zeros(once.sum()))
-    once &= live.payload_up == twin.payload_up
-    assert once.sum() > 10
-    assert np.array_equal(live.up[once], twin.up[once])
-    # A response tells the worker's time, which is a byte or two shorter if it is short.
-    worker_us = np.rint(1000.0 * live.cloud_ms[once]).astype(int).tolist()
-    assert live.payload_down[once].tolist() == [routes.sizes.response(us) for us in worker_us]
-    assert not live.up[~routes.offload[live.row]].any()
 
 
 @pytest.mark.slow

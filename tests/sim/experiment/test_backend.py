@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 
-from gatewise.cli import main
 from gatewise_cloud import ModelError
 from gatewise_export import pack
 from gatewise_sim import simulate
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.routes import Routes
 from gatewise_training import ConfidenceCascade
+from tests.support.processes import run_here
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
@@ -52,13 +52,12 @@ def home(tmp_path_factory):
 
 
 @pytest.fixture
-def run(home, monkeypatch, capsys):
+def run(home):
     """A function that runs the command line in the folder: status, standard output and error."""
-    monkeypatch.chdir(home[0])
 
     def call(*args):
-        capsys.readouterr()
-        return (main(list(args)), *capsys.readouterr())
+        done = run_here(*args, folder=home[0])
+        return done.returncode, done.stdout, done.stderr
 
     return call
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gatewise import cli
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_sim.experiment.demo import training_settings
 from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.output import DEMO
 from tests.sim.report.test_schema import check as check_schema
 from tests.support.demo_report import check_report
-from tests.support.processes import interrupt, named, run_here
+from tests.support.processes import interrupt, named, refused, run_here
 
 
 @pytest.mark.slow
@@ -83,21 +82,11 @@ def here(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def refused(capsys, *args: str) -> str:
-    """Run the command; the one line that it says."""
-    assert cli.main(["demo", *args]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    assert line.startswith("gatewise: ")
-    return line
-
-
 @pytest.mark.parametrize("name", BAD_TABLES)
-def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
+def test_a_bad_table_is_one_line_and_nothing_is_written(here, name):
     content, message = BAD_TABLES[name]
     Path("data.csv").write_text(content)
-    line = refused(capsys, "--dataset", "data.csv")
+    line = refused("demo", "--dataset", "data.csv")
     assert re.search(message, line), line
     assert [p.name for p in here.iterdir()] == ["data.csv"]
 
@@ -123,11 +112,11 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
         (["--out", "."], "holds other files"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_nothing_is_written(here, capsys, args, message):
+def test_a_bad_setting_is_one_line_and_nothing_is_written(here, args, message):
     Path("data.csv").write_text(table())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
     before = {p.name for p in here.iterdir()}
-    assert message in refused(capsys, *args)
+    assert message in refused("demo", *args)
     assert {p.name for p in here.iterdir()} == before
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gatewise_sim.experiment.examples import choose_examples
-from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import made_up
@@ -20,8 +19,7 @@ pytestmark = pytest.mark.slow  # a fitted system
 
 
 @pytest.fixture(scope="module")
-def chosen(small):
-    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
+def chosen(small, routes):
     return routes, choose_examples(small.bundle.manifest, routes, small.rows)
 
 

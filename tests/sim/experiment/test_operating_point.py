@@ -7,12 +7,9 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
 from gatewise_sim.experiment.operating_point import at_goal, on_disk, open_whole, operating_points
+from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow
-
-
-def contents(path):
-    return {p.name: p.read_bytes() for p in path.iterdir()}
 
 
 @pytest.fixture

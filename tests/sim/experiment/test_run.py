@@ -11,7 +11,6 @@ from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.money import MONTH
-from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
@@ -49,8 +48,7 @@ def test_the_report_is_as_its_schema_says(whole):
     assert json.loads(json.dumps(whole, allow_nan=False)) == whole  # plain already
 
 
-def test_the_systems_figures_are_those_of_its_fleet(small, whole):
-    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
+def test_the_systems_figures_are_those_of_its_fleet(routes, whole):
     assert whole["calibration"]["kind"] == "assumed"
     settings = Calibration.assumed(routes).apply(QUICK.settings())
     run = simulate_fleet(routes, settings)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_sim.fleet.money import MONTH, Bill, Prices, Usage
-from tests.sim.refused import refused_file
+from tests.support.refused import refused_file
 
 
 def test_every_part_of_the_bill():

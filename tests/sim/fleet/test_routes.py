@@ -9,11 +9,6 @@ from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 
 
-@pytest.fixture(scope="module")
-def routes(small) -> Routes:
-    return Routes.from_bundle(small.bundle, small.rows, small.truth)
-
-
 def test_rows_go_and_cost_as_the_estimator_says(small, routes):
     assert 0.1 < routes.offload.mean() < 0.9
     assert np.array_equal(routes.offload, small.system.offload(small.rows))

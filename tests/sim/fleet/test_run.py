@@ -302,9 +302,8 @@ def test_the_same_seed_gives_the_same_run():
     assert first.devices["retries"] > 0
 
 
-def test_costs_and_labels_are_the_estimators(small):
+def test_costs_and_labels_are_the_estimators(small, routes):
     """Where the cloud answers in time, each instance costs what the system says of its row."""
-    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     n = len(small.rows)
     run = simulate_fleet(
         routes,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
+
 from gatewise_edge.device.answer import DecisionPoint
-from gatewise_sim.fleet.answers import ROUTES
+from gatewise_sim.fleet.answers import ROUTES, Answers
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.run import LiveRun, run_live
@@ -32,6 +36,15 @@ def asks_early(point: DecisionPoint) -> str:
     if point.cost > 0 and best < 0.18:
         return "offload"
     return "stop" if best > 0.3 else "continue"
+
+
+COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
+
+
+def assert_same(live: Answers, virtual: Answers, names: Iterable[str] = COLUMNS) -> None:
+    """The answers of a live run are those of virtual time."""
+    for name in names:
+        assert np.array_equal(getattr(live, name), getattr(virtual, name)), name
 
 
 def run(small, chosen: FleetSettings, **options) -> LiveRun:

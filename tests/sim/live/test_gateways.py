@@ -1,6 +1,5 @@
 """Live gateways: brokers, gateways, cloud and devices as processes decide as virtual time says."""
 
-import numpy as np
 import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto
@@ -9,7 +8,7 @@ from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
-from tests.sim.live.runs import CLOUD, run, settings
+from tests.sim.live.runs import CLOUD, assert_same, run, settings
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +22,7 @@ def test_live_gateways_decide_as_virtual_ones(tiered, nothing_left):
     virtual = simulate_fleet(routes, chosen)
     assert live.troubles == []
     assert live.lost == 0
-    for name in ("time", "device", "row", "route", "stage", "label", "cost", "reason"):
-        assert np.array_equal(getattr(live.answers, name), getattr(virtual.answers, name)), name
+    assert_same(live.answers, virtual.answers)
     for there, foreseen in zip(live.gateways, virtual.gateways, strict=True):
         assert there["forwarded"] == foreseen["forwarded"]
         assert there["answered"] == foreseen["answered"]

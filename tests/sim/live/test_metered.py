@@ -12,29 +12,10 @@ from gatewise_edge.link.wire import (
 )
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
+from tests.support.small_bundle import FakeLink
 
 NAME = "0123abcd"
 ANSWER = LiveAnswer(7, 0.0, "cloud", 2, 1, "offloaded", 5.0, 1.0, cost=3.0)
-
-
-class Wire:
-    """A link that keeps what is sent, and delivers what a test gives it."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-        self.takes = True
-        self.ready = True
-        self.deliver = None
-
-    def open(self, receive) -> None:
-        self.deliver = receive
-
-    def send(self, payload: bytes) -> bool:
-        self.sent.append(payload)
-        return self.takes
-
-    def close(self) -> None:
-        self.ready = False
 
 
 def request(name: bytes) -> bytes:
@@ -72,7 +53,7 @@ def box() -> AnswerBox:
     return AnswerBox()
 
 
-def metered(wire: Wire, box: AnswerBox, rung: list[str] | None = None) -> MeteredLink:
+def metered(wire: FakeLink, box: AnswerBox, rung: list[str] | None = None) -> MeteredLink:
     bell = [] if rung is None else rung
     return MeteredLink(wire, NAME, box, lambda: bell.append("rung"))
 
@@ -80,7 +61,7 @@ def metered(wire: Wire, box: AnswerBox, rung: list[str] | None = None) -> Metere
 @pytest.fixture
 def sending(box):
     """A link whose device is at work on an instance, the wire under it, and the traffic."""
-    wire, traffic = Wire(), InstanceTraffic(7)
+    wire, traffic = FakeLink(lambda *_: None), InstanceTraffic(7)
     link = metered(wire, box)
     link.open(lambda payload: None)
     link.current = traffic
@@ -88,7 +69,7 @@ def sending(box):
 
 
 def test_each_response_is_booked_to_the_instance_that_asked(box):
-    wire, seen, rung = Wire(), [], []
+    wire, seen, rung = FakeLink(lambda *_: None), [], []
     link = metered(wire, box, rung)
     link.open(seen.append)
     traffics, payloads, replies = [InstanceTraffic(0), InstanceTraffic(1)], [], []

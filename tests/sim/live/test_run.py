@@ -22,18 +22,11 @@ from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.live.run import LiveRun, run_live
-from tests.sim.live.runs import CLOUD, EDGE, asks_early, run, settings
+from tests.sim.live.runs import CLOUD, COLUMNS, EDGE, asks_early, assert_same, run, settings
 from tests.sim.recorder import Recorder
 from tests.support.processes import all_end, below, named
 
 pytestmark = pytest.mark.slow
-
-COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
-
-
-@pytest.fixture(scope="module")
-def routes(small) -> Routes:
-    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 def assert_same_bytes(live: LiveRun, virtual, routes: Routes) -> None:
@@ -69,8 +62,7 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
     assert live.troubles == []
     assert live.broker == "mosquitto"
     assert live.processes == 2
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers)
     answers = live.answers
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
     assert (answers.label == routes.label[answers.row]).all()
@@ -112,8 +104,7 @@ def test_audits_are_those_of_virtual_time(small, routes):
     chosen = settings(audit=0.5, arrivals=lambda *_: [(times, device, row)])
     live = run(small, chosen, truth=small.truth.astype(np.int64))
     virtual = simulate_fleet(routes, chosen)
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers)
     assert (live.answers.audited == virtual.answers.audited).all()
     # What audits send and receive is part of what their instances cost.
     audited = virtual.answers.audited
@@ -138,8 +129,7 @@ def test_rows_in_turn_begin_when_the_one_before_is_answered(small, routes):
     live = run(small, chosen)
     virtual = simulate_fleet(routes, chosen)
     assert live.lost == 0
-    for name in set(COLUMNS) - {"time"}:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers, set(COLUMNS) - {"time"})
     assert_same_bytes(live, virtual, routes)
     for device in range(3):
         mine = live.answers.take(live.answers.device == device)
@@ -154,8 +144,7 @@ def test_other_policies_take_the_routes_of_virtual_time(small, routes, policy):
     virtual = simulate_fleet(routes, chosen)
     assert live.lost == 0
     assert live.processes == 1
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers)
     assert len(live.workers) == (policy == "cloud-only")
 
 
@@ -165,8 +154,7 @@ def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, route
     by_stage = routes_by_stage(small.bundle, small.rows, routes)
     virtual = simulate_fleet(by_stage, chosen)
     found, n = replace(virtual.answers, row=virtual.answers.row % len(small.rows)), len(small.rows)
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(found, name)).all(), name
+    assert_same(live.answers, found)
     again = rows_by_stage(live.answers, by_stage)
     local = live.answers.route == EDGE
     assert (again.row[local] == virtual.answers.row[local]).all()
@@ -188,8 +176,7 @@ def test_rows_share_messages_as_in_virtual_time(small, routes):
         devices=1, arrivals=lambda devices, seconds, rng: [(times, zeros, rows)], coalesce_ms=800.0
     )
     live, virtual = run(small, chosen), simulate_fleet(routes, chosen)
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers)
     assert live.devices["sent"] == virtual.devices["sent"] == len(bursts)
     assert live.answers.payload_up.sum() == virtual.answers.payload_up.sum()
     assert np.isin(live.answers.route, (EDGE, CLOUD)).all()
@@ -333,8 +320,7 @@ def test_five_hundred_devices_end_in_time_with_nothing_lost_and_nothing_left(sma
     assert live.lost == 0
     assert live.troubles == []
     virtual = simulate_fleet(routes, chosen)
-    for name in COLUMNS:
-        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    assert_same(live.answers, virtual.answers)
     assert len(live.answers) == 2000
     assert live.seconds <= 20.0 + 10.0
     # Within the run's own limit: getting ready, the arrivals, the last deadline, its grace.

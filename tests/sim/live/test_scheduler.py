@@ -12,7 +12,6 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
-from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.live.metered import AnswerBox, LiveAnswer, MeteredLink
 from gatewise_sim.live.scheduler import Deliveries, DeviceSlot, LogicalDevice, Schedule, Scheduler
 
@@ -44,11 +43,6 @@ def cloud(small):
     model = CloudModel.from_bundle(small.bundle)
     yield model
     model.close()
-
-
-@pytest.fixture(scope="module")
-def routes(small) -> Routes:
-    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from gatewise.errors import InputError
 from gatewise_sim.report.model import DEMO_KIND, SCHEMA_VERSION, Report
 from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import live, made_up
+from tests.support.refused import refused
 
 HEADLINE = {
     "dataset", "method", "instances", "offload_rate", "accuracy", "feature_cost",
@@ -78,10 +79,7 @@ def test_a_wrong_field_is_named(document, path, value, named):
     for step in parents:
         place = place[step]
     place[last] = value
-    with pytest.raises(InputError) as caught:
-        Report.from_dict(document)
-    assert named in str(caught.value)
-    assert "\n" not in str(caught.value)
+    refused(Report.from_dict, document, says=named)
 
 
 @pytest.mark.parametrize("key", ["dataset", "legs", "settings"])

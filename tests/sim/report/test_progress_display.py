@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -28,15 +30,9 @@ def run(listener: ProgressListener) -> None:
     listener.end("100 instances")
 
 
-class Clock:
+def clock(step: float) -> Callable[[], float]:
     """Every reading is a little later."""
-
-    def __init__(self, step: float) -> None:
-        self.now, self.step = 0.0, step
-
-    def __call__(self) -> float:
-        self.now += self.step
-        return self.now
+    return itertools.count(step, step).__next__
 
 
 def test_without_a_terminal_there_are_lines_on_standard_error_alone(capsys):
@@ -51,7 +47,7 @@ def test_without_a_terminal_there_are_lines_on_standard_error_alone(capsys):
 
 
 def test_each_policy_has_each_fault_once(capsys):
-    run(PlainLines(Clock(0.01)))
+    run(PlainLines(clock(0.01)))
     lines = capsys.readouterr().err.splitlines()
     assert lines.count("  cloud down after 20 s") == 2
     assert lines.count("  cloud back after 30 s") == 2
@@ -61,7 +57,7 @@ def test_each_policy_has_each_fault_once(capsys):
 @pytest.mark.parametrize(("step", "lines"), [(0.001, 0), (1.0, 9), (40.0, 100)])
 def test_how_often_it_speaks(capsys, step, lines):
     """At a tenth, no more than one line in 2 s; where nothing moves, one in 30 s."""
-    listener = PlainLines(Clock(step))
+    listener = PlainLines(clock(step))
     listener.begin("m/1", 60.0, None)
     for i in range(100):
         listener.advance(Snapshot(at=0.6 * i, answered=i, done=i / 100))

@@ -24,7 +24,6 @@ from gatewise_sim.fleet.devices.decisions import routes_by_stage
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import DeviceDraws, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
@@ -109,27 +108,16 @@ class ClockLink:
         self.came()
 
 
-def real(
-    small,
-    times,
-    rows,
-    link,
-    *,
-    queue,
-    deadline_ms,
-    down,
-    audit=None,
-    policy="system",
-    coalesce_ms=0.0,
-):
+def real(small, settings: FleetSettings, down):
     """Answers of the real device, in the order of the instances; its counts, audits, the worker."""
+    ((times, _, rows),) = settings.chunks(len(small.rows))
     clock = Clock()
     rng = DeviceDraws(SEED, 0)
-    way = VirtualLink(link, rng, back=rng)
+    way = VirtualLink(settings.link, rng, back=rng)
     worker = VirtualWorker(
         clock,
         SERVICE,
-        capacity=queue,
+        capacity=settings.queue,
         plan=Plan(4),
         parallel=1,
         payload=b"",
@@ -145,12 +133,12 @@ def real(
     with Device(
         small.bundle,
         link=clock_link,
-        deadline_ms=deadline_ms,
+        deadline_ms=settings.deadline_ms,
         breaker=Breaker(draw=rng.random),
-        audit=None if audit is None else Audit(audit),
+        audit=None if settings.audit is None else Audit(settings.audit),
         seed=audit_seed(SEED, 0),
-        policy=policy,
-        coalesce_ms=coalesce_ms,
+        policy=settings.policy,
+        coalesce_ms=settings.coalesce_ms,
         check=False,
         clock=clock,
     ) as device:
@@ -168,7 +156,7 @@ def real(
                 step(i, device.advance(open_[i]))
 
         clock_link.came = lambda: [advance(i) for i in list(open_)]
-        for i, (when, row) in enumerate(zip(times, rows, strict=True)):
+        for i, (when, row) in enumerate(zip(times.tolist(), rows, strict=True)):
             clock.at(when, lambda i=i, row=row: step(i, device.begin(small.rows[row])))
         clock.run()
         model.close()
@@ -215,11 +203,10 @@ def looks_at_everything(point: DecisionPoint) -> str:
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
-def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, down, audit):
+def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms, gap, down, audit):
     rng = np.random.default_rng(7)
     n = 400
     times = np.cumsum(rng.exponential(gap, n))
-    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     rows = rng.integers(0, len(small.rows), n)
     if audit is not None:  # the data change: of what the device answers itself, much is wrong
         wrong = ~routes.offload & (routes.local_label != routes.cloud_label)
@@ -231,18 +218,6 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     if link.name.startswith("shared"):
         coalesce_ms = 80.0
         rows[::2] = rng.choice(np.flatnonzero(routes.offload), len(rows[::2]))
-    answers, counters, audits, worker = real(
-        small,
-        times.tolist(),
-        rows,
-        link,
-        queue=queue,
-        deadline_ms=deadline_ms,
-        down=down,
-        audit=audit,
-        policy=policy,
-        coalesce_ms=coalesce_ms,
-    )
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
     settings = FleetSettings(
         devices=1,
@@ -261,6 +236,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
         coalesce_ms=coalesce_ms,
         seed=SEED,
     )
+    answers, counters, audits, worker = real(small, settings, down)
     run = simulate_fleet(routes, settings)
     a = run.answers
     assert [ROUTES[r] for r in a.route] == [x.route for x in answers]

@@ -6,7 +6,7 @@ import pytest
 
 from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
-from tests.sim.refused import refused, refused_file
+from tests.support.refused import refused, refused_file
 
 NAMES = ("age", "ecg", "thal")
 

@@ -42,11 +42,6 @@ def settings(**changes) -> FleetSettings:
 
 
 @pytest.fixture(scope="module")
-def routes(small) -> Routes:
-    return Routes.from_bundle(small.bundle, small.rows, small.truth)
-
-
-@pytest.fixture(scope="module")
 def energy(routes) -> DeviceEnergy:
     features = np.linspace(0.0, 0.5, routes.sets.shape[1])
     return DeviceEnergy(acquisition=Acquisition(features, np.array([0.25, 0.75])))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gatewise.formats import DAY
 from gatewise_sim.fleet.network.outages import Outage, Outages
-from tests.sim.refused import refused
+from tests.support.refused import refused
 
 
 def test_windows_that_touch_are_one():

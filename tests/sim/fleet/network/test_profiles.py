@@ -10,7 +10,7 @@ from gatewise_sim.fleet.network.link import (
     LinkProfile,
 )
 from gatewise_sim.fleet.network.profiles import PROFILES, profile
-from tests.sim.refused import refused_file
+from tests.support.refused import refused_file
 
 
 def test_every_profile_has_a_radio_and_round_trips():

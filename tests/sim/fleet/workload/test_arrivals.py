@@ -20,7 +20,7 @@ from gatewise_sim.fleet.workload.kinds import (
     Trace,
 )
 from gatewise_sim.fleet.workload.row_mix import RowMix
-from tests.sim.refused import refused
+from tests.support.refused import refused
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 

@@ -3,7 +3,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.kinds import Replay, Trace, read_trace
-from tests.sim.refused import refused_file
+from tests.support.refused import refused_file
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise_sim.fleet.workload.row_mix import RowMix
-from tests.sim.refused import refused
+from tests.support.refused import refused
 
 
 def test_a_draw_that_rounds_up_to_one_still_finds_a_row():

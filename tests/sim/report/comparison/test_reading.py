@@ -9,6 +9,7 @@ from gatewise.errors import InputError
 from gatewise_sim.report.comparison.reading import LARGEST, read_runs
 from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import simulation
+from tests.support.refused import refused
 
 
 @pytest.fixture
@@ -24,12 +25,8 @@ def write(tmp_path):
     return to
 
 
-def refused(path) -> str:
-    with pytest.raises(InputError) as caught:
-        read_runs([path])
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).startswith(str(path))
-    return str(caught.value).removeprefix(str(path))
+def refusal(path) -> str:
+    return refused(read_runs, [path], says=str(path)).removeprefix(str(path))
 
 
 def test_a_simulations_figures_come_with_their_intervals(write):
@@ -67,7 +64,7 @@ def test_a_sweep_stands_for_its_points(write):
     assert (run.name, run.file) == ("devices=5, outages=none", str(file))
     assert read_runs([file])[0].name == "a1"
     sweep["points"][0]["error"] = "it broke, too"
-    assert refused(write("out/sweep.json", sweep)) == ": a sweep without a finished point"
+    assert refusal(write("out/sweep.json", sweep)) == ": a sweep without a finished point"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_a_sweep_stands_for_its_points(write):
 )
 def test_a_sweep_that_is_none(write, points, said):
     path = write("sweep.json", {"kind": "gatewise-sweep", "points": points})
-    assert refused(path) == said
+    assert refusal(path) == said
 
 
 @pytest.mark.parametrize(
@@ -101,11 +98,11 @@ def test_a_sweep_that_is_none(write, points, said):
     ],
 )
 def test_what_is_no_report(write, text, said):
-    assert refused(write("x.json", text)).startswith(said)
+    assert refusal(write("x.json", text)).startswith(said)
 
 
 def test_what_is_not_there(tmp_path):
-    assert refused(tmp_path / "none.json") == ": no such file"
+    assert refusal(tmp_path / "none.json") == ": no such file"
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match=r"folder/report.json: no such file"):
         read_runs([tmp_path / "folder"])
@@ -117,7 +114,7 @@ def test_a_huge_file_is_not_read(tmp_path):
     path = tmp_path / "huge.json"
     with path.open("wb") as file:
         file.truncate(LARGEST + 1)  # a hole: no disk is used
-    assert refused(path) == ": more than 64 MB, not a report"
+    assert refusal(path) == ": more than 64 MB, not a report"
 
 
 @pytest.mark.parametrize(
@@ -130,4 +127,4 @@ def test_a_huge_file_is_not_read(tmp_path):
     ],
 )
 def test_a_wrong_field_is_named(write, change, named):
-    assert refused(write("x.json", simulation() | change)).startswith(f": {named}")
+    assert refusal(write("x.json", simulation() | change)).startswith(f": {named}")

@@ -10,10 +10,10 @@ import pytest
 from gatewise.errors import InputError
 
 
-def refused(read: Callable[..., object], *given: object, says: str) -> str:
+def refused(read: Callable[..., object], *given: object, says: str, **named: object) -> str:
     """Assert that reading raises InputError, in one line with these words; returns the line."""
     with pytest.raises(InputError) as error:
-        read(*given)
+        read(*given, **named)
     line = str(error.value)
     assert says in line
     assert "\n" not in line
