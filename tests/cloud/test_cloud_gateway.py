@@ -11,7 +11,7 @@ from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
 from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge import Device, MqttLink
 from gatewise_export import Bundle
-from tests.support.tiers import pack_tiers, two_classes
+from tests.support.tiers import make_tiered, pack_tiers, two_classes
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
@@ -20,22 +20,9 @@ ROWS = 120
 
 
 @pytest.fixture(scope="module")
-def data():
-    return two_classes()
-
-
-@pytest.fixture(scope="module")
-def placed(data, tmp_path_factory):
-    """Make a system with stages on several tiers, of which each answers some rows; its bundle."""
-    made = {}
-
-    def make(**tiers):
-        key = tuple(tiers.items())
-        if key not in made:
-            made[key] = pack_tiers(tmp_path_factory.mktemp("tiers") / "bundle", *data, tiers)
-        return made[key]
-
-    return make
+def tiered(make_once):
+    """A system with a stage on each tier, its bundle, and rows that it has not seen."""
+    return make_once("tiered", make_tiered)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +36,10 @@ def answers(device, X):
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["in-process", "processes"])
-def test_three_tiers_answer_as_the_system_does(placed, data, brokers, command, processes):
-    system, path = placed(device=1, gateway=1, cloud=None)
+def test_three_tiers_answer_as_the_system_does(tiered, brokers, command, processes):
+    system, path = tiered.system, tiered.bundle.path
     below, above = brokers
-    X = data[0][500 : 500 + ROWS]
+    X = tiered.rows[:ROWS]
     if processes:
         running = [
             command("cloud", path, "--broker", above.url, "--max-batch", 8, "--json"),
@@ -95,12 +82,12 @@ def test_three_tiers_answer_as_the_system_does(placed, data, brokers, command, p
     assert gateway["stood_in"] == {}
 
 
-def test_one_request_of_many_rows_is_answered_by_several_tiers(placed, data, brokers, caller):
-    system, path = placed(device=1, gateway=1, cloud=None)
+def test_one_request_of_many_rows_is_answered_by_several_tiers(tiered, brokers, caller):
+    system, path = tiered.system, tiered.bundle.path
     below, above = brokers
-    X = data[0][500 : 500 + ROWS]
+    X = tiered.rows[:ROWS]
     exits = system.exit_stage(X)
-    manifest = Bundle.open(path).manifest
+    manifest = tiered.bundle.manifest
     beyond = X[exits > 0]
     with (
         Worker(path, above.url) as cloud,
@@ -118,13 +105,11 @@ def test_one_request_of_many_rows_is_answered_by_several_tiers(placed, data, bro
 
 
 @pytest.mark.parametrize("trouble", ["no-broker", "silent", "no-model"])
-def test_without_the_cloud_above_the_last_gateway_stage_answers(
-    placed, data, brokers, bundle, trouble
-):
+def test_without_the_cloud_above_the_last_gateway_stage_answers(tiered, brokers, bundle, trouble):
     """The broker above is away, nobody serves there, or another model is served."""
-    system, path = placed(device=1, gateway=1, cloud=None)
+    system, path = tiered.system, tiered.bundle.path
     below, above = brokers
-    X = data[0][500:540]
+    X = tiered.rows[:40]
     url = "mqtt://127.0.0.1:9" if trouble == "no-broker" else above.url
     other = Worker(bundle, above.url) if trouble == "no-model" else None
     if other is not None:
@@ -155,12 +140,12 @@ def test_without_the_cloud_above_the_last_gateway_stage_answers(
     assert why in counters["stood_in"]
 
 
-def test_a_gateway_that_ends_answers_what_is_above(placed, data, brokers, caller):
+def test_a_gateway_that_ends_answers_what_is_above(tiered, brokers, caller):
     """Nobody serves above; the gateway is told to end while requests wait for it."""
-    system, path = placed(device=1, gateway=1, cloud=None)
+    system, path = tiered.system, tiered.bundle.path
     below, above = brokers
-    X = data[0][500:600]
-    hard = X[system.exit_stage(X) >= 2][:5][:, Bundle.open(path).manifest.request_inputs()]
+    X = tiered.rows[:100]
+    hard = X[system.exit_stage(X) >= 2][:5][:, tiered.bundle.manifest.request_inputs()]
     gateway = Worker(path, below.url, tier="gateway", uplink=above.url, drain_seconds=0.2).start()
     wait_until(lambda: gateway.counters["uplink"])
     one = caller(below)
@@ -172,9 +157,10 @@ def test_a_gateway_that_ends_answers_what_is_above(placed, data, brokers, caller
     assert gateway.counters["stood_in"] == {"drain": len(hard)}
 
 
-def test_stages_in_the_cloud_come_before_the_high_cost_model(placed, data):
-    system, path = placed(device=1, cloud=None)
-    X = data[0][500:700]
+def test_stages_in_the_cloud_come_before_the_high_cost_model(tmp_path):
+    X, y = two_classes()
+    system, path = pack_tiers(tmp_path / "bundle", X, y, {"device": 1, "cloud": None})
+    X = X[500:700]
     exits = system.exit_stage(X)
     beyond = X[exits > 0]
     model = CloudModel.from_bundle(path)
@@ -185,20 +171,20 @@ def test_stages_in_the_cloud_come_before_the_high_cost_model(placed, data):
     assert system.classes_[answer.labels].tolist() == system.predict(beyond).tolist()
 
 
-def test_missing_values_pass_by_stages_that_take_none(placed, data, tmp_path):
-    _, path = placed(device=1, gateway=1, cloud=None)
-    X = data[0][500:510][:, Bundle.open(path).manifest.request_inputs()].copy()
+def test_missing_values_pass_by_stages_that_take_none(tiered):
+    path = tiered.bundle.path
+    X = tiered.rows[:10][:, tiered.bundle.manifest.request_inputs()].copy()
     X[3, 0] = np.nan
     answer = GatewayModel.from_bundle(path).run(X)
     assert answer.offload[3]
     assert (answer.exits < 0).tolist() == [i == 3 for i in range(10)]
 
 
-def test_bundles_and_settings_that_make_no_gateway(bundle, placed, brokers):
+def test_bundles_and_settings_that_make_no_gateway(bundle, tiered, brokers):
     below, above = brokers
     with pytest.raises(ModelError, match="places no stage on a gateway"):
         Worker(bundle, below.url, tier="gateway", uplink=above.url)
-    _, path = placed(device=1, gateway=1, cloud=None)
+    path = tiered.bundle.path
     with pytest.raises(InputError, match="uplink"):
         Worker(path, below.url, tier="gateway")
     with pytest.raises(InputError, match="uplink"):
