@@ -16,7 +16,7 @@ from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
-from gatewise_training.cegb.sweep import Goal, PenaltySweep, Task
+from gatewise_training.cegb.sweep import Task, sweep_penalties
 from gatewise_training.views.frontier_display import FrontierDisplay
 from tests.support.ranked_queries import queries
 from tests.support.tree_walks import counted
@@ -83,14 +83,17 @@ def test_a_budget_is_met_on_validation_rows(accounting, budget):
         assert model.score(X_val, y_val) > 0.85
 
 
-@pytest.mark.parametrize("goal", [Goal(3.3, 0.01), Goal(None, 0.02)])
-def test_the_search_covers_the_range_and_closes_in_on_its_goal(goal):
+@pytest.mark.parametrize(("budget", "max_loss"), [(3.3, 0.01), (None, 0.02)])
+def test_the_search_covers_the_range_and_closes_in_on_its_goal(budget, max_loss):
     X, y = load_breast_cancer(return_X_y=True)
     X, target = X.astype(np.float32), Classes(y.astype(np.int64), np.ones(len(y)), 2)
     growth = TreeGrowth(n_rounds=30, patience=None, num_leaves=15)
     task = Task(X, target, FeatureCosts.uniform(30), growth, "lazy", 0.0, 0)
     folds = ((np.arange(300), np.arange(300, len(y))),)
-    fits = PenaltySweep(task, folds, None, lambda *_: None).run(None, 12, goal)
+    fits = sweep_penalties(
+        task, folds, penalties=None, n_penalties=12, budget=budget, max_loss=max_loss,
+        n_jobs=None, report=lambda *_: None,
+    )  # fmt: skip
     assert len(fits) == 13  # the constant model is not counted
     assert fits[0].cost == 0.0
     assert [f.penalty for f in fits] == sorted((f.penalty for f in fits), reverse=True)
@@ -98,10 +101,10 @@ def test_the_search_covers_the_range_and_closes_in_on_its_goal(goal):
     costs = np.sort([f.cost for f in fits[1:]])
     assert (costs < 0.2 * costs[-1]).any()
     assert (np.diff(costs) < 0.5 * costs[-1]).all()
-    if goal.budget is not None:
-        assert any(0.9 * goal.budget <= cost <= goal.budget for cost in costs)
+    if budget is not None:
+        assert any(0.9 * budget <= cost <= budget for cost in costs)
     else:
-        cheap = min(f.cost for f in fits if f.score >= fits[-1].score - goal.max_loss)
+        cheap = min(f.cost for f in fits if f.score >= fits[-1].score - max_loss)
         assert cheap < 0.3 * costs[-1]
 
 

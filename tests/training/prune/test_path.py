@@ -34,7 +34,7 @@ def test_reductions_leave_the_optimum():
             closure.price[kept].sum() + closure.column_price[closure.acquired(kept)].sum()
         )
         assert worth == pytest.approx(closure.worth - flow, abs=1e-12)
-        keep = np.append(kept, [False, True])[np.where(place == -2, len(kept), place)]
+        keep = np.append(kept, [False, True])[place]
         assert problem.objective(keep, lam) == pytest.approx(solve(problem, lam).objective)
 
 

@@ -25,7 +25,7 @@ from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
+from gatewise_training.cegb.sweep import Fitted, Task, sweep_penalties
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.operating_points.frontier import Frontier
@@ -112,10 +112,16 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         report: Progress,
     ) -> list[Fitted]:
         split = float(self.penalty_split)
-        task = Task(x, target, costs, self, self.accounting, split, seed)
-        loss = MAX_LOSS if self.max_loss is None else self.max_loss
-        sweep = PenaltySweep(task, folds, self.n_jobs, report)
-        return sweep.run(self.penalties, self.n_penalties, Goal(self.budget, loss))
+        return sweep_penalties(
+            Task(x, target, costs, self, self.accounting, split, seed),
+            folds,
+            penalties=self.penalties,
+            n_penalties=self.n_penalties,
+            budget=self.budget,
+            max_loss=MAX_LOSS if self.max_loss is None else self.max_loss,
+            n_jobs=self.n_jobs,
+            report=report,
+        )
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -36,14 +36,6 @@ NEAR = 0.97
 """A cost from here to the whole budget is near enough."""
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Aim of the search: within a budget, or within a loss of the best score."""
-
-    budget: float | None
-    max_loss: float
-
-
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """The model of one penalty, and its outputs and score on the validation rows."""
@@ -128,67 +120,70 @@ class Task:
         return Stage.from_model(trees, self.target.link, acquisition=acquisition)
 
 
-@dataclass(frozen=True, eq=False)
-class PenaltySweep:
-    """Fits of a task at several penalties."""
+def sweep_penalties(
+    task: Task,
+    folds: Sequence[tuple[Rows, Rows]],
+    *,
+    penalties: Sequence[float] | None,
+    n_penalties: int,
+    budget: float | None,
+    max_loss: float,
+    n_jobs: int | None,
+    report: Progress,
+) -> list[Fitted]:
+    """Fit the constant model and all penalties, from high to none.
 
-    task: Task
-    # with several of them the model that is kept is fitted on all rows
-    folds: tuple[tuple[Rows, Rows], ...]
-    n_jobs: int | None
-    report: Progress
-
-    def run(self, penalties: Sequence[float] | None, n_penalties: int, goal: Goal) -> list[Fitted]:
-        """Fit the constant model and all penalties, from high to none.
-
-        `penalties` are the user's own, beside none; without them `n_penalties` fits, the
-        unpenalised one included, search for the goal. The constant model comes first, the
-        unpenalised last.
-        """
-        task = self.task
-        check_params(task.growth.lightgbm_params, task.accounting, *task.x.shape)
-        first = FIRST[: n_penalties - 1] if penalties is None else penalties
-        found = self._fit_all(sorted({0.0, math.inf, *first}))
-        while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:
-            self.report(len(found) - 1, n_penalties, "sweeping the penalty")
-            left = n_penalties + 1 - len(found)
-            penalty = _towards(goal, found) if left <= min(CLOSING, n_penalties // 2) else None
-            if penalty is None:
-                penalty = in_widest_gap({p: fit.cost for p, fit in found.items()}, task.costs)
-            if penalty is None:
-                break
-            found |= self._fit_all([penalty])
-        return [found[p] for p in sorted(found, reverse=True)]
-
-    def _fit_all(self, penalties: Sequence[float]) -> dict[float, Fitted]:
-        fit, k = joblib.delayed(self.task.fit), len(self.folds)
-        parallel = joblib.Parallel(n_jobs=self.n_jobs)
-        fits = parallel(fit(p, *fold) for p in penalties for fold in self.folds)
-        parts = [fits[i * k : (i + 1) * k] for i in range(len(penalties))]
-        kept = [part[0] for part in parts]
-        if k > 1:
-            every = np.arange(len(self.task.x))
-            rounds = [round(float(np.mean([r for _, r in part]))) for part in parts]
-            kept = parallel(fit(p, every, None, r) for p, r in zip(penalties, rounds, strict=True))
-        held = [rows for _, rows in self.folds]
-        return {
-            p: self.task.score(p, stage, [s for s, _ in part], held)
-            for p, (stage, _), part in zip(penalties, kept, parts, strict=True)
-        }
+    `penalties` are the user's own, beside none; without them `n_penalties` fits, the unpenalised
+    one included, close in on the `budget` or, where there is none, on `max_loss` of the best score.
+    The constant model comes first, the unpenalised last.
+    """
+    check_params(task.growth.lightgbm_params, task.accounting, *task.x.shape)
+    first = FIRST[: n_penalties - 1] if penalties is None else penalties
+    found = _fit_all(task, folds, sorted({0.0, math.inf, *first}), n_jobs)
+    while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:
+        report(len(found) - 1, n_penalties, "sweeping the penalty")
+        left, penalty = n_penalties + 1 - len(found), None
+        if left <= min(CLOSING, n_penalties // 2):
+            penalty = _towards(budget, max_loss, found)
+        if penalty is None:
+            penalty = in_widest_gap({p: fit.cost for p, fit in found.items()}, task.costs)
+        if penalty is None:
+            break
+        found |= _fit_all(task, folds, [penalty], n_jobs)
+    return [found[p] for p in sorted(found, reverse=True)]
 
 
-def _towards(goal: Goal, found: Mapping[float, Fitted]) -> float | None:
+def _fit_all(
+    task: Task,
+    folds: Sequence[tuple[Rows, Rows]],
+    penalties: Sequence[float],
+    n_jobs: int | None,
+) -> dict[float, Fitted]:
+    """Fit each penalty; of several folds the model that is kept is fitted on all rows."""
+    fit, k = joblib.delayed(task.fit), len(folds)
+    parallel = joblib.Parallel(n_jobs=n_jobs)
+    fits = parallel(fit(p, *fold) for p in penalties for fold in folds)
+    parts = [fits[i * k : (i + 1) * k] for i in range(len(penalties))]
+    kept = [part[0] for part in parts]
+    if k > 1:
+        every = np.arange(len(task.x))
+        rounds = [round(float(np.mean([r for _, r in part]))) for part in parts]
+        kept = parallel(fit(p, every, None, r) for p, r in zip(penalties, rounds, strict=True))
+    held = [rows for _, rows in folds]
+    return {
+        p: task.score(p, stage, [s for s, _ in part], held)
+        for p, (stage, _), part in zip(penalties, kept, parts, strict=True)
+    }
+
+
+def _towards(budget: float | None, max_loss: float, found: Mapping[float, Fitted]) -> float | None:
     """The penalty between the two neighbours that the goal lies between; None if near enough."""
-    best = found[0.0]
+    best = found[0.0].score
 
     def may_cost_less(fit: Fitted) -> bool:
-        if goal.budget is not None:
-            return fit.cost > goal.budget
-        return fit.score >= best.score - goal.max_loss
+        return fit.score >= best - max_loss if budget is None else fit.cost > budget
 
-    if goal.budget is not None and any(
-        NEAR * goal.budget <= fit.cost <= goal.budget for fit in found.values()
-    ):
+    if budget is not None and any(NEAR * budget <= fit.cost <= budget for fit in found.values()):
         return None
     turns = [(a, b) for a, b in pairwise(sorted(found))
              if may_cost_less(found[a]) and not may_cost_less(found[b])]  # fmt: skip

@@ -34,7 +34,6 @@ class PruneSequence:
     # (n_nodes,): a node stays an inner node at every level below this; no child's is above its
     # parent's
     until: Floats
-    dropped: tuple[tuple[int, ...], ...] = ()  # of :func:`greedy_prune`: columns, step by step
 
     @cached_property
     def levels(self) -> Floats:

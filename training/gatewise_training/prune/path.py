@@ -99,7 +99,7 @@ def _spread(
     problem: PruneProblem, place: NDArray[np.int32], found: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """From the reduced problem's nodes to all; a child's breakpoint is never above its parent's."""
-    until = np.append(found, [0.0, np.inf])[np.where(place == DROPPED, len(found), place)]
+    until = np.append(found, [0.0, np.inf])[place]
     until[problem.left < 0] = -np.inf
     _cap(until, problem.parent)
     return np.asarray(until)

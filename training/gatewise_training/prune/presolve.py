@@ -12,11 +12,13 @@ from typing import Any
 
 import numba
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
 DROPPED, FREE = -2, -1
+"""Places of nodes not to be decided: indices from the end, of values put behind the others'."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,9 @@ class Closure:
 
     def acquired(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which acquisitions some of the nodes make, shape (n_columns,)."""
-        return np.asarray(_acquired(self.start, self.columns, len(self.column_price), chosen))
+        acquired = np.zeros(len(self.column_price), np.bool_)
+        acquired[self.columns[np.repeat(chosen, np.diff(self.start))]] = True
+        return acquired
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,19 +97,28 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     above = problem.parent[decided]
     parent = np.where(above >= 0, place[above], FREE).astype(np.int32)
     parent[parent < 0] = -1
-    price = problem.depth_price[decided].copy()
-    rng = np.random.default_rng(0)
-    names = rng.integers(1, 2**63, len(decided), dtype=np.uint64)
-    key, size, alone = _names(
-        problem.column_start, problem.column_nodes, place, problem.column_price, names, price
+    use, column, starts = place[problem.column_nodes], problem.use_column, problem.column_start[:-1]
+    live = use >= 0
+    # a sum of random numbers stands for a column's set of nodes; those not decided count as 0
+    names = np.random.default_rng(0).integers(1, 2**63, len(decided), dtype=np.uint64)
+    key = np.add.reduceat(np.append(names, np.zeros(2, np.uint64))[use], starts)
+    size = np.add.reduceat(live, starts, dtype=np.int64)
+    alone = live & (size == 1)[column]
+    price = problem.depth_price[decided] + _summed(
+        use[alone], problem.column_price[column[alone]], len(decided)
     )
     wanted = np.flatnonzero(size > 1)
     _, first, merged = np.unique(key[wanted], return_index=True, return_inverse=True)
     column_price = _summed(merged, problem.column_price[wanted], len(first))
-    start, columns = _transpose(
-        problem.column_start, problem.column_nodes, place, wanted[first], len(decided)
+    stands = np.full(problem.n_columns, -1)
+    stands[wanted[first]] = np.arange(len(first))
+    live &= stands[column] >= 0
+    uses = sp.csr_array(
+        (np.ones(live.sum(), np.int8), (use[live], stands[column[live]])),
+        shape=(len(decided), len(first)),
     )
-    return Closure(parent, profit, price + alone, start, columns, column_price), place
+    start, columns = uses.indptr.astype(np.int64), uses.indices.astype(np.int32)
+    return Closure(parent, profit, price, start, columns, column_price), place
 
 
 def _summed(place: NDArray[Any], weight: NDArray[np.float64], length: int) -> NDArray[np.float64]:
@@ -129,55 +142,6 @@ def _place(parent: Any, left: Any, profit: Any, priced: Any) -> Any:
         else:
             place[h] = FREE if parent[h] < 0 else place[parent[h]]
     return place
-
-
-@numba.njit(cache=True, nogil=True)
-def _names(start: Any, nodes: Any, place: Any, column_price: Any, names: Any, price: Any) -> Any:
-    """A number for each column's set of nodes, their count, and the prices of single ones."""
-    n_columns = len(start) - 1
-    key = np.zeros(n_columns, np.uint64)
-    size = np.zeros(n_columns, np.int64)
-    alone = np.zeros(len(price))
-    for c in range(n_columns):
-        last = -1
-        for e in range(start[c], start[c + 1]):
-            if place[nodes[e]] >= 0:
-                last = place[nodes[e]]
-                key[c] += names[last]
-                size[c] += 1
-        if size[c] == 1:
-            alone[last] += column_price[c]
-    return key, size, alone
-
-
-@numba.njit(cache=True, nogil=True)
-def _transpose(start: Any, nodes: Any, place: Any, chosen: Any, n_nodes: int) -> Any:
-    """Columns of each node, from the nodes of each chosen column."""
-    begin = np.zeros(n_nodes + 1, np.int64)
-    for c in chosen:
-        for e in range(start[c], start[c + 1]):
-            if place[nodes[e]] >= 0:
-                begin[place[nodes[e]] + 1] += 1
-    begin = np.cumsum(begin)
-    fill = begin[:-1].copy()
-    columns = np.empty(begin[-1], np.int32)
-    for number, c in enumerate(chosen):
-        for e in range(start[c], start[c + 1]):
-            at = place[nodes[e]]
-            if at >= 0:
-                columns[fill[at]] = number
-                fill[at] += 1
-    return begin, columns
-
-
-@numba.njit(cache=True, nogil=True)
-def _acquired(start: Any, columns: Any, n_columns: int, chosen: Any) -> Any:
-    acquired = np.zeros(n_columns, np.bool_)
-    for v in range(len(chosen)):
-        if chosen[v]:
-            for e in range(start[v], start[v + 1]):
-                acquired[columns[e]] = True
-    return acquired
 
 
 @numba.njit(cache=True, nogil=True)

@@ -34,7 +34,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
     above = _path_parts(problem, forest.trees.feature, parts)
     keep = problem.left >= 0
     until = np.where(keep, np.inf, -np.inf)
-    dropped: list[tuple[int, ...]] = []
+    step = 0
     while keep.any():
         lost = np.zeros(len(parts))
         saved = np.zeros(len(parts))
@@ -49,10 +49,10 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         best = int(np.lexsort((lost, ratio))[0])
         word, bit = divmod(best, 64)
         out = keep & ((above[:, word] >> np.uint64(bit)) & np.uint64(1)).astype(np.bool_)
-        dropped.append(parts[best])
-        until[out] = len(dropped)
+        step += 1
+        until[out] = step
         keep = keep & ~out
-    return PruneSequence(problem, until, tuple(dropped))
+    return PruneSequence(problem, until)
 
 
 def _path_parts(

@@ -32,18 +32,18 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
     """
     price = problem.column_price[problem.use_column]
     own = np.bincount(problem.column_nodes, price, problem.n_nodes)
-    until = breakpoints(problem.parent, problem.profit, own + problem.depth_price)
+    until = weakest_links(problem.parent, problem.profit, own + problem.depth_price)
     return PruneSequence(problem, np.where(problem.left >= 0, until, -np.inf))
 
 
 def cost_complexity(problem: PruneProblem) -> PruneSequence:
     """Weakest-link prunings of all trees, at one complexity parameter for them all."""
     inner = problem.left >= 0
-    until = breakpoints(problem.parent, problem.profit, inner.astype(np.float64))
+    until = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
     return PruneSequence(problem, np.where(inner, until, -np.inf))
 
 
-def breakpoints(
+def weakest_links(
     parent: NDArray[np.int32], profit: NDArray[np.float64], price: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Largest price of cost up to which each node stays.
@@ -52,11 +52,11 @@ def breakpoints(
 
     A root that earns 1 for 2, above nodes that earn 3 for 2 and 1 for 4:
 
-    >>> breakpoints(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
+    >>> weakest_links(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
     array([1.  , 1.  , 0.25])
     """
     return np.asarray(
-        _breakpoints(
+        _weakest_links(
             np.ascontiguousarray(parent, np.int32),
             np.array(profit, np.float64),
             np.array(price, np.float64),
@@ -94,7 +94,7 @@ def _meld(a: int, b: int, key: Any, left: Any, right: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _breakpoints(parent: Any, profit: Any, price: Any) -> Any:
+def _weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     n = len(parent)
     key = np.empty(n)
     below = np.full(n, -1, np.int32)  # heap of the blocks that hang below a node's block

@@ -64,7 +64,8 @@ def minimise_shares(
 def closure_rows(problem: PruneProblem, kept: sp.csr_array) -> sp.csr_array:
     """Rows of ``y_child - y_parent``, for all nodes that have both a parent and children."""
     below = np.flatnonzero((problem.left >= 0) & (problem.parent >= 0))
-    return kept[below] - kept[problem.parent[below]]
+    rows: sp.csr_array = kept[below] - kept[problem.parent[below]]
+    return rows
 
 
 def acquisitions(problem: PruneProblem) -> sp.csr_array:

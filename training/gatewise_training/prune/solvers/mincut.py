@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
+from gatewise_training.prune.presolve import FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.push_relabel import fill, improve_flow
 
@@ -34,9 +34,8 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
     lam = check_price(lam)
     closure, place = reduce_problem(problem)
     kept, reached, iterations = best_closure(closure, lam)
-    keep = np.append(kept, [False, True])[np.where(place == DROPPED, len(kept), place)]
+    keep = np.append(kept, [False, True])[place]
     free = float(problem.profit[place == FREE].sum())
-    keep[place == FREE] = True
     bound = problem.base_error - free - (closure.worth - reached)
     return Solution(keep, problem.objective(keep, lam), bound, lam, iterations)
 

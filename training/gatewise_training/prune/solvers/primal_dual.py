@@ -81,15 +81,12 @@ def solve(
             best_beta[:] = beta
         share = found.astype(np.float64)
         average = share if average is None else average + AVERAGING * (share - average)
-        candidates = [found]
         if step % REPAIR_EVERY == 1:
-            candidates.append(level_sets(problem, average, lam)[0])
-        for candidate in candidates:
-            other, cost = (
-                improved(problem, candidate, lam)
-                if step % REPAIR_EVERY == 1
-                else (candidate, float(problem.objective(candidate, lam)))
-            )
+            mixture, _ = level_sets(problem, average, lam)
+            tried = [improved(problem, each, lam) for each in (found, mixture)]
+        else:
+            tried = [(found, float(problem.objective(found, lam)))]
+        for other, cost in tried:
             if cost < objective:
                 keep, objective = other, cost
         gap = objective - bound
