@@ -61,7 +61,7 @@ def test_which_rows_prune(way):
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=way, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
     problem = system.path_.problem
-    whole = problem.cost(problem.left >= 0)
+    whole = problem.cost(problem.inner)
     rows = X if way == "training" else X_val
     assert whole == pytest.approx(system.forest_.cost(rows, system.feature_costs_).mean())
     grown = system.forest_.counts[system.forest_.trees.roots].sum(axis=1)

@@ -66,7 +66,7 @@ def test_costs_and_errors_are_those_of_the_pruned_forests(case):
             keep = sequence.keep(level)
             below = problem.parent >= 0
             assert (keep[below] <= keep[problem.parent[below]]).all()
-            assert not keep[problem.left < 0].any()
+            assert not keep[~problem.inner].any()
             pruned = case.forest.pruned(keep)
             spent = pruned.cost(case.x, case.costs).mean()
             assert sequence.costs[place] == pytest.approx(spent, abs=1e-6)
@@ -146,9 +146,10 @@ def test_cost_complexity_is_breimans(case):
     for alpha in [0.0, *some(sequence.levels), 1.0]:
 
         def best(h, alpha=alpha):
-            if problem.left[h] < 0:
+            if not problem.inner[h]:
                 return problem.error[h] + alpha
-            return min(problem.error[h] + alpha, best(problem.left[h]) + best(problem.right[h]))
+            below = sum(best(child) for child in np.flatnonzero(problem.parent == h))
+            return min(problem.error[h] + alpha, below)
 
         optimum = sum(best(h) for h in np.flatnonzero(problem.parent < 0))
         keep = sequence.keep(alpha)
@@ -168,7 +169,7 @@ def test_greedy_drops_the_best_ratio_each_time(case):
             keep[h] &= keep[problem.parent[h]]
         return keep
 
-    keep, step = problem.left >= 0, 0
+    keep, step = problem.inner, 0
     while keep.any():
         step += 1
         after, ratios, dropped = sequence.keep(step), [], []

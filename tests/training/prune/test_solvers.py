@@ -174,7 +174,7 @@ def check_agreement(seeds):
         assert ascent.objective >= optimum - 1e-12
         for level in apart.levels[:: max(1, len(apart.levels) // 5)]:
             assert problem.objective(apart.keep(level), lam) >= optimum - 1e-12
-        inside += 0 < exact[0].keep.sum() < (problem.left >= 0).sum()
+        inside += 0 < exact[0].keep.sum() < problem.inner.sum()
     return inside
 
 
@@ -183,7 +183,7 @@ def assert_pruning(problem, solution):
     keep = solution.keep
     assert keep.dtype == bool
     assert keep.shape == (problem.n_nodes,)
-    assert not keep[problem.left < 0].any()
+    assert not keep[~problem.inner].any()
     below = problem.parent >= 0
     assert (keep[below] <= keep[problem.parent[below]]).all()
     assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
@@ -265,7 +265,7 @@ def test_any_multipliers_prove_a_bound(seed, scale, lam):
 def test_repair_never_makes_a_pruning_worse(seed, lam):
     problem = wine_once()
     rng = np.random.default_rng(seed)
-    keep = (problem.left >= 0) & (rng.random(problem.n_nodes) < 0.9)
+    keep = problem.inner & (rng.random(problem.n_nodes) < 0.9)
     for h in np.flatnonzero(problem.parent >= 0):
         keep[h] &= keep[problem.parent[h]]
     better, value = improved(problem, keep, lam)
@@ -291,17 +291,17 @@ def wine_once():
 def test_the_recursion_is_the_papers(middling):
     lam = 0.01
     rng = np.random.default_rng(0)
-    middling = replace(middling, depth_price=rng.random(middling.n_nodes) * (middling.left >= 0))
-    charge = rng.random(middling.n_nodes) * middling.error.mean() * (middling.left >= 0)
+    middling = replace(middling, depth_price=rng.random(middling.n_nodes) * middling.inner)
+    charge = rng.random(middling.n_nodes) * middling.error.mean() * middling.inner
 
     def cost(h):
-        if middling.left[h] < 0:
+        if not middling.inner[h]:
             return middling.error[h]
-        below = cost(middling.left[h]) + cost(middling.right[h])
+        below = sum(cost(child) for child in np.flatnonzero(middling.parent == h))
         return min(middling.error[h], charge[h] + lam * middling.depth_price[h] + below)
 
     keep, gain = PricedTrees(middling, lam).best(charge)
-    assert 0 < keep.sum() < (middling.left >= 0).sum()
+    assert 0 < keep.sum() < middling.inner.sum()
     for h in range(middling.n_nodes):
         assert middling.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
 

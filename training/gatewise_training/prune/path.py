@@ -69,7 +69,7 @@ def breakpoints_by(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
 
     Slower than :func:`breakpoints`, and there to check it.
     """
-    inner = problem.left >= 0
+    inner = problem.inner
     place = reduce_problem(problem)[1]
     everything, free = inner & (place != DROPPED), place == FREE
     until = np.where(inner, 0.0, -np.inf)
@@ -100,7 +100,7 @@ def _spread(
 ) -> NDArray[np.float64]:
     """From the reduced problem's nodes to all; a child's breakpoint is never above its parent's."""
     until = np.append(found, [0.0, np.inf])[place]
-    until[problem.left < 0] = -np.inf
+    until[~problem.inner] = -np.inf
     _cap(until, problem.parent)
     return np.asarray(until)
 

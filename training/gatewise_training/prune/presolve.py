@@ -88,7 +88,7 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     """
     uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
     priced = uses | (problem.depth_price > 0)
-    place = _place(problem.parent, problem.left, problem.profit, priced)
+    place = _place(problem.parent, problem.inner, problem.profit, priced)
     decided = np.flatnonzero((place >= 0) & priced)
     number = np.full(problem.n_nodes, FREE, np.int32)
     number[decided] = np.arange(len(decided), dtype=np.int32)
@@ -113,11 +113,11 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     stands = np.full(problem.n_columns, -1)
     stands[wanted[first]] = np.arange(len(first))
     live &= stands[column] >= 0
-    uses = sp.csr_array(
+    entries = sp.csr_array(
         (np.ones(live.sum(), np.int8), (use[live], stands[column[live]])),
         shape=(len(decided), len(first)),
     )
-    start, columns = uses.indptr.astype(np.int64), uses.indices.astype(np.int32)
+    start, columns = entries.indptr.astype(np.int64), entries.indices.astype(np.int32)
     return Closure(parent, profit, price, start, columns, column_price), place
 
 
@@ -126,7 +126,7 @@ def _summed(place: NDArray[Any], weight: NDArray[np.float64], length: int) -> ND
 
 
 @numba.njit(cache=True, nogil=True)
-def _place(parent: Any, left: Any, profit: Any, priced: Any) -> Any:
+def _place(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
     """For each node the node that decides over it, or that nothing does."""
     n = len(parent)
     below = profit.copy()  # what the subtree saves
@@ -135,7 +135,7 @@ def _place(parent: Any, left: Any, profit: Any, priced: Any) -> Any:
             below[parent[h]] += below[h]
     place = np.empty(n, np.int64)
     for h in range(n):
-        if left[h] < 0 or below[h] <= 0.0:
+        if not inner[h] or below[h] <= 0.0:
             place[h] = DROPPED
         elif priced[h]:
             place[h] = h

@@ -32,18 +32,17 @@ from gatewise_training.prune.forest import Forest
 class PruneProblem:
     """Nodes with profits, and acquisitions (columns) with prices and the nodes that make them.
 
-    Nodes, (n_nodes,): `parent`, -1 at a root, an index below its children's; `left` and `right`, -1
-    at leaves, which are never kept; `error`, the share of the training error if the node becomes a
-    leaf; `profit`, ``error[h] - error[left] - error[right]``, at least 0, and 0 at leaves;
-    `depth_price`, what keeping the node adds to the price of expected depth. A column is the
-    first-use nodes of one instance and one feature, or group, all distinct: `column_nodes` from
+    Nodes, (n_nodes,): `parent`, -1 at a root, an index below its children's; `inner`, whether the
+    node has children (leaves are never kept); `error`, the share of the training error if the node
+    becomes a leaf; `profit`, ``error[h] - error[left] - error[right]``, at least 0, and 0 at
+    leaves; `depth_price`, what keeping the node adds to the price of expected depth. A column is
+    the first-use nodes of one instance and one feature, or group, all distinct: `column_nodes` from
     `column_start`, (n_columns + 1,), on; `column_price`, (n_columns,), is divided by the number of
     instances.
     """
 
     parent: NDArray[np.int32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
+    inner: NDArray[np.bool_]
     error: NDArray[np.float64]
     profit: NDArray[np.float64]
     column_start: NDArray[np.int64]
@@ -147,8 +146,7 @@ def build_problem(
     )  # fmt: skip
     return PruneProblem(
         parent=forest.parent,
-        left=trees.left,
-        right=trees.right,
+        inner=inner,
         error=wrong / counted,
         profit=np.maximum(saved, 0.0) / counted,  # bootstrap weights may leave rounding below 0
         column_start=start,

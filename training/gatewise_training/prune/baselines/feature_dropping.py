@@ -32,7 +32,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         if len(members) > 1:
             parts.append(tuple(members.tolist()))
     above = _path_parts(problem, forest.trees.feature, parts)
-    keep = problem.left >= 0
+    keep = problem.inner
     until = np.where(keep, np.inf, -np.inf)
     step = 0
     while keep.any():
@@ -65,7 +65,7 @@ def _path_parts(
         for k in columns:
             bits[k, p // 64] |= np.uint64(1) << np.uint64(p % 64)
     above = np.zeros((problem.n_nodes, n_words), np.uint64)
-    inner = problem.left >= 0
+    inner = problem.inner
     above[inner] = bits[feature[inner]]
     _gather(problem.parent, above)
     return above

@@ -33,12 +33,12 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
     price = problem.column_price[problem.use_column]
     own = np.bincount(problem.column_nodes, price, problem.n_nodes)
     until = weakest_links(problem.parent, problem.profit, own + problem.depth_price)
-    return PruneSequence(problem, np.where(problem.left >= 0, until, -np.inf))
+    return PruneSequence(problem, np.where(problem.inner, until, -np.inf))
 
 
 def cost_complexity(problem: PruneProblem) -> PruneSequence:
     """Weakest-link prunings of all trees, at one complexity parameter for them all."""
-    inner = problem.left >= 0
+    inner = problem.inner
     until = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
     return PruneSequence(problem, np.where(inner, until, -np.inf))
 

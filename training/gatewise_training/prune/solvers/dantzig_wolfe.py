@@ -127,7 +127,7 @@ class PartitionMaster(Master):
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
-        self.inner = np.flatnonzero(problem.left >= 0)
+        self.inner = np.flatnonzero(problem.inner)
         self._set_classes(self.tree[self.inner])
 
     def _set_classes(self, label: NDArray[np.intp]) -> None:

@@ -63,7 +63,7 @@ def minimise_shares(
 
 def closure_rows(problem: PruneProblem, kept: sp.csr_array) -> sp.csr_array:
     """Rows of ``y_child - y_parent``, for all nodes that have both a parent and children."""
-    below = np.flatnonzero((problem.left >= 0) & (problem.parent >= 0))
+    below = np.flatnonzero(problem.inner & (problem.parent >= 0))
     rows: sp.csr_array = kept[below] - kept[problem.parent[below]]
     return rows
 

@@ -49,7 +49,7 @@ def solve(
     if form not in ("closure", "papers"):
         raise InputError(f"form must be 'closure' or 'papers', not {form!r}")
     problem = merged(problem)
-    inner = problem.left >= 0
+    inner = problem.inner
     if not inner.any():
         return Solution(inner, problem.base_error, problem.base_error, lam, 0)
     solve_form = _closure if form == "closure" else _papers
@@ -65,7 +65,7 @@ def solve(
 
 def _closure(problem: PruneProblem, lam: float, **settings: Any) -> tuple[Floats, Floats, int]:
     """Get how far each node stays, the multipliers of first uses, and HiGHS's iterations."""
-    inner = np.flatnonzero(problem.left >= 0)
+    inner = np.flatnonzero(problem.inner)
     kept = incidence(inner, np.arange(len(inner)), (problem.n_nodes, len(inner)))
     return minimise_shares(problem, lam, kept, closure_rows(problem, kept), 0.0, **settings)
 
@@ -73,7 +73,7 @@ def _closure(problem: PruneProblem, lam: float, **settings: Any) -> tuple[Floats
 def _papers(problem: PruneProblem, lam: float, **settings: Any) -> tuple[Floats, Floats, int]:
     """Do the same with variables z of all nodes, w of each first use, and w."""
     n, n_columns, uses = problem.n_nodes, problem.n_columns, len(problem.column_nodes)
-    inner, paths, own = problem.left >= 0, _paths(problem), sp.eye_array(uses)
+    inner, paths, own = problem.inner, _paths(problem), sp.eye_array(uses)
     equal = sp.block_array([
         [paths[~inner], None, None],
         [paths[problem.column_nodes], own, sp.csr_array((uses, n_columns))],
