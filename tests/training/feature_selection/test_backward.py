@@ -47,8 +47,9 @@ def test_groups_whose_members_are_free_go_as_a_whole(parity: Problem) -> None:
     costs = FeatureCosts(
         np.zeros(8), group=["a", "a", "b", "b", "c", "c", "d", "d"], shared=dict.fromkeys("abcd", 1)
     )
-    for chosen in backward_sets(replace(parity, costs=costs), n_stages=4):
-        assert len(chosen) == 2 * costs.price(chosen)
+    sets = backward_sets(replace(parity, costs=costs), n_stages=4)
+    assert sets
+    assert all(len(chosen) == 2 * costs.price(chosen) for chosen in sets)
 
 
 def test_free_features_stay_to_the_end(parity: Problem) -> None:

@@ -51,8 +51,9 @@ def test_a_stage_that_is_never_right_where_it_is_sure_goes_first() -> None:
     scores, correct = record.scores.copy(), record.correct.copy()
     correct[0], scores[0] = 0.0, 5.0
     correct[1], scores[1] = 1.0, 5.0
-    for kept in stages_within(replace(record, scores=scores, correct=correct), 1000):
-        assert 0 not in kept
+    found = stages_within(replace(record, scores=scores, correct=correct), 1000)
+    assert found
+    assert not any(0 in kept for kept in found)
 
 
 def test_stages_beyond_the_device_take_nothing_and_stay() -> None:
