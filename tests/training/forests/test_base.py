@@ -83,6 +83,7 @@ def test_it_can_be_kept(fitted):
         (BudgetForest, {"alpha": -1.0}),
         (BudgetForest, {"mu": 0.1}),
         (BudgetForest, {"mu": -0.1, "criterion": "entropy"}),
+        (BudgetForest, {"mu": float("nan"), "criterion": "entropy"}),
         (BudgetForest, {"splits": "some"}),
         (BudgetForest, {"voting": "loud"}),
         (BudgetForest, {"n_estimators": 0}),

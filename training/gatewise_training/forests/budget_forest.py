@@ -18,18 +18,14 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquired
+from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
+from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import (
-    Criterion,
-    Splits,
-    check_rule,
-    leaf_of,
-)
+from gatewise_training.forests.grower.growth import Criterion, Splits, leaf_of
 from gatewise_training.prune.forest import Forest, Voting
 
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
@@ -118,6 +114,10 @@ class BudgetForest(ForestModel):
     voting: Voting = "mean"
 
     _parameter_constraints: ClassVar[Constraints] = {
+        "criterion": [StrOptions({"threshold_pairs", "entropy", "gini"})],
+        "alpha": [NOT_NEGATIVE, None],
+        "mu": [StrOptions({"auto"}), NOT_NEGATIVE],
+        "splits": [StrOptions({"exact", "stumps"})],
         "n_estimators": [AT_LEAST_1],
         "max_features": [AT_LEAST_1, None],
         "max_depth": [AT_LEAST_1, None],
@@ -183,8 +183,11 @@ class BudgetForest(ForestModel):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        mu = MUS[0] if self.mu == "auto" else self.mu
-        check_rule(self.criterion, self.splits, 0.0 if self.alpha is None else self.alpha, mu)
+        if self.mu != 0 and self.criterion == "threshold_pairs":
+            raise InputError(
+                "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
+                "threshold-Pairs has the prices in its own rule"
+            )
 
 
 @dataclass(eq=False)
@@ -227,6 +230,7 @@ class _Growth:
 class _Candidate(FittedTrees):
     """The first trees of a forest; their acquisitions are computed on demand, to save memory."""
 
+    # (n, n_features): the first tree that tests each column for a row
     first: NDArray[np.int32] = field(kw_only=True)
 
     def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
@@ -239,15 +243,15 @@ def _candidates(
     """One candidate for each number of first trees; the last forest is kept."""
     plan, kept = problem.plan, forests[-1]
     folds = [
-        _FirstTrees.on(forest, plan.x[held], voting)
+        (forest.node_shares(voting), *forest.trees.first_visits(plan.x[held]))
         for forest, (_, held) in zip(forests, plan.folds, strict=False)
     ]
-    first = np.concatenate([fold.first for fold in folds])
+    first = np.concatenate([tested for *_, tested in folds])
     shares = kept.node_shares(voting)
     candidates: list[FittedStages] = []
     for number in numbers:
         stage = Stage.from_model(_first_trees(kept, number, shares), "identity", acquisition="node")
-        outputs = np.concatenate([fold.outputs(number) for fold in folds])
+        outputs = np.concatenate([_first_margins(leaf, own, number) for own, leaf, _ in folds])
         candidates.append(_Candidate((stage,), (outputs,), source=(kept, number), first=first))
     return candidates
 
@@ -273,28 +277,18 @@ def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tr
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _FirstTrees:
-    """Rows sent down all trees of a forest once."""
+def _first_margins(
+    leaf: NDArray[np.int32], shares: NDArray[np.float64], number: int
+) -> NDArray[np.float32]:
+    """Margins of a forest's first trees, bit for bit those of :func:`_first_trees`.
 
-    leaf: NDArray[np.int32]  # (n_trees, n): leaf of each row in each tree
-    # (n, n_features): the first tree that tests each column for a row; `n_trees` or more if none
-    # does
-    first: NDArray[np.int32]
-    shares: NDArray[np.float64]  # (n_nodes, n_classes): :meth:`Forest.node_shares`
-
-    @classmethod
-    def on(cls, forest: Forest, x: NDArray[np.float32], voting: Voting) -> _FirstTrees:
-        """Walk rows of shape (n, n_features)."""
-        return cls(*forest.trees.first_visits(x), forest.node_shares(voting))
-
-    def outputs(self, number: int) -> NDArray[np.float32]:
-        """Margins of the first trees, bit for bit those of :func:`_first_trees`, (n, n_classes)."""
-        value = (self.shares / number).astype(np.float32)
-        out = np.zeros((self.leaf.shape[1], value.shape[1]), np.float32)
-        for leaf in self.leaf[:number]:
-            out += value[leaf]
-        return out
+    Shapes: `leaf` (n_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
+    """
+    value = (shares / number).astype(np.float32)
+    out = np.zeros((leaf.shape[1], value.shape[1]), np.float32)
+    for each in leaf[:number]:
+        out += value[each]
+    return out
 
 
 def _numbers(n_trees: int, passing: int | None) -> list[int]:

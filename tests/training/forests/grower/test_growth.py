@@ -12,7 +12,7 @@ from sklearn.tree import DecisionTreeClassifier
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.forests.grower.binning import Codes, between
-from gatewise_training.forests.grower.growth import RowAcquisitions, check_rule, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.forests.grower.split_search import draw_stumps
 from gatewise_training.prune.forest import Forest
 
@@ -239,19 +239,3 @@ def test_sparse_columns_are_the_table_again():
             again[k, i] = sparse.entry_slot[e] - sparse.offset[k]
     chosen = sparse.common >= 0
     np.testing.assert_array_equal(again[chosen], codes.codes[chosen])
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"criterion": "error"}, "criterion must be"),
-        ({"splits": "some"}, "splits must be"),
-        ({"alpha": -1.0}, "alpha must be"),
-        ({"mu": float("nan")}, "mu must be"),
-        ({"mu": 0.1}, "threshold-Pairs has the prices in its own rule"),
-    ],
-)
-def test_what_is_refused(changes, words):
-    rule = {"criterion": "threshold_pairs", "splits": "exact", "alpha": 0.0, "mu": 0.0}
-    with pytest.raises(InputError, match=words):
-        check_rule(**rule | changes)

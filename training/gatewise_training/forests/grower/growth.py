@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.impurity import log_table
@@ -107,22 +106,6 @@ def grow(
         seed,
     )
     return _forest(nodes, counts.astype(np.float64), codes.n_features)
-
-
-def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
-    """Refuse unknown rules and settings out of range."""
-    if criterion not in RULES:
-        raise InputError(f"criterion must be one of {', '.join(RULES)}, not {criterion!r}")
-    if splits not in ("exact", "stumps"):
-        raise InputError(f"splits must be 'exact' or 'stumps', not {splits!r}")
-    for name, value in (("alpha", alpha), ("mu", mu)):
-        if not (np.isfinite(value) and value >= 0):
-            raise InputError(f"{name} must be a number of at least 0, not {value!r}")
-    if mu > 0 and criterion == "threshold_pairs":
-        raise InputError(
-            "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
-            "threshold-Pairs has the prices in its own rule"
-        )
 
 
 def leaf_of(

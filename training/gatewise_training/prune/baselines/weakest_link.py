@@ -18,7 +18,6 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import PruneProblem
@@ -43,25 +42,41 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
     return PruneSequence(problem, np.where(inner, until, -np.inf))
 
 
-def weakest_links(
-    parent: NDArray[np.int32], profit: NDArray[np.float64], price: NDArray[np.float64]
-) -> NDArray[np.float64]:
+@numba.njit(cache=True, nogil=True)
+def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     """Largest price of cost up to which each node stays.
 
-    Shapes: `parent` (n_nodes,), `profit, price` (n_nodes,); returns (n_nodes,).
+    Shapes: `parent` (n_nodes,), int32; `profit, price` (n_nodes,), float64; returns (n_nodes,).
 
     A root that earns 1 for 2, above nodes that earn 3 for 2 and 1 for 4:
 
     >>> weakest_links(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
     array([1.  , 1.  , 0.25])
     """
-    return np.asarray(
-        _weakest_links(
-            np.ascontiguousarray(parent, np.int32),
-            np.array(profit, np.float64),
-            np.array(price, np.float64),
-        )
-    )
+    n, profit, price = len(parent), profit.copy(), price.copy()
+    key = np.empty(n)
+    below = np.full(n, -1, np.int32)  # heap of the blocks that hang below a node's block
+    left = np.full(n, -1, np.int32)
+    right = np.full(n, -1, np.int32)
+    merged = np.full(n, -1, np.int32)
+    for h in range(n - 1, -1, -1):
+        key[h] = _ratio(profit[h], price[h])
+        while below[h] >= 0 and key[below[h]] >= key[h]:
+            top = below[h]
+            below[h] = _meld(left[top], right[top], key, left, right)
+            left[top] = -1
+            right[top] = -1
+            below[h] = _meld(below[h], below[top], key, left, right)
+            profit[h] += profit[top]
+            price[h] += price[top]
+            key[h] = _ratio(profit[h], price[h])
+            merged[top] = h
+        if parent[h] >= 0:
+            below[parent[h]] = _meld(below[parent[h]], h, key, left, right)
+    for h in range(n):
+        if merged[h] >= 0:  # into a node above, which is done
+            key[h] = key[merged[h]]
+    return key
 
 
 @numba.njit(cache=True, nogil=True)
@@ -91,31 +106,3 @@ def _meld(a: int, b: int, key: Any, left: Any, right: Any) -> int:
         return remaining
     left[last] = remaining
     return top
-
-
-@numba.njit(cache=True, nogil=True)
-def _weakest_links(parent: Any, profit: Any, price: Any) -> Any:
-    n = len(parent)
-    key = np.empty(n)
-    below = np.full(n, -1, np.int32)  # heap of the blocks that hang below a node's block
-    left = np.full(n, -1, np.int32)
-    right = np.full(n, -1, np.int32)
-    merged = np.full(n, -1, np.int32)
-    for h in range(n - 1, -1, -1):
-        key[h] = _ratio(profit[h], price[h])
-        while below[h] >= 0 and key[below[h]] >= key[h]:
-            top = below[h]
-            below[h] = _meld(left[top], right[top], key, left, right)
-            left[top] = -1
-            right[top] = -1
-            below[h] = _meld(below[h], below[top], key, left, right)
-            profit[h] += profit[top]
-            price[h] += price[top]
-            key[h] = _ratio(profit[h], price[h])
-            merged[top] = h
-        if parent[h] >= 0:
-            below[parent[h]] = _meld(below[parent[h]], h, key, left, right)
-    for h in range(n):
-        if merged[h] >= 0:  # into a node above, which is done
-            key[h] = key[merged[h]]
-    return key
