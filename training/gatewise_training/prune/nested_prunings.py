@@ -20,10 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import PruneProblem
-
-Keep = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
 
 @dataclass(frozen=True, eq=False)

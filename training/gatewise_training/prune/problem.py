@@ -27,6 +27,11 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
+Keep = NDArray[np.bool_]
+"""Nodes that stay inner nodes, shape (n_nodes,)."""
+
+Floats = NDArray[np.float64]
+
 
 @dataclass(frozen=True, eq=False)
 class PruneProblem:

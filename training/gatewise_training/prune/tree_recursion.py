@@ -21,12 +21,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from gatewise_training.prune.problem import PruneProblem
-
-Keep = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
 REPAIRS = 3
 """Rounds of :func:`improved` at most."""

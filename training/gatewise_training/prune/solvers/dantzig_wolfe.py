@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import PruneProblem, Solution, check_price
+from gatewise_training.prune.problem import Floats, Keep, PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import (
     closure_rows,
     incidence,
@@ -39,9 +39,6 @@ from gatewise_training.prune.tree_recursion import (
     level_sets,
     merged,
 )
-
-Keep = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 
 def solve(

@@ -9,9 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from gatewise_training.prune.problem import PruneProblem
-
-Floats = NDArray[np.float64]
+from gatewise_training.prune.problem import Floats, PruneProblem
 
 
 def minimise(

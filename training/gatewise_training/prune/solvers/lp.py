@@ -22,9 +22,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import PruneProblem, Solution, check_price
+from gatewise_training.prune.problem import Floats, PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import (
-    Floats,
     acquisitions,
     closure_rows,
     incidence,

@@ -24,9 +24,8 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from gatewise_training.prune.problem import PruneProblem, Solution, check_price
+from gatewise_training.prune.problem import Floats, PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import (
     PricedTrees,
     even_shares,
@@ -34,8 +33,6 @@ from gatewise_training.prune.tree_recursion import (
     level_sets,
     merged,
 )
-
-Floats = NDArray[np.float64]
 
 AVERAGING = 0.15
 """Weight of the newest pruning in the average."""
