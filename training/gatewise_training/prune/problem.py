@@ -136,7 +136,6 @@ def build_problem(
         )
     if not (np.isfinite(depth_cost) and depth_cost >= 0):
         raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
-    share = 1.0 / len(x)
     inner = trees.left >= 0
     wrong, counted = forest.errors, forest.counts[trees.roots].sum()  # N_train T, in-bag
     saved = wrong - np.where(inner, wrong[trees.left] + wrong[trees.right], wrong)
@@ -147,7 +146,7 @@ def build_problem(
     start, nodes, price, passes = _columns(
         np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
         trees.right, trees.nan_left, trees.roots, feature_first, group_first, group,
-        costs.own, costs.shared, share,
+        costs.own, costs.shared,
     )  # fmt: skip
     return PruneProblem(
         parent=forest.parent,
@@ -176,60 +175,66 @@ def _paid(start: Any, nodes: Any, keep: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def _columns(
     x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any, share: float,
+    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any,
 ) -> Any:  # fmt: skip
     """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
-    n_features = len(own)
-    goods = n_features + len(shared)
+    trees = (feature, threshold, left, right, nan_left, roots, feature_first, group_first, group)
+    share = 1.0 / len(x)
+    goods = share * np.concatenate((own, shared))
     n_columns, n_uses = 0, 0
-    seen = np.full(goods, -1, np.int64)
+    seen = np.full(len(goods), -1, np.int64)
     passes = np.zeros(len(feature))
+    good, node = np.empty(2 * len(feature), np.int64), np.empty(2 * len(feature), np.int32)
     for i in range(len(x)):  # first count, then fill
-        for t in range(len(roots)):
-            h = roots[t]
-            while feature[h] >= 0:
-                passes[h] += share
-                k = np.int64(feature[h])
-                for good, first in ((k, feature_first[h]), (n_features + group[h], group_first[h])):
-                    if first:
-                        n_uses += 1
-                        if seen[good] != i:
-                            seen[good] = i
-                            n_columns += 1
-                v = x[i, k]
-                h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+        n = _first_uses(x[i], trees, len(own), good, node, passes, share)
+        n_uses += n
+        for e in range(n):
+            if seen[good[e]] != i:
+                seen[good[e]] = i
+                n_columns += 1
     start = np.zeros(n_columns + 1, np.int64)
     nodes = np.empty(n_uses, np.int32)
     price = np.empty(n_columns)
-    of = np.empty(goods, np.int64)  # the row's column of each good
-    count = np.zeros(goods, np.int64)
+    column = np.empty(len(goods), np.int64)  # the row's column of each good
+    count = np.zeros(len(goods), np.int64)
     done = 0
     for i in range(len(x)):
+        n = _first_uses(x[i], trees, len(own), good, node, passes, 0.0)
         before = done
-        for turn in range(2):  # count the uses of each good, then put them down
-            for t in range(len(roots)):
-                h = roots[t]
-                while feature[h] >= 0:
-                    k = np.int64(feature[h])
-                    for good, first in (
-                        (k, feature_first[h]),
-                        (n_features + group[h], group_first[h]),
-                    ):
-                        if first and turn == 0:
-                            if count[good] == 0:
-                                of[good] = done
-                                price[done] = share * (
-                                    own[good] if good < n_features else shared[good - n_features]
-                                )
-                                done += 1
-                            count[good] += 1
-                            start[of[good] + 1] += 1
-                        elif first:
-                            count[good] -= 1
-                            nodes[start[of[good]] + count[good]] = h
-                    v = x[i, k]
-                    h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
-            if turn == 0:
-                for c in range(before, done):
-                    start[c + 1] += start[c]
+        for e in range(n):
+            k = good[e]
+            if count[k] == 0:
+                column[k] = done
+                price[done] = goods[k]
+                done += 1
+            count[k] += 1
+            start[column[k] + 1] += 1
+        for c in range(before, done):
+            start[c + 1] += start[c]
+        for e in range(n):
+            k = good[e]
+            count[k] -= 1
+            nodes[start[column[k]] + count[k]] = node[e]
     return start, nodes, price, passes
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_uses(
+    row: Any, trees: Any, n_features: int, good: Any, node: Any, passes: Any, share: float
+) -> int:
+    """Write a row's first uses, features first and then groups; returns their number."""
+    feature, threshold, left, right, nan_left, roots, feature_first, group_first, group = trees
+    n = 0
+    for root in roots:
+        h = root
+        while feature[h] >= 0:
+            passes[h] += share
+            if feature_first[h]:
+                good[n], node[n] = feature[h], h
+                n += 1
+            if group_first[h]:
+                good[n], node[n] = n_features + group[h], h
+                n += 1
+            v = row[feature[h]]
+            h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+    return n
