@@ -27,5 +27,7 @@ def value_text(value: Value, name: str = "") -> str:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
-    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    if isinstance(value, float) and float(short := f"{value:.12g}") == value:
+        text = short
     return f"{text}s" if name == "seconds" else text
