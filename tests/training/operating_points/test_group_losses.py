@@ -98,6 +98,28 @@ def test_a_lucky_point_does_not_displace_the_one_that_never_loses():
     assert frontier.points[0].thresholds == (ALWAYS_STOP,)
 
 
+def test_safer_points_stand_beside_a_frontier_that_has_none():
+    """A stage is right more often than the reference, but in one group only where it is sure."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(12), 40)
+    scores = rng.uniform(size=(1, len(group))).astype(np.float32)
+    stage = (group > 0) | (scores[0] > 0.5)
+    reference = (group == 0) | (rng.random(len(group)) < 0.9)
+    record = CascadeRecord(
+        scores, np.stack([stage, reference]).astype(float), np.array([1.0, 5.0]),
+        np.ones(len(group)), has_cloud=True, given_splitter=RowSplitter(len(group), groups=group),
+    )  # fmt: skip
+    points = frontier_points(record)
+    plain = Frontier.from_points(points, reference_accuracy=record.merit())
+    frontier = with_group_errors(plain, points, [record], 0.01)
+    chosen = frontier.at(max_loss=0.01, slack=1.0)
+    assert chosen in frontier.others
+    assert chosen.cost > max(p.cost for p in frontier.points)
+    left = record.exits(chosen.thresholds) == 0
+    assert stage[left].all()
+    assert 0.3 < left.mean() < 0.6
+
+
 def test_rows_without_groups_keep_their_standard_errors():
     record = replace(record_of_groups(6, 1), given_splitter=None)
     points = frontier_points(record)

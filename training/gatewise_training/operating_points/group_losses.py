@@ -13,7 +13,10 @@ Groups are few, and neither their mean loss nor its standard error says enough a
   random halves of the groups: a point is chosen on one half, and is to keep its loss on the other
   nine times in ten.
 
-Where no point is safe enough, the one that is certain is left: all to the high-cost model.
+Candidates are the frontier's points and, beside them, safer ones: where stages are more often
+right than the high-cost model, the frontier has nothing between them and it, though some groups
+lose by that. Where no point is safe enough, the one that is certain is left: all to the high-cost
+model.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ IN_HAND = (1.0, 0.9, 0.8)
 
 KEPT = 0.9
 """Halves of the groups, of all, on which a choice must keep the loss."""
+
+AT_ONCE = 128
+"""Points that are counted at once: each takes a number for every row."""
 
 HALVES = 40
 """Times that the groups are parted into halves."""
@@ -89,18 +95,20 @@ class GroupLosses:
     ) -> GroupLosses:
         """Count the losses against the last exit, of accuracy `reference`."""
         last = records[-1]
-        owners = [records[p.chain] for p in points]
-        rows = [
-            lost_rows(record, last, record.exits(p.thresholds))
-            for record, p in zip(owners, points, strict=True)
-        ]
-        each, merits = np.stack(rows), last.merits
-        lost, weights = (last.splitter.group_sums(of) for of in (merits * each, merits))
-        seen = lost.sum(axis=1) / weights.sum()
-        variance = each**2 @ merits / weights.sum() - seen**2
+        merits, sums = last.merits, last.splitter.group_sums
+        weights = sums(merits)
+        lost, squares = [], []
+        for i in range(0, len(points), AT_ONCE):
+            owners = [(records[p.chain], p.thresholds) for p in points[i : i + AT_ONCE]]
+            each = np.stack([lost_rows(r, last, r.exits(setting)) for r, setting in owners])
+            lost.append(sums(merits * each))
+            squares.append(each**2 @ merits)
+        found = np.concatenate(lost)
+        seen = found.sum(axis=1) / weights.sum()
+        variance = np.concatenate(squares) / weights.sum() - seen**2
         hidden = np.array([reference - p.merit for p in points]) - seen
         costs = np.array([p.cost for p in points])
-        return cls(costs, lost, weights, variance, np.maximum(hidden, 0.0))
+        return cls(costs, found, weights, variance, np.maximum(hidden, 0.0))
 
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
@@ -137,35 +145,45 @@ def with_group_errors(
     records: Sequence[CascadeRecord],
     max_loss: float,
 ) -> Frontier:
-    """Get the frontier with errors of new groups, and with the point that never loses.
+    """Get the frontier with errors of new groups, and with safer points beside its own.
 
     An error is what new groups may lose more than the validation groups; `points` are all that were
-    measured, and `max_loss` is the loss for which the share of cost in hand is found. Without
-    groups the frontier stays as it is.
+    measured, and `max_loss` is the loss for which the share of cost in hand is found. Safer points
+    send more rows away than the frontier's: their bounds are below those of all cheaper ones. Among
+    them is the one that never loses. Without groups the frontier stays as it is.
     """
     if records[-1].splitter.n_groups is None:
         return frontier
+    reference = frontier.reference_merit
     certain = Promise("max_loss", 0.0, LEVEL)
     used = {p.chain for p in frontier.points}
-    sure = [p for p in points if p.chain in used and certain.is_certain(records, p)]
-    sure = [
-        p for p in sorted(sure, key=lambda p: (p.cost, -p.merit))[:1] if p not in frontier.points
-    ]
-    reference = frontier.reference_merit
+    by_cost = sorted((p for p in points if p.chain in used), key=lambda p: (p.cost, -p.merit))
+    sure = next((p for p in by_cost if certain.is_certain(records, p)), None)
+    bounds = GroupLosses.of_points(by_cost, records, reference).bounds()
+    below = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
+    listed = {*frontier.points, sure}
+    safer = [p for p, safe in zip(by_cost, below, strict=True) if safe and p not in listed]
 
-    def widened(some: Sequence[OperatingPoint], in_hand: bool) -> tuple[OperatingPoint, ...]:
+    def widened(some: Sequence[OperatingPoint], in_hand: bool) -> list[OperatingPoint]:
         if not some:
-            return ()
+            return []
         losses = GroupLosses.of_points(some, records, reference)
         bounds = losses.bounds()
         if in_hand:
             bounds = losses.nearby(bounds, losses.in_hand(max_loss))
         errors = np.maximum(bounds - reference + [p.merit for p in some], 0.0)
         pairs = zip(some, errors.tolist(), strict=True)
-        return tuple(replace(p, accuracy_error=error) for p, error in pairs)
+        return [replace(p, accuracy_error=error) for p, error in pairs]
 
+    order = sorted([*frontier.points, *safer], key=lambda p: (p.cost, -p.merit))
+    chosen = dict(zip(order, widened(order, True), strict=True))
+    further = [p for p in frontier.others if p not in chosen and p != sure]
     return replace(
         frontier,
-        points=widened(frontier.points, True),
-        others=(*widened([p for p in frontier.others if p not in sure], False), *sure),
+        points=tuple(chosen[p] for p in frontier.points),
+        others=(
+            *widened(further, False),
+            *(chosen[p] for p in safer),
+            *(() if sure is None or sure in frontier.points else (sure,)),
+        ),
     )
