@@ -180,39 +180,39 @@ def _columns(
     """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
     trees = (feature, threshold, left, right, nan_left, roots, feature_first, group_first, group)
     share = 1.0 / len(x)
-    goods = share * np.concatenate((own, shared))
+    prices = share * np.concatenate((own, shared))
     n_columns, n_uses = 0, 0
-    seen = np.full(len(goods), -1, np.int64)
+    seen = np.full(len(prices), -1, np.int64)
     passes = np.zeros(len(feature))
-    good, node = np.empty(2 * len(feature), np.int64), np.empty(2 * len(feature), np.int32)
+    item, node = np.empty(2 * len(feature), np.int64), np.empty(2 * len(feature), np.int32)
     for i in range(len(x)):  # first count, then fill
-        n = _first_uses(x[i], trees, len(own), good, node, passes, share)
+        n = _first_uses(x[i], trees, len(own), item, node, passes, share)
         n_uses += n
         for e in range(n):
-            if seen[good[e]] != i:
-                seen[good[e]] = i
+            if seen[item[e]] != i:
+                seen[item[e]] = i
                 n_columns += 1
     start = np.zeros(n_columns + 1, np.int64)
     nodes = np.empty(n_uses, np.int32)
     price = np.empty(n_columns)
-    column = np.empty(len(goods), np.int64)  # the row's column of each good
-    count = np.zeros(len(goods), np.int64)
+    column = np.empty(len(prices), np.int64)  # the row's column of each item
+    count = np.zeros(len(prices), np.int64)
     done = 0
     for i in range(len(x)):
-        n = _first_uses(x[i], trees, len(own), good, node, passes, 0.0)
+        n = _first_uses(x[i], trees, len(own), item, node, passes, 0.0)
         before = done
         for e in range(n):
-            k = good[e]
+            k = item[e]
             if count[k] == 0:
                 column[k] = done
-                price[done] = goods[k]
+                price[done] = prices[k]
                 done += 1
             count[k] += 1
             start[column[k] + 1] += 1
         for c in range(before, done):
             start[c + 1] += start[c]
         for e in range(n):
-            k = good[e]
+            k = item[e]
             count[k] -= 1
             nodes[start[column[k]] + count[k]] = node[e]
     return start, nodes, price, passes
@@ -220,7 +220,7 @@ def _columns(
 
 @numba.njit(cache=True, nogil=True)
 def _first_uses(
-    row: Any, trees: Any, n_features: int, good: Any, node: Any, passes: Any, share: float
+    row: Any, trees: Any, n_features: int, item: Any, node: Any, passes: Any, share: float
 ) -> int:
     """Write a row's first uses, features first and then groups; returns their number."""
     feature, threshold, left, right, nan_left, roots, feature_first, group_first, group = trees
@@ -230,10 +230,10 @@ def _first_uses(
         while feature[h] >= 0:
             passes[h] += share
             if feature_first[h]:
-                good[n], node[n] = feature[h], h
+                item[n], node[n] = feature[h], h
                 n += 1
             if group_first[h]:
-                good[n], node[n] = n_features + group[h], h
+                item[n], node[n] = n_features + group[h], h
                 n += 1
             v = row[feature[h]]
             h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]

@@ -122,7 +122,7 @@ def test_what_earlier_trees_have_acquired_is_free():
     rule = {"criterion": "entropy", "seed": 1}
     plain = grow(codes, y, drawn, 2, costs, **rule)
     paid = RowAcquisitions.none(costs, len(x))
-    paid.goods[:] = True
+    paid.items[:] = True
     free = grow(codes, y, drawn, 2, costs, mu=0.3, acquired=paid, **rule)
     np.testing.assert_array_equal(plain.trees.feature, free.trees.feature)
     np.testing.assert_array_equal(plain.trees.threshold, free.trees.threshold)
@@ -140,9 +140,9 @@ def test_acquisitions_are_those_of_the_paths_and_their_groups():
     assert (
         visited.any(axis=0) & ~visited.all(axis=0)
     ).any()  # some rows acquire what others do not
-    np.testing.assert_array_equal(acquired.goods[:8].T, visited)
-    np.testing.assert_array_equal(acquired.goods[8], visited[:, :2].any(axis=1))
-    np.testing.assert_array_equal(acquired.goods[9], visited[:, 3])
+    np.testing.assert_array_equal(acquired.items[:8].T, visited)
+    np.testing.assert_array_equal(acquired.items[8], visited[:, :2].any(axis=1))
+    np.testing.assert_array_equal(acquired.items[9], visited[:, 3])
 
 
 def test_a_joined_forest_averages_its_trees():
@@ -189,7 +189,7 @@ def test_a_group_that_is_paid_stays_paid():
     first = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1)
     assert first.trees.feature[0] == 0
     acquired = RowAcquisitions.none(costs, 50)
-    acquired.goods[2] = True
+    acquired.items[2] = True
     second = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1, acquired=acquired)
     assert second.trees.feature[0] == 1
 

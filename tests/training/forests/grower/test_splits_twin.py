@@ -181,10 +181,10 @@ def test_gain_less_acquisitions_is_the_best(criterion, mu):
         acquired = None
         if mu:
             acquired = RowAcquisitions.none(case.costs, len(case.x))
-            acquired.goods[: case.x.shape[1]] = case.acquired.T
+            acquired.items[: case.x.shape[1]] = case.acquired.T
             for g in range(len(case.costs.shared)):
                 members = np.flatnonzero(case.costs.group == g)
-                acquired.goods[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
+                acquired.items[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
         forest = grow(
             Codes.of_table(case.x), case.y, case.drawn, 3, case.costs,
             criterion=criterion, mu=mu, acquired=acquired, seed=seed,

@@ -28,7 +28,7 @@ class RowAcquisitions:
     """Features and groups that each training row has acquired for the trees grown so far."""
 
     # (n_features + n_groups, n): features first, then groups; written by :meth:`add`
-    goods: NDArray[np.bool_]
+    items: NDArray[np.bool_]
     costs: FeatureCosts
 
     @classmethod
@@ -41,9 +41,9 @@ class RowAcquisitions:
         visited = trees.visited(x)
         n_features = self.costs.n_features
         for k in np.flatnonzero(visited.any(axis=0)):
-            self.goods[k] |= visited[:, k]
+            self.items[k] |= visited[:, k]
             if self.costs.group[k] >= 0:
-                self.goods[n_features + self.costs.group[k]] |= visited[:, k]
+                self.items[n_features + self.costs.group[k]] |= visited[:, k]
 
 
 def grow(
@@ -99,7 +99,7 @@ def grow(
         costs.shared_alone,
         costs.group.astype(np.int64),
         mu / mean if mean > 0 else 0.0,
-        acquired.goods,
+        acquired.items,
         splits == "stumps",
         codes.n_features if max_features is None else min(max_features, codes.n_features),
         len(rows) if max_depth is None else max_depth,

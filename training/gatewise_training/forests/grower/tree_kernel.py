@@ -69,8 +69,8 @@ def grow_tree(
     n_alive[0] = n_features
     some = np.zeros(n_features + n_groups, np.bool_)  # whether any row has paid
     if mu > 0.0:
-        for good in range(n_features + n_groups):
-            some[good] = acquired[good].any()
+        for item in range(n_features + n_groups):
+            some[item] = acquired[item].any()
     due = np.zeros(n_groups)
     most_codes = _widest(start)
     work = scratch(n, most_codes, n_classes)
@@ -130,8 +130,8 @@ def grow_tree(
                 g = group[k]
                 if g >= 0 and not paid[depth, n_features + g]:
                     if due[g] < 0.0:
-                        good = n_features + g
-                        due[g] = _owing(acquired[good], some[good], here, drawn, n_here)
+                        item = n_features + g
+                        due[g] = _owing(acquired[item], some[item], here, drawn, n_here)
                     toll += mu * shared[g] * due[g]
                 if impurity - toll < best:  # no gain could win
                     alive[depth + 1, n_left_open] = k
@@ -209,8 +209,8 @@ def grow_tree(
         if at < 0:
             continue
 
-        for good in range(n_features + n_groups):
-            paid[depth + 1, good] = paid[depth, good]
+        for item in range(n_features + n_groups):
+            paid[depth + 1, item] = paid[depth, item]
         paid[depth + 1, at] = True
         if group[at] >= 0:
             paid[depth + 1, n_features + group[at]] = True
