@@ -2,8 +2,8 @@
 
     python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
 
-Runs what the cache lacks, then writes adapt.json, adapt.md and a plot a problem. Problems that
-were not asked for keep their figures of before.
+Runs what the cache lacks, then writes adapt.md, and in adapt/ figures and a plot of each problem.
+Problems that were not asked for keep their figures of before.
 """
 
 from __future__ import annotations
@@ -46,20 +46,15 @@ def _run(options: argparse.Namespace) -> int:
     out = harness.out_folder(options)
     names, methods = _chosen(options)
     seeds = options.seeds or (1 if options.quick else 5)
-    before = _before(out / "adapt.json", options.quick)
+    folder = out / "adapt"
     for name in names:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, say=note)
-        found = _figures(name, cells, settings, options.cache)
-        before["problems"][name] = found
-        before["problems"] = {
-            n: before["problems"][n] for n in problems.PROBLEMS if n in before["problems"]
-        }
+        found = _rounded(plain(_figures(name, cells, settings, options.cache)))
         # after each problem, so that a long run that is broken off leaves what it found
-        out.mkdir(parents=True, exist_ok=True)
-        pages.plot(name, found, out / f"{name}.svg")
-        write_whole(out / "adapt.json", json.dumps(_rounded(plain(before)), indent=1) + "\n")
-        write_whole(out / "adapt.md", pages.markdown(before))
+        write_whole(folder / f"{name}.json", json.dumps(found, indent=1) + "\n")
+        pages.plot(name, found, folder / f"{name}.svg")
+        write_whole(out / "adapt.md", pages.markdown(_known(folder)))
         note(f"{name}: {out / 'adapt.md'}")
     return 0
 
@@ -105,11 +100,10 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _before(path: Path, quick: bool) -> dict[str, Any]:
-    if path.is_file() and not quick:
-        document: dict[str, Any] = json.loads(path.read_text())
-        return document
-    return {"quick": quick, "problems": {}}
+def _known(folder: Path) -> dict[str, Any]:
+    """Figures of the problems, those of this run or of runs before, in the order of problems."""
+    files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
+    return {name: json.loads(f.read_text()) for name, f in files.items() if f.is_file()}
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def sources() -> list[str]:
     """Files of the repository that have a page, or stand beside one."""
     kinds = (".md", ".json", ".svg", ".png")
     found = [p for p in (ROOT / "docs").rglob("*") if p.suffix in kinds]
-    found += [p for p in (ROOT / "benchmarks/results").iterdir() if p.suffix in (".md", ".svg")]
+    found += [p for p in (ROOT / "benchmarks/results").rglob("*") if p.suffix in (".md", ".svg")]
     return [*PAGES_ELSEWHERE, *sorted(p.relative_to(ROOT).as_posix() for p in found)]
 
 

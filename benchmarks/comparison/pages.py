@@ -1,4 +1,4 @@
-"""The Markdown page and the plots, made of adapt.json alone."""
+"""The Markdown page and the plots, made of the figures in adapt/ alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ _ROOMS = {
 NOT_YET = "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which are not to be had."
 
 
-def markdown(document: Mapping[str, Any]) -> str:
+def markdown(problems: Mapping[str, Any]) -> str:
     """Write all tables, a section a problem."""
-    problems = document["problems"]
     lines = [
         "# Accuracy against cost",
         "",
-        "Made by `make bench-adapt`; the figures are in `adapt.json`. Validation picks every "
+        "Made by `make bench-adapt`; the figures are in `adapt/`. Validation picks every "
         "point, test is only reported; means over seeds, ± standard error. **Top accuracy**: the "
         "highest of any method on test rows, and the method that is highest on validation rows "
         "(of those without a bound of bytes). "
@@ -78,7 +77,7 @@ def _section(name: str, found: Mapping[str, Any]) -> list[str]:
         "",
         f"{found['title']}: {found['note']}. Full price {found['full_price']:g}.",
         "",
-        f"![accuracy against cost]({name}.svg)",
+        f"![accuracy against cost](adapt/{name}.svg)",
         "",
         f"| method | best {_metric(found)} | cut / loss | paper's accounting | with 0.2 slack | "
         "own choice | " + " | ".join(_ROOMS) + " | offloaded | model KB | fit CPU s |",

@@ -100,8 +100,7 @@ def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
         "--jobs", "1", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     assert bench_adapt.main(arguments) == 0
-    document = json.loads((tmp_path / "out" / "adapt.json").read_text())
-    found = document["problems"]["breast_cancer"]
+    found = json.loads((tmp_path / "out/adapt/breast_cancer.json").read_text())
     assert set(found["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy"}
     assert len(found["budgets"]) == 12
     assert set(found["against"]) == {"f0", "two-stage", "cegb-lazy"}
@@ -109,4 +108,4 @@ def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
         assert 0 <= figures["within_1"]["cut"]["mean"] <= 1
         assert [row["cost"]["mean"] for row in figures["at_budgets"]][-1] <= 30
     assert "## breast_cancer" in (tmp_path / "out" / "adapt.md").read_text()
-    assert (tmp_path / "out" / "breast_cancer.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "out/adapt/breast_cancer.svg").read_text().startswith("<?xml")

@@ -43,7 +43,7 @@ def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
     """Open a zip file to read; BadZipFile if it is none, or of a version not known here."""
     try:
         return zipfile.ZipFile(file)
-    except NotImplementedError as error:  # how zipfile refuses a later version of the format
+    except RuntimeError as error:  # how zipfile refuses a later version of the format
         raise zipfile.BadZipFile(str(error)) from error
 
 

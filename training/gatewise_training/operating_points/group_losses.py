@@ -110,6 +110,12 @@ class GroupLosses:
         costs = np.array([p.cost for p in points])
         return cls(costs, found, weights, variance, np.maximum(hidden, 0.0))
 
+    def take(self, points: Sequence[int]) -> GroupLosses:
+        """Get the losses of some of the points."""
+        one = (self.costs, self.lost, self.variance, self.optimism)
+        costs, lost, variance, optimism = (values[points] for values in one)
+        return GroupLosses(costs, lost, self.weights, variance, optimism)
+
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
         chosen = slice(None) if groups is None else groups
@@ -156,34 +162,33 @@ def with_group_errors(
         return frontier
     reference = frontier.reference_merit
     certain = Promise("max_loss", 0.0, LEVEL)
-    used = {p.chain for p in frontier.points}
+    used, curve = {p.chain for p in frontier.points}, set(frontier.points)
     by_cost = sorted((p for p in points if p.chain in used), key=lambda p: (p.cost, -p.merit))
     sure = next((p for p in by_cost if certain.is_certain(records, p)), None)
-    bounds = GroupLosses.of_points(by_cost, records, reference).bounds()
+    losses = GroupLosses.of_points(by_cost, records, reference)
+    bounds = losses.bounds()
     below = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
-    listed = {*frontier.points, sure}
-    safer = [p for p, safe in zip(by_cost, below, strict=True) if safe and p not in listed]
-
-    def widened(some: Sequence[OperatingPoint], in_hand: bool) -> list[OperatingPoint]:
-        if not some:
-            return []
-        losses = GroupLosses.of_points(some, records, reference)
-        bounds = losses.bounds()
-        if in_hand:
-            bounds = losses.nearby(bounds, losses.in_hand(max_loss))
-        errors = np.maximum(bounds - reference + [p.merit for p in some], 0.0)
-        pairs = zip(some, errors.tolist(), strict=True)
-        return [replace(p, accuracy_error=error) for p, error in pairs]
-
-    order = sorted([*frontier.points, *safer], key=lambda p: (p.cost, -p.merit))
-    chosen = dict(zip(order, widened(order, True), strict=True))
-    further = [p for p in frontier.others if p not in chosen and p != sure]
+    near = [i for i, p in enumerate(by_cost) if p in curve or (below[i] and p != sure)]
+    losses = losses.take(near)
+    bounds = losses.nearby(bounds[near], losses.in_hand(max_loss))
+    found = dict(_with_errors([by_cost[i] for i in near], bounds, reference))
+    further = [p for p in frontier.others if p not in found and p != sure]
+    if further:
+        bounds = GroupLosses.of_points(further, records, reference).bounds()
+        further = [p for _, p in _with_errors(further, bounds, reference)]
+    safer = [p for given, p in found.items() if given not in curve]
+    certain_one = [] if sure is None or sure in curve else [sure]
     return replace(
         frontier,
-        points=tuple(chosen[p] for p in frontier.points),
-        others=(
-            *widened(further, False),
-            *(chosen[p] for p in safer),
-            *(() if sure is None or sure in frontier.points else (sure,)),
-        ),
+        points=tuple(found[p] for p in frontier.points),
+        others=(*further, *safer, *certain_one),
     )
+
+
+def _with_errors(
+    points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
+) -> list[tuple[OperatingPoint, OperatingPoint]]:
+    """Pair points with themselves, errors being what bounds of their losses leave."""
+    errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
+    pairs = zip(points, errors.tolist(), strict=True)
+    return [(p, replace(p, accuracy_error=error)) for p, error in pairs]
