@@ -171,9 +171,10 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
     """Draw accuracy on test against cost on test, a line a method, as a small SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
-        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        figure = Figure(figsize=(6.8, 3.6), layout="constrained")
         ax = figure.subplots()
         floor = 1.0
         for method, figures in found["methods"].items():
@@ -187,7 +188,9 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
                 continue
             floor = min([floor, *y])
             width = 2.0 if method == OURS else 1.0
-            ax.errorbar(x, y, error, marker=".", ms=4, lw=width, capsize=2, label=method)
+            # more methods than colours: lines of peers are broken
+            style = "-" if method.startswith((OURS, "adapt")) else "--"
+            ax.errorbar(x, y, error, marker=".", ms=4, lw=width, ls=style, capsize=2, label=method)
         top = found["top_accuracy"]
         ax.axhspan(top - 0.01, top, color="green", alpha=0.08, lw=0)
         ax.set(
@@ -197,6 +200,9 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
             title=found["title"],
             ylim=(max(floor - 0.01, top - 0.3), top + 0.01),
         )
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.25)
-        ax.legend(frameon=False, fontsize=7)
+        figure.legend(frameon=False, fontsize=7, loc="outside right upper")
         figure.savefig(path, metadata={"Date": None})
