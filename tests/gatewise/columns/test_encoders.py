@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from gatewise.columns.cells import MISSING_WORDS, check_time_format, read_time
@@ -33,6 +33,10 @@ CELLS = {
     "when": st.datetimes().map(str),
     "flag": st.sampled_from(["yes", "No", "TRUE", "off", "1"]),
 }
+SIGNED_ZEROS = {
+    "word": ["a"] * 4, "mass": ["0.0", "0.0", "0.0", "-0.0"],
+    "when": ["2000-01-01 00:00:00"] * 4, "flag": ["yes"] * 4,
+}  # fmt: skip
 OPTIONS = ColumnOptions(
     categorical=("word",), boolean=("flag",), time={"when": "iso"}, missing_words=("ERR",)
 )
@@ -58,6 +62,7 @@ def through_json(encoder: RowEncoder) -> RowEncoder:
 
 
 @given(tables())
+@example((SIGNED_ZEROS, False, 0, 2))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
     columns, impute, max_one_hot, seen = drawn

@@ -343,7 +343,9 @@ def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray
     values: list[tuple[float, ...]] = []
     rows = np.empty(len(cells), np.intp)
     for i, cell in enumerate(cells):
-        key = (type(cell), cell)
+        # 0.0 and -0.0 are equal, and two cells
+        below = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
+        key = (type(cell), cell, below)
         if key not in made:
             made[key] = len(values)
             values.append(encoder.cell(column, cell))
