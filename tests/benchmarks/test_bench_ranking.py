@@ -129,11 +129,11 @@ def test_figures_say_which_measure_they_are(problem):
     }  # fmt: skip
     found = summary.summarise(problem, {"staged": [cell]})
     assert found["metric"] == "AP@5"
-    page = pages.markdown({"problems": {"made": found}})
+    page = pages.markdown({"made": found})
     assert "31.00 (AP@5, validation: staged)" in page
     assert "| best AP@5 |" in page
     del found["metric"]  # figures of before there was a choice
-    assert "| best accuracy |" in pages.markdown({"problems": {"made": found}})
+    assert "| best accuracy |" in pages.markdown({"made": found})
 
 
 @pytest.mark.skipif(
