@@ -67,6 +67,16 @@ def test_no_instance_costs_more_and_the_points_say_so(method, cap):
         assert not at.offload(x).any() or cap >= OFFLOAD
 
 
+@pytest.mark.parametrize("cap", [4.0, 11.0])
+def test_stages_come_near_to_a_cap_that_leaves_no_offload(cap):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(600, 12))
+    y = (X @ np.linspace(1.0, 0.3, 12) > 0).astype(int)
+    system = gw.StagedCascade(max_instance_cost=cap, effort="low", random_state=0).fit(X, y)
+    most = max(len(stage.features) for chain in system.chains_ for stage in chain)
+    assert cap - 1 <= most <= cap
+
+
 @pytest.mark.slow
 def test_a_million_instances_never_cost_more():
     system = fitted("staged", max_instance_cost=9.0, allow_missing=True)

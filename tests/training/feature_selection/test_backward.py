@@ -28,9 +28,10 @@ def test_sets_are_nested_and_keep_features_that_only_work_together(parity: Probl
     pair = next(chosen for chosen in backward_sets(parity, n_stages=8) if len(chosen) == 2)
     assert pair.tolist() == [2, 5]
     costs = FeatureCosts([1, 2, 3, 1, 2, 3, 1, 2])
-    sets = backward_sets(replace(parity, costs=costs), n_stages=5, largest=0.6)
+    limit = 0.6 * costs.total
+    sets = backward_sets(replace(parity, costs=costs), n_stages=5, limit=limit)
     assert 1 <= len(sets) <= 5
-    assert all(costs.price(chosen) <= 0.6 * costs.total for chosen in sets)
+    assert all(costs.price(chosen) <= limit for chosen in sets)
     for smaller, larger in pairwise(sets):
         assert set(smaller) < set(larger)
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
+from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
+from gatewise_training.feature_selection.penalised import nested_sets
 from tests.support.fit_problems import problem_of
 
 
@@ -25,7 +27,14 @@ def test_the_telling_feature_comes_first_and_noise_never(problem):
     assert sets[0].tolist() == [0]
     assert all(set(a) < set(b) for a, b in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
-    assert len(forward_sets(problem, n_stages=8, largest=0.5)[-1]) == 2
+    assert len(forward_sets(problem, n_stages=8, limit=2.0)[-1]) == 2
+
+
+@pytest.mark.parametrize("find", [nested_sets, forward_sets, backward_sets])
+def test_no_set_exceeds_a_limit(problem, find):
+    costs = FeatureCosts([3, 2, 2, 1])
+    sets = find(replace(problem, costs=costs), n_stages=5, limit=5.5)
+    assert max(costs.price(chosen) for chosen in sets) == 5
 
 
 def test_a_costly_feature_waits(problem):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquisition
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
@@ -296,19 +297,27 @@ class StagedCascade(TrainedCascade):
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in up to three ways; equal sets are fitted once."""
-        n = self._most_stages(problem)
+        n, limit = self._most_stages(problem), self._set_limit(problem.costs)
         few = len(acquisition_units(problem.costs)) <= FEW_UNITS
         if few and come_in_blocks(problem.costs) and not self.allow_missing:
             # the penalty of a first use charges each feature of a block for all of it
-            found = [forward_sets(problem, n_stages=n)]
+            found = [forward_sets(problem, n_stages=n, limit=limit)]
         else:
-            found = [nested_sets(problem, n_stages=n)]
+            found = [nested_sets(problem, n_stages=n, limit=limit)]
             # with many classes a penalty may jump from no feature to nearly all
             poor = len(found[0]) <= n // 2
             if not self.allow_missing and (poor or (few and self.effort != "low")):
-                found.append(forward_sets(problem, n_stages=n))
-        found.append(backward_sets(problem, n_stages=n))
+                found.append(forward_sets(problem, n_stages=n, limit=limit))
+        found.append(backward_sets(problem, n_stages=n, limit=limit))
         return [sets for sets in found if sets]
+
+    def _set_limit(self, costs: FeatureCosts) -> float | None:
+        """Get the cost that sets shall come near to: the cap, if an offload would be above it."""
+        most = self.max_instance_cost
+        if most is None:
+            return None
+        may_offload = self.high_cost_model_ is not None and self._exit_limits(())[-1] <= most
+        return None if may_offload else max(float(most), float(costs.alone.min()))
 
     def _check_settings(self) -> None:
         super()._check_settings()

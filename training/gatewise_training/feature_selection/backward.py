@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.forward import acquisition_units, spread
+from gatewise_training.feature_selection.forward import LARGEST, acquisition_units, spread
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 ROWS = 20_000
@@ -24,13 +24,11 @@ STEP = 0.2
 
 
 def backward_sets(
-    problem: Problem, *, n_stages: int, largest: float = 0.75
+    problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets by backward elimination; arguments and result as :func:`.nested_sets`.
-
-    `largest` is the share of the cost of all features that the largest set may have.
-    """
+    """Find nested sets by backward elimination; arguments and result as :func:`.nested_sets`."""
     costs = problem.costs
+    most = LARGEST * costs.total if limit is None else limit
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:ROWS]
     units = acquisition_units(costs)
     by_price = np.argsort(costs.alone, kind="stable")
@@ -42,7 +40,7 @@ def backward_sets(
         # of equal columns the booster splits on the first: let it be the cheapest
         gain = _gains(problem, rows, by_price[left[by_price]])
         left = _without_least(gain, left, units, costs)
-        if left.any() and costs.price(left) <= largest * costs.total:
+        if left.any() and costs.price(left) <= most:
             path.append(left)
     return spread(path[::-1], costs, n_stages)
 

@@ -15,6 +15,10 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.cascades.fit_problem import Problem
 
+LARGEST = 0.75
+"""Cost at which to stop, as a share of the cost of all features: a small machine may find that
+more features only hurt, where a stage's larger model does not."""
+
 ROWS = 1200
 """Rows that candidates are compared on."""
 
@@ -53,12 +57,11 @@ def come_in_blocks(costs: FeatureCosts) -> bool:
 
 
 def forward_sets(
-    problem: Problem, *, n_stages: int, largest: float = 0.75
+    problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[NDArray[np.intp]]:
     """Find nested sets by forward selection; arguments and result as :func:`.nested_sets`.
 
-    Values must not be missing. `largest` is the share of the cost of all features at which to stop:
-    a small machine may find that more features only hurt, where a stage's larger model does not.
+    Values must not be missing.
     """
     plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
     units = acquisition_units(costs)
@@ -70,7 +73,8 @@ def forward_sets(
     # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
-    while np.any(worth > -np.inf) and costs.price(have) < largest * costs.total:
+    most = LARGEST * costs.total if limit is None else limit
+    while np.any(worth > -np.inf) and costs.price(have) < most:
         problem.report(len(path), 2 * len(units), "choosing features")
         tried: dict[int, float] = {}
         while (best := int(np.argmax(worth))) not in tried:
@@ -81,9 +85,11 @@ def forward_sets(
             if path and len(tried) >= MOST_TRIED:
                 best = max(tried, key=lambda p: float(worth[p]))
                 break
-        error, worth[best] = tried[best], -np.inf
-        have = have | costs.mask(units[best])
-        path.append(have)
+        worth[best] = -np.inf
+        wider = have | costs.mask(units[best])
+        if limit is None or costs.price(wider) <= limit:
+            error, have = tried[best], wider
+            path.append(have)
     return spread(path, costs, n_stages)
 
 

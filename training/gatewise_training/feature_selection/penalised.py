@@ -28,12 +28,17 @@ SELECTION_ROWS = 20_000
 """Rows used to choose features: a choice needs fewer than a model."""
 
 
-def nested_sets(problem: Problem, *, n_stages: int) -> list[NDArray[np.intp]]:
-    """Find nested feature sets with geometrically growing costs."""
+def nested_sets(
+    problem: Problem, *, n_stages: int, limit: float | None = None
+) -> list[NDArray[np.intp]]:
+    """Find nested feature sets with geometrically growing costs.
+
+    `limit` is a cost that no set may exceed, and the largest shall come near to.
+    """
     costs = problem.costs
-    chooser = _Chooser(problem)
+    chooser = _Chooser(problem, limit)
     cheapest = float(costs.alone.min())
-    most = LARGEST * costs.total
+    most = LARGEST * costs.total if limit is None else limit
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if most <= 0:
@@ -55,7 +60,8 @@ def nested_sets(problem: Problem, *, n_stages: int) -> list[NDArray[np.intp]]:
 class _Chooser:
     """Feature sets of penalised boosted models, by bisection on the penalty."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, limit: float | None) -> None:
+        self._limit = math.inf if limit is None else limit
         plan, seed, n_classes = problem.plan, problem.seed, problem.n_classes
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
@@ -81,7 +87,7 @@ class _Chooser:
             middle = (low * high) ** 0.5
             found = self._choose(paid, middle)
             cost = self._costs.price(found)
-            if self._gap(found, target) < least:
+            if self._gap(found, target) < least and cost <= self._limit:
                 best, least = found, self._gap(found, target)
             if abs(cost - target) <= max(0.03 * target, self._near):
                 break
