@@ -279,11 +279,11 @@ class Device:
         Parameters
         ----------
         row : array-like of shape (n_features,), or of an instance that is an array, optional
-            All values, in the order of `row_names`, or else the manifest's; only what is needed is
-            read and paid. Without it the sensors are read. For a bundle with encoders, the cells
-            of its raw columns, as a mapping (a column that it lacks is missing) or a list; without
-            `row_names` an array of floats holds features. Where the manifest's instance has
-            ``encoding`` "jpeg", the bytes of a JPEG file, too.
+            All values, in the order of `row_names`, or else the manifest's, or a mapping (or
+            Series) by name, in which what is not there is missing; only what is needed is read
+            and paid. Without it the sensors are read. For a bundle with encoders, the cells of
+            its raw columns; without `row_names` an array of floats holds features. Where the
+            manifest's instance has ``encoding`` "jpeg", the bytes of a JPEG file, too.
 
         Raises
         ------

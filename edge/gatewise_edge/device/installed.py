@@ -55,8 +55,8 @@ class Installed:
 
     `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
     instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
-    `width` values, and the bundle's features are their `columns`; None: all, in this order. With
-    an `encoder` rows are raw, of the columns `row_names`; without these, floats are features.
+    `width` values named `row_names`, and the bundle's features are their `columns`; None: all, in
+    this order. With an `encoder` rows are raw; without `row_names`, floats are features then.
     `block_reader` runs the functions that are blocks.
     """
 
@@ -132,7 +132,7 @@ class Installed:
         columns = _columns(names, plan.names)
         return cls(
             bundle, stages, plan, Meter(costs), source, len(names), columns,
-            block_reader=block_reader,
+            row_names=names, block_reader=block_reader,
         )  # fmt: skip
 
     def holds_features(self, rows: object) -> bool:
@@ -145,19 +145,25 @@ class Installed:
         floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return floats and self.row_names is None
 
-    def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
+    def checked_rows(self, given: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
         """Check instances' features together, as a matrix; raw rows and files one by one.
 
         Raises InputError if they do not fit the bundle.
         """
+        rows: Any = given
+        if hasattr(rows, "to_dict"):  # a DataFrame
+            named = any(isinstance(name, str) for name in rows.columns)
+            rows = rows.to_dict("records") if named else rows.to_numpy()
         signal = self.bundle.manifest.signal
         if signal is not None:
             first = next(iter(rows), None) if isinstance(rows, np.ndarray) and rows.ndim else None
             if not signal.is_features(first):
-                return signal.checked(rows)  # type: ignore[arg-type]
+                return signal.checked(rows)
         files = isinstance(rows, list | tuple) and any(isinstance(row, bytes) for row in rows)
         if files or not self.holds_features(rows):
-            return rows  # type: ignore[return-value]
+            return rows  # type: ignore[no-any-return]
+        if isinstance(rows, list):
+            rows = [self._in_order(row) if isinstance(row, Mapping) else row for row in rows]
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(rows, np.float32)
@@ -170,18 +176,24 @@ class Installed:
             raise InputError(f"instances of shape {X.shape}; they must have {self.width} features")
         return X
 
-    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
+    def source_of(self, given: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
         """Source of an instance's values, or all of them: the row given, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
+        row: Any = given
         if row is not None:
+            if hasattr(row, "to_dict") and np.ndim(row) == 1:  # a Series
+                named = row.to_dict()
+                row = named if any(isinstance(name, str) for name in named) else row.to_numpy()
             if self.encoder is not None and not self.holds_features(row):
-                return RawRowSource(row, self.encoder, self.row_names)  # type: ignore[arg-type]
+                return RawRowSource(row, self.encoder, self.row_names)
             signal = self.bundle.manifest.signal
             if signal is not None and not signal.is_features(row):
-                return WindowSource(row, signal, self.block_reader)  # type: ignore[arg-type]
+                return WindowSource(row, signal, self.block_reader)
             spec = self.bundle.manifest.instance
+            if isinstance(row, Mapping):
+                row = self._in_order(row)
             if isinstance(row, bytes):
                 if spec is None or spec.encoding is None:
                     raise InputError(
@@ -189,12 +201,19 @@ class Installed:
                         'manifest has no "encoding"'
                     )
                 return JpegSource(row, spec)
-            if spec is not None and np.shape(row) == spec.shape:  # type: ignore[arg-type]
-                row = np.reshape(row, -1)  # type: ignore[arg-type]
-            return row_values(row, self.width, self.columns)  # type: ignore[arg-type]
+            if spec is not None and np.shape(row) == spec.shape:
+                row = np.reshape(row, -1)
+            return row_values(row, self.width, self.columns)
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source
+
+    def _in_order(self, row: Mapping[str, Any]) -> list[Any]:
+        """Values of a mapping by feature in the order of rows; one that it lacks is missing."""
+        names = self.row_names or ()
+        if not any(name in row for name in names):
+            raise InputError(f"the instance has none of the features, as {names[0]!r}")
+        return [row.get(name, np.nan) for name in names]
 
 
 class Loader(Protocol):

@@ -188,8 +188,19 @@ def _bytes(model: onnx.ModelProto) -> bytes:
     return content
 
 
-def _sample_rows(system: BudgetedClassifier, sample: ArrayLike) -> NDArray[np.float32]:
-    x = np.ascontiguousarray(sample, np.float32)
+def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:
+    names = getattr(system, "feature_names_in_", None)
+    if names is not None and hasattr(sample, "columns"):
+        absent = [name for name in names if name not in sample.columns]
+        if absent:
+            raise InputError(f"sample has no column {absent[0]!r}, which the system was fitted on")
+        sample = sample[list(names)]
+    try:
+        x = np.ascontiguousarray(sample, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"sample must hold numbers: {error}; a table of raw columns needs encoder= beside it"
+        ) from None
     if getattr(system, "instance_", None) is not None and x.ndim > 2:
         x = x.reshape(len(x), -1)
     if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:

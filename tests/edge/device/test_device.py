@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gatewise.costs import request_bytes
@@ -50,6 +51,22 @@ def test_the_three_ways(bundle):
     assert (third.feature_cost, third.cost) == (17.5, 17.5 + OFFLOAD)
     np.testing.assert_allclose(third.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3)
     assert 0 < third.latency_ms < 500
+
+
+def test_rows_by_name(bundle):
+    with Device(bundle) as device:
+        names = list(device.bundle.manifest.feature_names)
+        frame = pd.DataFrame([EASY, LATER], columns=names)
+        expected = [(a.label, a.acquired) for a in device.answer_many([EASY, LATER])]
+        turned = frame[names[::-1]]
+        for rows in (turned, turned.to_dict("records"), frame.set_axis(range(len(names)), axis=1)):
+            assert [(a.label, a.acquired) for a in device.answer_many(rows)] == expected
+        for row in (turned.iloc[0], dict(turned.iloc[0]), pd.Series(EASY)):
+            assert device.answer(row).label == expected[0][0]
+        partly = dict(zip(names[:2], EASY, strict=False))
+        assert device.answer(partly).label == expected[0][0]
+        with pytest.raises(InputError, match="none of the features, as"):
+            device.answer({"foo": 1.0})
 
 
 def test_decides_as_the_sample_says(bundle):

@@ -292,6 +292,7 @@ def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: P
         ({"sample": np.zeros((0, 13))}, "rows of 13 features"),
         ({"sample": np.zeros((5, 12))}, "rows of 13 features"),
         ({"sample": np.zeros(13)}, "rows of 13 features"),
+        ({"sample": [["hot"] * 13]}, "sample must hold numbers: .*'hot'; .* encoder="),
         ({"system": LinearRegression()}, "LinearRegression cannot be packed: .* to_onnx"),
     ],
 )

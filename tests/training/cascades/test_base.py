@@ -183,7 +183,7 @@ def takes(bound, rows, of="rows of"):
         ({"min_recall": {"fault": 0.9}}, takes("min_recall fault=0.9", 29)),
         ({"min_recall": {"ok": 1}}, "min_recall ok=1 cannot be certified, only one below"),
         ({"max_loss": {"ok": 0.05}}, takes("max_loss ok=0.05", 59, of="groups with")),
-        ({"max_loss": 1.5}, "max_loss must be between 0 and 1, not 1.5"),
+        ({"max_loss": 1.5}, "a float in the range [0.0, 1.0]"),
     ],
 )
 def test_a_guarantee_that_no_calibration_rows_can_give_is_refused_before_any_fit(settings, message):
@@ -254,6 +254,7 @@ def test_bad_tables_and_budgets_are_refused():
     for rows, classes, settings, message in (
         (X, rare, {}, "'rare' has one row only"),
         (X, np.full(len(y), "a"), {}, "one class only"),
+        (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave them out"),
         (endless, y, {}, "column 'f4' contains infinity"),
         (X, y, {"feature_costs": FeatureCosts.uniform(3)}, "3 feature costs for 9"),
         (X, y, {"budget": 0.0}, "no operating point costs at most"),

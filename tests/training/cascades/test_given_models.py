@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import PolynomialFeatures
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import LinearSVC
 
 from gatewise.errors import InputError
@@ -46,6 +48,16 @@ def test_a_fitted_classifier_is_measured_by_clones_and_stays_deployed():
     assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * error
     assert system.high_cost_model_.estimator is f0
     np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
+
+
+def test_an_unfitted_pipeline_finds_columns_by_their_names():
+    X, _, y, _ = table()
+    frame = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
+    for columns in (["c 1", "c 3"], [1, 3]):
+        chosen = make_column_transformer((StandardScaler(), columns))
+        f0 = make_pipeline(chosen, LogisticRegression())
+        labels = StagedCascade(f0, **QUICK).fit(frame, y).high_cost_model_.labels(X)
+        np.testing.assert_array_equal(labels, f0.fit(frame, y).predict(frame))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from gatewise.tiers import Tier, cascade_costs
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
+    SHARE,
     Constraints,
     check_costs,
     check_rows,
@@ -78,8 +79,8 @@ class BudgetedModel(BaseEstimator, ABC):
 
     _parameter_constraints: ClassVar[Constraints] = {
         "budget": [NOT_NEGATIVE, None],
-        "max_loss": [NOT_NEGATIVE, None],
-        "offload_rate": [NOT_NEGATIVE, None],
+        "max_loss": [SHARE, None],
+        "offload_rate": [SHARE, None],
         "penalties": ["array-like", None],
         "min_recall": [Mapping, None],
         "min_precision": [Mapping, None],

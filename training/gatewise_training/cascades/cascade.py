@@ -21,6 +21,7 @@ from gatewise_training.cascades.fitting import TrainedClassifier
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
     NOT_NEGATIVE,
+    SHARE,
     Constraints,
     Table,
     Validation,
@@ -64,8 +65,8 @@ class CascadeClassifier(BudgetedClassifier):
     verbose: int = 0
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "max_loss": [NOT_NEGATIVE, Mapping, None],
-        "max_exit_loss": [NOT_NEGATIVE, None],
+        "max_loss": [SHARE, Mapping, None],
+        "max_exit_loss": [SHARE, None],
         "max_bytes": [AT_LEAST_1, None],
         "max_instance_cost": [NOT_NEGATIVE, None],
         "packed_as": [StrOptions(set(get_args(PackedAs)))],
@@ -239,6 +240,7 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
                 problem.plan,
                 problem.n_classes,
                 template=given,
+                names=getattr(self, "feature_names_in_", None),
                 allow_missing=self.allow_missing,
                 seed=problem.seed,
                 n_jobs=self.n_jobs,

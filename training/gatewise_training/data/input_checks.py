@@ -30,6 +30,7 @@ Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
+SHARE = Interval(Real, 0, 1, closed="both")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +111,18 @@ def check_training(
     time: Any = None,
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
-    X, y = _validated(estimator, X, y)
-    check_classes(y)
+    try:
+        X, y = _validated(estimator, X, y)
+        check_classes(y)
+    except InputError:
+        import pandas as pd
+
+        absent = pd.isna(np.ravel(np.asarray(y, object)))
+        if absent.any():
+            raise InputError(
+                f"y is missing (NaN or None) in {absent.sum()} rows: leave them out"
+            ) from None
+        raise
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
     validation, splitter = checked_splitter(len(X), groups, time, validation)
@@ -268,7 +279,8 @@ def check_costs(given: Any, names: tuple[str, ...], named: bool) -> FeatureCosts
         isinstance(given, str | bytes) or not hasattr(given, "__len__")
     ):
         raise InputError(
-            "feature_costs must be a FeatureCosts, a dict or Series by name, or a list, not "
+            "feature_costs must be a FeatureCosts (FeatureCosts.from_file reads a file), a dict or "
+            "Series by name, or a list, not "
             f"{type(given).__name__}"
         )
     by_name = not isinstance(given, FeatureCosts)

@@ -239,7 +239,10 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     known = classes.tolist()
     unknown = [c for c in own if c not in known]
     if unknown:
-        raise InputError(f"high_cost_model has class {unknown[0]!r}, the data has not")
+        raise InputError(
+            f"high_cost_model has class {unknown[0]!r}, the data has not: "
+            "y must hold the labels that it was fitted on"
+        )
     if not own:
         raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
     return np.array([known.index(c) for c in own], np.int64)

@@ -7,7 +7,7 @@ reference of our own says what can be expected on these rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ def train_high_cost_model(
     n_classes: int,
     *,
     template: Any = None,
+    names: Sequence[str] | None = None,
     allow_missing: bool = False,
     seed: int = 0,
     n_jobs: int | None = None,
@@ -54,7 +55,8 @@ def train_high_cost_model(
 
     Boosted trees always, up to 5,000 rows with random thresholds too; extra-trees and an
     RBF-SVM (calibrated by Platt's sigmoid) unless values may be missing, the SVM up to 16,000
-    rows. Or else clones of `template`, an unfitted scikit-learn classifier.
+    rows. Or else clones of `template`, an unfitted scikit-learn classifier; one that finds columns
+    by their names gets the rows under `names`.
 
     Shapes: returns `labels` (n_validation,), `probabilities` (n_validation, n_classes).
     """
@@ -70,7 +72,7 @@ def train_high_cost_model(
             tried.append(result)
             right.append(float(np.average(result[1] == y, weights=weight)))
 
-    recipes = _recipes(plan, n_classes, template, allow_missing, seed)
+    recipes = _recipes(plan, n_classes, template, names, allow_missing, seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes])
     near = max(right) - NEAR
     tries = zip(recipes, right.copy(), strict=True)
@@ -99,11 +101,17 @@ def _cross_fitted(plan: ValidationSplit, fit: Fit) -> _CrossFitted:
 
 
 def _recipes(
-    plan: ValidationSplit, n_classes: int, template: Any, allow_missing: bool, seed: int
+    plan: ValidationSplit,
+    n_classes: int,
+    template: Any,
+    names: Sequence[str] | None,
+    allow_missing: bool,
+    seed: int,
 ) -> list[_F0Recipe]:
     if template is not None:
         kind = type(template).__name__
-        return [_F0Recipe(kind, _estimator_fit(plan, n_classes, "given", template))]
+        wanted = names if _finds_by_name(template) else None
+        return [_F0Recipe(kind, _estimator_fit(plan, n_classes, "given", template, wanted))]
     grouped = plan.splitter.n_groups is not None
     params = capacity(len(plan.fit_rows), n_classes, grouped=grouped)
     recipes = [_F0Recipe("boosting", _boosting_fit(plan, n_classes, params, seed))]
@@ -299,11 +307,33 @@ def _forest_fit(plan: ValidationSplit, n_classes: int, n_trees: int, seed: int) 
     return fit
 
 
-def _estimator_fit(plan: ValidationSplit, n_classes: int, kind: str, template: Any) -> Fit:
+def _finds_by_name(template: Any) -> bool:
+    """Whether a ColumnTransformer in a classifier names its columns, or selects them."""
+    parts = [template, *template.get_params(deep=True).values()]
+    transformers = [p.transformers for p in parts if type(p).__name__ == "ColumnTransformer"]
+    wanted = [columns for each in transformers for *_, columns in each]
+    return any(
+        callable(columns) or any(isinstance(one, str) for one in np.ravel(columns).tolist())
+        for columns in wanted
+    )
+
+
+def _estimator_fit(
+    plan: ValidationSplit,
+    n_classes: int,
+    kind: str,
+    template: Any,
+    names: Sequence[str] | None = None,
+) -> Fit:
     from sklearn.base import clone
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x, y = plan.x[rows], plan.y[rows]
+        x: Any = plan.x[rows]
+        y = plan.y[rows]
+        if names is not None:
+            import pandas as pd
+
+            x = pd.DataFrame(x, columns=list(names))
         estimator = clone(template)
         if kind == "svm" and (halves := _halves(plan, rows)) is not None:
             estimator.set_params(cv=halves)

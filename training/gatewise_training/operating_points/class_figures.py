@@ -138,8 +138,8 @@ def by_class(
             continue
         good = isinstance(value, Real) and not isinstance(value, bool)
         if not good or not low <= value <= high or value == math.inf:
-            limits = f"a number of at least {low:g}" + f", up to {high:g}" * (high < math.inf)
-            problems.append(f"{text!r} has {value!r}, which must be {limits}")
+            limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+            problems.append(f"{text!r} has {value!r}, which must be a number {limits}")
             continue
         found[at] = float(value)
     if problems:

@@ -265,10 +265,12 @@ class Frontier:
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
+        _check_goal(goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
+        kept = self._of(self.within(bounds, slack))
         try:
-            return self._of(self.within(bounds, slack))._on_curve(slack=slack, **goal)
+            return kept._on_curve(slack=slack, **goal)
         except LossError:
             raise
         except InputError as error:
@@ -282,13 +284,6 @@ class Frontier:
         offload_rate: float | None = None,
         slack: float = 0.0,
     ) -> OperatingPoint:
-        goals = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
-        given = [(name, value) for name, value in goals.items() if value is not None]
-        if len(given) != 1:
-            raise InputError("give exactly one of budget, max_loss and offload_rate")
-        ((name, value),) = given
-        if not 0 <= value < math.inf:
-            raise InputError(f"{name} must be a number of at least 0, not {value}")
         if max_loss is not None:
             floor = self.reference_merit - max_loss - 1e-12
             good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
@@ -351,6 +346,17 @@ class Frontier:
                 row |= {f"{kind} {label}": share for label, share in pairs}
             rows.append(row)
         return pd.DataFrame(rows)
+
+
+def _check_goal(goal: Mapping[str, float | None]) -> None:
+    given = {name: value for name, value in goal.items() if value is not None}
+    if len(given) != 1:
+        raise InputError("give exactly one of budget, max_loss and offload_rate")
+    ((name, value),) = given.items()
+    if not 0 <= value < math.inf:
+        raise InputError(f"{name} must be a number of at least 0, not {value}")
+    if name != "budget" and value > 1:
+        raise InputError(f"{name} is a share, from 0 to 1, not {value:g}: 5 % is 0.05")
 
 
 def _merit(point: OperatingPoint) -> float:
