@@ -107,6 +107,7 @@ def cloud(
       gatewise cloud --watch bundles/ --public-key factory.pub
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("gatewise_cloud").setLevel(logging.INFO)
     above = {
         "ca_file": uplink_ca_file,
         "cert_file": uplink_cert_file,

@@ -61,6 +61,7 @@ class MqttSession:
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
         self._client.on_unsubscribe = self._on_unsubscribe
+        self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
 
     @property
@@ -174,6 +175,8 @@ class MqttSession:
                     "of the broker's `clients/pool` (--pool-file)?"
                 )
             else:
+                if self._connects > 1:
+                    _LOG.info("connected to %s again", self._endpoint.url)
                 self._subscribed = self._granted = True
                 pairs = zip(self._filters, reasons, strict=False)
                 self._denied = frozenset(each for each, code in pairs if code.is_failure)
@@ -186,6 +189,14 @@ class MqttSession:
             self._unsubscribed = True
             self._granted = False
             self._changed.notify_all()
+
+    def _on_disconnect(
+        self, _client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        with self._changed:
+            had, self._granted = self._granted, False
+        if had and reason.is_failure:
+            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, reason)
 
     def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
         # An escaping exception would end the connection.

@@ -254,7 +254,7 @@ class ActiveBundle:
         with self._installing:
             self.installed = self._install(bundle, check=True)
         manifest = bundle.manifest
-        _LOG.info("model %s, version %s, is active", manifest.name, manifest.version)
+        _LOG.debug("model %s, version %s, is active", manifest.name, manifest.version)
 
     def _install(self, bundle: Bundle, *, check: bool) -> Installed:
         if self._policy == "cloud-only" and bundle.manifest.cloud is None:

@@ -317,9 +317,10 @@ class MqttLink:
             self._fail(f"the subscription to {self._responses} is not allowed")
             return
         self._ready = True
+        if self._failure is not None:
+            _LOG.info("link to %s is ready again", self.url)
         self._failure = None
         self._verdict.set()
-        _LOG.info("link to %s is ready", self.url)
 
     def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
         # paho calls this while it handles the error and does not pass it on.
@@ -330,9 +331,10 @@ class MqttLink:
     def _on_disconnect(
         self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
     ) -> None:
-        self._ready = False
+        had, self._ready = self._ready, False
         if self._open and reason.is_failure:
-            _LOG.info("link to %s is lost: %s", self.url, reason)
+            if had:
+                _LOG.info("link to %s is lost: %s", self.url, reason)
             # A refused connection has its reason already.
             self._fail(self._failure or str(reason))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -206,6 +207,8 @@ def edge(
     What is in trouble (the broker, the store, updates) is logged and in the metrics; the device
     starts and answers without it, and keeps trying.
     """
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
         kept = None if store is None else Store(store)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.console import emit, note, table
 from gatewise.errors import InputError
+from gatewise.formats import millis
 from gatewise.imports import import_object
 from gatewise_export.commands.options import AsJson, BlockFunctions
 from gatewise_signals.blocks.block import load_block_functions
@@ -80,9 +81,10 @@ def calibrate(
         return
     if watts is not None:
         raise InputError("--watts is for prices of blocks: give --device")
-    if data is None or as_json:
-        raise InputError("service times need rows, --data; --json is for --device")
-    _service_times(what, data, target, block or [], broker, backend, out or _SERVICE)
+    if data is None:
+        raise InputError("service times are measured on rows: give --data")
+    files = block or [], broker, backend, out or _SERVICE
+    _service_times(what, data, target, *files, as_json=as_json)
 
 
 commands: dict[str, Callable[..., None]] = {"calibrate": calibrate}
@@ -187,8 +189,10 @@ def _service_times(
     broker: str | None,
     backend: str | None,
     out: Path,
+    *,
+    as_json: bool,
 ) -> None:
-    """Measure device, worker and broker in a short live run, and write the file."""
+    """Measure device, worker and broker in a short live run, write the file and show it."""
     from gatewise_sim.calibration.measuring import calibrate
     from gatewise_sim.experiment.operating_point import open_whole
     from gatewise_sim.experiment.rows import Rows
@@ -206,4 +210,14 @@ def _service_times(
             watch=watch,
         )
     found.write(out)
+    if as_json:
+        emit(found.as_dict())
+        return
+    first, last, service = found.edge_ms[0], found.edge_ms[-1], found.service
+    each = 1000 * (service.base + service.each + service.message)
+    print(
+        f"the device, until the first stage has answered: {millis(first)}; the last: {millis(last)}"
+    )
+    print(f"a worker, for a request of one instance: {millis(each)}")
+    print(f"the broker, for a message: {millis(found.broker_us / 1000)}")
     note(f"written to {out}: gatewise simulate --calibration {out}")

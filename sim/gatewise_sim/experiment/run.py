@@ -13,7 +13,7 @@ import numpy as np
 
 from gatewise.console import plain
 from gatewise.errors import InputError
-from gatewise.formats import millis, plural
+from gatewise.formats import duration, millis, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.calibration.figures import Calibration
@@ -278,7 +278,14 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
             f"The fleet runs the policy {policy_name(policy)}; what is said of stages is said of "
             "the operating point's thresholds.",
         )
-    if prepared.labelled and (seen := SeenRows.find(prepared.bundle)) is not None:
+    outages, seconds = prepared.settings.outages, prepared.settings.seconds
+    for window in outages.windows:
+        if next(iter(window.spans(seconds, outages.day_begins)), None) is None:
+            notes += (
+                f"An outage of the {window.what} never comes: the run is {duration(seconds)} long "
+                "and begins at another time; --time and --day-start change that.",
+            )
+    if (seen := SeenRows.find(prepared.bundle)) is not None:
         rows = prepared.rows.X
         notes += tuple(filter(None, [seen.remark(seen.count(rows), len(rows))]))
     plan, calibration = prepared.routes.plan, prepared.calibration

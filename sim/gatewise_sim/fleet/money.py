@@ -106,6 +106,8 @@ class Prices:
         if table.values.keys() & set(PRICE_TABLES):
             if mixed := sorted(table.values.keys() & set(known)):
                 raise InputError(f"{table.place(mixed[0])}: put it under [bill]")
+            if "bill" not in table.values:
+                raise InputError(f"{table.where} has no [bill]: what costs money goes there")
             table = table.table("bill", known)
         given: dict[str, Any] = table.numbers(names[1:])
         if "currency" in table.values:

@@ -29,7 +29,7 @@ class Snapshot:
     """Answers with a known truth; None = all answered."""
     p50_ms: float | None = None
     p95_ms: float | None = None
-    """Latency of recent answers, in ms; None where there are none."""
+    """Latency of recent answers to what was to be offloaded, in ms; None where there are none."""
     in_flight: int = 0
     """Instances begun and not answered."""
     workers_up: int | None = None

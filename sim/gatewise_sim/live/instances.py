@@ -98,7 +98,8 @@ class LiveProgress:
         """Count new answers."""
         for answer in new:
             self._routes[answer.route] += 1
-            self._recent.append(answer.latency_ms)
+            if answer.route in ("cloud", "fallback"):
+                self._recent.append(answer.latency_ms)
             if self._truth is not None:
                 label = int(self._truth[self._every.row[answer.number]])
                 self._labelled += label >= 0
@@ -112,7 +113,8 @@ class LiveProgress:
             return
         self._next = at + 0.8 * UPDATE_SECONDS
         answered = self._routes.total()
-        p50, p95 = np.percentile(self._recent, (50, 95)).tolist() if answered else (None, None)
+        recent = self._recent
+        p50, p95 = np.percentile(recent, (50, 95)).tolist() if recent else (None, None)
         has_truth = self._truth is not None
         self.listener.advance(
             Snapshot(

@@ -181,8 +181,8 @@ def caveats(report: Report) -> list[str]:
             )
     if not report.labelled:
         found.append(
-            "The rows have no labels: nothing here says how many answers are right, and there is "
-            "no oracle to compare with."
+            "The rows have no labels (--target names their column): nothing here says how many "
+            "answers are right, and there is no oracle to compare with."
         )
     if report.calibration.get("kind") == "assumed":
         # A live run takes as long as it takes; what is simulated beside it does not.

@@ -63,7 +63,7 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
     if snapshot.right is not None and labelled:
         parts.append(f"{percent(snapshot.right / labelled)} right")
     if snapshot.p50_ms is not None:
-        parts.append(f"p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
+        parts.append(f"offloaded p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
     if snapshot.in_flight:
         parts.append(f"{count(snapshot.in_flight)} in flight")
     if snapshot.workers_up is not None:

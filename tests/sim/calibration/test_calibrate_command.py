@@ -76,12 +76,13 @@ def test_a_bundle_is_measured_with_its_own_windows(here, make_once, capsys):
 
 
 @pytest.mark.slow
-def test_service_times_are_measured_for_simulations(here, make_once):
+def test_service_times_are_measured_for_simulations(here, make_once, capsys):
     x, y = windows(40, seed=3)
     np.savez("rows.npz", X=x, y=y)
     bundle = str(make_once("window-bundle", make_window_bundle))
     given = ["--block", "roughness=tests.support.window_system:roughness"]
     assert cli.main(["calibrate", bundle, "--data", "rows.npz", *given]) == 0
+    assert "a worker, for a request of one instance: " in capsys.readouterr().out
     found = Calibration.from_file("calibration.json")
     assert len(found.edge_ms) == 2
     assert min(found.edge_ms) > 0

@@ -327,6 +327,14 @@ def test_a_deadline_that_no_offload_meets(small):
     assert not [note for note in done.notes if "--deadline-ms" in note]
 
 
+def test_an_outage_that_never_comes_is_told(small):
+    noon = QUICK.changed(outages="cloud:12:00-12:10,link:+20min-+30min", baselines=False)
+    late = noon.changed(day_start="11:55", seconds=1800.0)
+    for scenario, parts in ((noon, ["cloud", "link"]), (late, [])):
+        notes = simulate(small.bundle, small.rows, scenario=scenario).report.notes
+        assert [n.split()[4] for n in notes if n.startswith("An outage of the")] == parts
+
+
 def test_no_arrival_is_told(small):
     with pytest.raises(InputError, match="no instance came"):
         simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")

@@ -60,7 +60,7 @@ def test_a_list_from_a_file(tmp_path):
         ("per_kwh = 1\nper_joule = 1", "give per_kwh or per_joule, not both"),
         ("per_mb", "prices.toml: "),
         ("per_mb = 1\n[bill]\nper_mb = 1", "per_mb: put it under [bill]"),
-        ("default = 1", "bill is missing"),
+        ("default = 1", "has no [bill]"),
     ],
 )
 def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):
