@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,11 +48,7 @@ class GroupLasso:
 
     def value(self, v: Array) -> float:
         """``Omega(V)`` for V of shape (n_rows, n_outputs)."""
-        square = np.einsum("ij,ij->i", v, v)
-        total = float(self.own @ np.sqrt(square))
-        if self._grouped:
-            total += float(self.shared @ np.sqrt(self._by_group(square)))
-        return total
+        return float(_value(v, self.own, self.group, self.shared))
 
     def prox(self, v: Array, step: float) -> Array:
         """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
@@ -67,6 +65,22 @@ class GroupLasso:
         inside = self.group >= 0
         sums = np.bincount(self.group[inside], square[inside], minlength=len(self.shared))
         return np.asarray(sums, np.float64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
+    by_group = np.zeros(len(shared))
+    total = 0.0
+    for k in range(len(v)):
+        square = 0.0
+        for c in range(v.shape[1]):
+            square += v[k, c] * v[k, c]
+        total += own[k] * np.sqrt(square)
+        if group[k] >= 0:
+            by_group[group[k]] += square
+    for g in range(len(shared)):
+        total += shared[g] * np.sqrt(by_group[g])
+    return total
 
 
 def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:

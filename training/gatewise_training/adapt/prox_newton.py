@@ -84,7 +84,7 @@ class _Quadratic:
         if wide.shape[1] <= WIDE:
             # half the work, and a model needs no more digits than that
             small, scaled = wide.astype(np.float32), (wide.shape[0] * bend).astype(np.float32)
-            moments = np.stack([(small * b[:, None]).T @ small for b in scaled.T])
+            moments = np.matmul(small.T * scaled.T[:, np.newaxis], small)
             self._moments = moments.astype(np.float64) / wide.shape[0]
             steepest = self._moments.diagonal(axis1=1, axis2=2).max()
         else:
