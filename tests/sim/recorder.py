@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gatewise_sim.fleet.progress import Listeners, Snapshot
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 
 
-class Recorder(Listeners):
+class Recorder(ProgressListener):
     """Keeps snapshots and faults, and may act on each snapshot."""
 
     def __init__(self, act: Callable[[Snapshot], None] | None = None) -> None:
-        super().__init__()
         self.snapshots: list[Snapshot] = []
         self.faults: list[tuple[str, bool, float]] = []
         self._act = act

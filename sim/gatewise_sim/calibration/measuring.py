@@ -40,7 +40,7 @@ from gatewise_sim.calibration.figures import Calibration, model_of
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.network.link import LinkProfile
-from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, Routes, cloud_model
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
@@ -81,7 +81,7 @@ def calibrate(
     """
     if exchanges < 2 * _LEAST:
         raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")
-    path, watch = Path(bundle_path), watch or Listeners()
+    path, watch = Path(bundle_path), watch or ProgressListener()
     began = time.monotonic()
     watch.begin("calibration", _SECONDS, None)
 

@@ -7,14 +7,14 @@ costs, not what is offloaded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.estimate.plan import SamplingPlan
-from gatewise_sim.fleet.estimate.sampling import choose_plan
+from gatewise_sim.fleet.estimate.sampling import choose_plan, exact_parts
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
@@ -22,8 +22,7 @@ from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
 _STEPS: Final = 1000  # in which a mix is averaged
 
 
-@dataclass(frozen=True, eq=False)
-class Baseline:
+class Baseline(NamedTuple):
     """One policy beside the system's."""
 
     key: str
@@ -117,34 +116,21 @@ REQUESTS: Final = 1_000_000
 _LEAST_WORKERS: Final = 2
 
 
-def sampled(routes: Routes, settings: FleetSettings) -> SamplingPlan:
-    """Plan what to step of a baseline.
+def sampled(routes: Routes, settings: FleetSettings, *, requests: int = REQUESTS) -> SamplingPlan:
+    """Plan what to step of a baseline: fewer devices and workers if there are too many requests.
 
     All-cloud offloads ten times as often as a system that offloads a tenth, and around an outage
-    every second is stepped.
+    every second is stepped. Queues carry their full load all the same; a pool of two deals less
+    evenly than one of twenty, so waits come out a little too long.
     """
-    return lighter(choose_plan(routes, settings), routes, settings)
-
-
-def lighter(
-    chosen: SamplingPlan, routes: Routes, settings: FleetSettings, *, requests: int = REQUESTS
-) -> SamplingPlan:
-    """Step fewer devices and workers, in the same proportion, if there are too many requests.
-
-    Queues carry their full load all the same; a pool of two deals less evenly than one of twenty,
-    so waits come out a little too long.
-    """
-    work, gateways = settings.workload, routes.gateways(settings.gateways)
+    chosen, work = choose_plan(routes, settings), settings.workload
     if chosen.whole or not isinstance(work, Workload) or settings.policy == "edge-only":
         return chosen
     share = 1.0 if settings.policy == "cloud-only" else routes.share
     pool, fleet = chosen.of_workers, chosen.of_devices
     each = chosen.stepped * work.mean_rate * fleet / pool * share  # requests of one worker
-    counts = [window.count for window in settings.outages.windows if window.what == "workers"]
-    unit = pool // math.gcd(pool, *counts) if counts else 1
     least = max(_LEAST_WORKERS, math.floor(requests / max(each, 1e-12)), math.ceil(pool / fleet))
-    for workers in range(unit, chosen.workers, unit):
-        exact = fleet * workers % pool == 0 and gateways * workers % pool == 0
-        if workers >= least and exact:
-            return replace(chosen, workers=workers, devices=fleet * workers // pool)
-    return chosen
+    workers = next((n for n in exact_parts(routes, settings) if n >= least), pool)
+    if workers >= chosen.workers:
+        return chosen
+    return replace(chosen, workers=workers, devices=fleet * workers // pool)

@@ -7,18 +7,20 @@ measured.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.formats import DAY
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_signals.graph import SignalGraph
 from gatewise_sim.fleet.answers import ROUTES
-from gatewise_sim.fleet.energy.computation import step_shares
-from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
+from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.energy.radio import HEADER, packets
-from gatewise_sim.fleet.estimate.intervals import Estimate, binomial_interval
+from gatewise_sim.fleet.estimate.intervals import Measurement, binomial_interval
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
@@ -32,7 +34,6 @@ from gatewise_sim.report.policy_result import (
     ByteUse,
     JouleUse,
     LatencyHistogram,
-    Measurement,
     PolicyResult,
     StepUse,
 )
@@ -83,13 +84,13 @@ class PolicyRun:
         active = sum(self.total(name) for name in ("radio_j", "feature_j", "stage_j"))
         watts = radio.idle_w + (0.0 if device is None else device.idle_w)
         idle = watts * settings.seconds * settings.devices
-
-        def a_day(joules: float) -> float:
-            return joules_per_device_day(joules, devices=settings.devices, seconds=settings.seconds)
-
-        days = None if device is None else device.days(a_day(active), radio)
+        a_day = DAY / settings.seconds
+        days = None if device is None else device.days(active / settings.devices * a_day, radio)
         return EnergyTotals(
-            active, idle, a_day(active + idle), None if days is None or math.isinf(days) else days
+            active,
+            idle,
+            (active + idle) / settings.devices * a_day,
+            None if days is None or math.isinf(days) else days,
         )
 
     def result(
@@ -110,13 +111,13 @@ class PolicyRun:
             sampling=estimate.stepped,
             instances=round(estimate.instances),
             accuracy=self._accuracy() if labelled else None,
-            offload_rate=_measurement(means.get("offload_rate")),
-            cost=_measurement(means.get("cost")),
-            feature_cost=_measurement(means.get("feature_cost")),
-            latency_ms={k: _measurement(v) for k, v in estimate.latency_ms.items()},
+            offload_rate=means.get("offload_rate"),
+            cost=means.get("cost"),
+            feature_cost=means.get("feature_cost"),
+            latency_ms=dict(estimate.latency_ms),
             bytes=ByteUse(
-                up=_measurement(means.get("bytes_up")),
-                down=_measurement(means.get("bytes_down")),
+                up=means.get("bytes_up"),
+                down=means.get("bytes_down"),
                 request=request,
                 response=response,
                 protocol=self.mean("bytes_up") + self.mean("bytes_down") - request - response,
@@ -146,7 +147,7 @@ class PolicyRun:
 
         However many instances are drawn from them, they are a sample of that many rows.
         """
-        found = _measurement(self.estimate.means.get("accuracy"))
+        found = self.estimate.means.get("accuracy")
         rows = int(np.count_nonzero(self.routes.truth[: self.routes.rows] != NO_LABEL))
         if found is None or found.low is None or found.high is None or not rows:
             return found
@@ -196,7 +197,7 @@ class PolicyRun:
         signal = manifest.signal
         if signal is None:
             return {}
-        shares = step_shares(signal.graph, self.routes.acquired_sets, self.estimate.sets)
+        shares = _step_shares(signal.graph, self.routes.acquired_sets, self.estimate.sets)
         price = {group.name: group.shared for group in manifest.groups}
         if (table := signal.prices) is None:
             return {step: StepUse(share=s, price=price[step]) for step, s in shares.items()}
@@ -210,6 +211,27 @@ class PolicyRun:
             )
             for step, share in shares.items()
         }
+
+
+def _step_shares(
+    graph: SignalGraph, sets: NDArray[np.bool_], counts: Sequence[float]
+) -> dict[str, float]:
+    """Share of the instances for which each step was computed, by its label.
+
+    Shapes: `sets` (n_sets, n_features), which features instances acquired; `counts` (n_sets,), how
+    many acquired each set. Features behind the blocks' are a window's values: nothing computes
+    them.
+    """
+    blocks, n = np.array(graph.block_of), len(graph.block_of)
+    computed = np.zeros((len(sets), len(graph.steps)), np.bool_)
+    for number, chosen in enumerate(sets[:, :n]):
+        computed[number, [graph.step_of_block[b] for b in np.unique(blocks[chosen])]] = True
+    for step in reversed(range(len(graph.steps))):  # each stands behind those that it needs
+        for needed in graph.needed[step]:
+            computed[:, needed] |= computed[:, step]
+    shares = np.asarray(counts, np.float64) @ computed / max(float(np.sum(counts)), 1e-300)
+    labels = [step.label for step in graph.steps]
+    return dict(zip(labels, shares.tolist(), strict=True))
 
 
 def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
@@ -236,10 +258,6 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
         feature_units=run.total("feature_cost") + run.audit_cost * run.estimate.instances,
         requests=requests,
     )
-
-
-def _measurement(estimate: Estimate | None) -> Measurement | None:
-    return None if estimate is None else Measurement(**estimate._asdict())
 
 
 def stage_results(

@@ -31,7 +31,7 @@ from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.money import Prices
-from gatewise_sim.fleet.progress import Listeners
+from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.fleet.workload.arrivals import parse
@@ -51,7 +51,6 @@ from gatewise_sim.report.model import (
 from gatewise_sim.report.policy_result import POLICY_NAMES
 
 if TYPE_CHECKING:
-    from gatewise_sim.fleet.progress import ProgressListener
     from gatewise_sim.live.run import LiveRun
 
 _EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
@@ -135,7 +134,7 @@ def run_scenario(
     prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
 ) -> Report:
     """Run the system and its baselines."""
-    listener: ProgressListener = Listeners() if watch is None else watch
+    listener = watch or ProgressListener()
     scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
     own = prepared.system_routes
     assert isinstance(settings.workload, Workload)  # a scenario has read it

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Final, Self, get_args, get_type_hints
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.energy.radio import Radio, radio_joules
-from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
 """What an answer's route is an index of; an error took the place of an answer."""
@@ -131,6 +130,33 @@ def _column_types() -> list[tuple[str, type[Any]]]:
     """Columns of Answers and their dtypes, as annotated: ``NDArray[np.int8]`` and so on."""
     hints = get_type_hints(Answers)
     return [(f.name, get_args(get_args(hints[f.name])[1])[0]) for f in fields(Answers)]
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedAlarms:
+    """Alarms of a whole run: instances that a test had observed when it raised its own.
+
+    `devices` by the device's index; `workers` of those workers that raised one.
+    """
+
+    devices: Mapping[int, int] = field(default_factory=dict)
+    workers: Sequence[int] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlarmCount:
+    """Alarms of the tests at one place.
+
+    `tests` is how many there are and `raised` how many of them raised an alarm, `early` ones before
+    the data changed. `instances` is the median of the instances observed until an alarm, those of
+    all devices in the fleet's; since the change where there is one.
+    """
+
+    place: str  # "device" or "fleet"
+    tests: int
+    raised: int
+    early: int = 0
+    instances: float | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

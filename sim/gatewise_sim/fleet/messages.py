@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final, Self
 
 import numpy as np
@@ -87,8 +87,8 @@ class Messages:
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
         self._ids = 0
-        self._request, self._response = _example(plan, exits=False)
-        self._shared: dict[int, Response] = {}
+        self._request, response = _example(plan, exits=False)
+        self._responses = {1: response}  # by their rows
         self._acceptance = Response.acceptance(self._request, _WORKER)
 
     def request(self, deadline: float) -> InFlight:
@@ -107,20 +107,17 @@ class Messages:
 
     def audited(self, id: bytes, label: int) -> Response:  # noqa: A002
         """Make a worker's response to an audit, with the high-cost model's class index."""
-        return replace(self._response, id=id, labels=np.array([label]))
+        return replace(self._responses[1], id=id, labels=np.array([label]))
 
     def response(self, id: bytes, error: str | None, rows: int = 1) -> Response:  # noqa: A002
         """Make a worker's response to a request; one object for all answers of so many rows."""
-        if error is None and rows > 1:
-            if rows not in self._shared:
-                self._shared[rows] = _example(self._plan, exits=False, rows=rows)[1]
-            self._shared[rows].id = id
-            return self._shared[rows]
-        if error is None:
-            # Its other fields were checked when it was made.
-            self._response.id = id
-            return self._response
-        return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
+        if error is not None:
+            return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
+        if rows not in self._responses:
+            self._responses[rows] = _example(self._plan, exits=False, rows=rows)[1]
+        response = self._responses[rows]
+        response.id = id  # its other fields were checked when it was made
+        return response
 
     def acceptance(self, id: bytes) -> Response:  # noqa: A002
         """Make a worker's acceptance of a request in parts; one object for all."""
@@ -129,23 +126,6 @@ class Messages:
 
 
 @lru_cache(maxsize=4096)
-def part_packet(payload: int) -> int:
-    """Bytes of a part of so many payload bytes as the link carries it."""
-    return publish_bytes(part_topic(_NAME, _WORKER), payload)
-
-
-@lru_cache(maxsize=4096)
-def request_packet(payload: int) -> int:
-    """Bytes of a request of so many payload bytes as the link carries it."""
-    return publish_bytes(request_topic(_NAME), payload)
-
-
-@lru_cache(maxsize=4096)
-def response_packet(payload: int) -> int:
-    """Bytes of a response of so many payload bytes as the link carries it."""
-    return publish_bytes(response_topic(_NAME), payload)
-
-
 def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
     """Bytes of an MQTT 3.1.1 PUBLISH packet with so many bytes of payload.
 
@@ -155,6 +135,12 @@ def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
     rest = 2 + len(topic.encode()) + (2 if qos else 0) + payload
     digits = 1 + (rest >= 128) + (rest >= 128**2) + (rest >= 128**3)
     return 1 + digits + rest
+
+
+# Bytes of messages of so many payload bytes as a virtual device's link carries them.
+part_packet = partial(publish_bytes, part_topic(_NAME, _WORKER))
+request_packet = partial(publish_bytes, request_topic(_NAME))
+response_packet = partial(publish_bytes, response_topic(_NAME))
 
 
 def _example(plan: StagePlan, *, exits: bool, rows: int = 1) -> tuple[Request, Response]:

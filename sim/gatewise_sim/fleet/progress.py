@@ -1,13 +1,8 @@
-"""Progress events of a simulation, for any number of listeners.
-
-Both engines (virtual time and live) call a listener from one thread, some ten times a second at
-most, and never wait for it.
-"""
+"""Progress events of a simulation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,17 +11,14 @@ class Snapshot:
 
     at: float
     """Seconds since the run's begin, simulated or real."""
-    answered: int = 0
-    """Instances answered."""
     edge: int = 0
     cloud: int = 0
     fallback: int = 0
     error: int = 0
-    """The same by route."""
-    right: int | None = None
-    """Right answers among those to labelled rows; None without labels."""
-    labelled: int | None = None
-    """Answers with a known truth; None = all answered."""
+    """Instances answered, by route."""
+    right: int = 0
+    labelled: int = 0
+    """Answers with a known truth, and the right ones among them."""
     p50_ms: float | None = None
     p95_ms: float | None = None
     """Latency of recent answers to what was to be offloaded, in ms; None where there are none."""
@@ -42,10 +34,18 @@ class Snapshot:
     done one after the other; None = from the last snapshot's time to this one's.
     """
 
+    @property
+    def answered(self) -> int:
+        """Instances answered."""
+        return self.edge + self.cloud + self.fallback + self.error
 
-@runtime_checkable
-class ProgressListener(Protocol):
-    """Receiver of progress events; no call may raise, block or change the run."""
+
+class ProgressListener:
+    """Receiver of progress events, which does nothing; no call may raise, block or change the run.
+
+    Both engines (virtual time and live) call it from one thread, some ten times a second at most,
+    and never wait for it.
+    """
 
     def begin(self, title: str, seconds: float, expected: int | None) -> None:
         """Start a run: its title, length of one policy's run (s), instances expected if known."""
@@ -65,30 +65,3 @@ class ProgressListener(Protocol):
 
     def end(self, text: str) -> None:
         """End the run with one line about its result."""
-
-
-class Listeners:
-    """Several listeners as one, called in the order given; those that are None are left out."""
-
-    def __init__(self, *listeners: ProgressListener | None) -> None:
-        self.listeners = tuple(each for each in listeners if each is not None)
-
-    def begin(self, title: str, seconds: float, expected: int | None) -> None:
-        for each in self.listeners:
-            each.begin(title, seconds, expected)
-
-    def policy(self, key: str, name: str) -> None:
-        for each in self.listeners:
-            each.policy(key, name)
-
-    def advance(self, snapshot: Snapshot) -> None:
-        for each in self.listeners:
-            each.advance(snapshot)
-
-    def fault(self, what: str, up: bool, at: float) -> None:
-        for each in self.listeners:
-            each.fault(what, up, at)
-
-    def end(self, text: str) -> None:
-        for each in self.listeners:
-            each.end(text)

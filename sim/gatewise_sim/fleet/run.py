@@ -24,9 +24,9 @@ from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answer_rules import AnswerRules
-from gatewise_sim.fleet.answers import Answers, FleetRun, exchange_joules
+from gatewise_sim.fleet.answers import Answers, FleetRun, RaisedAlarms, exchange_joules
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.devices.audits import AuditRules, audit_sums
+from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums, make_auditor
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.devices.gateway import (
     VirtualGateway,
@@ -34,7 +34,6 @@ from gatewise_sim.fleet.devices.gateway import (
     make_sites,
     usual_seconds,
 )
-from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
@@ -78,6 +77,12 @@ class VirtualFleet:
         self._chance = routes.chance if settings.policy == "system" else 0.0
         if self._chance and settings.pace is not None:
             raise InputError("a pacer decides by the gate's score, not by chance")
+        audits = settings.policy == "system" and routes.plan.has_cloud
+        self._audit = settings.audit if audits else None
+        if self._audit is not None and self._chance:
+            raise InputError("audits test the gate's decisions; these are drawn by chance")
+        if self._audit is not None:
+            make_auditor(routes, self._audit, 0)  # raises what is wrong with the bundle
         self._chance_rng = np.random.default_rng([settings.seed, 4])
         self._owed = float(self._chance_rng.random())
         clock = Clock()
@@ -122,7 +127,6 @@ class VirtualFleet:
             model=(routes.plan.model, routes.plan.version),
             coalesce=settings.coalesce_ms / 1000.0,
             tls=settings.tls,
-            audits=_audit_rules(routes, settings),
             decisions=decisions,
         )
         self._sites = [replace(state, broker=broker) for broker in brokers]
@@ -146,7 +150,7 @@ class VirtualFleet:
     @property
     def alarms(self) -> RaisedAlarms | None:
         """Alarms of audits up to now; None if there are no audits."""
-        if self.state.audits is None:
+        if self._audit is None:
             return None
         devices = {
             index: device.auditor.test.alarm_at
@@ -168,6 +172,9 @@ class VirtualFleet:
                 VirtualLink(settings.link, draws, self._link_outages, draws),
                 draws.random if settings.breaker else None,
                 None if settings.pace is None else self._pace(settings.pace),
+                None
+                if self._audit is None
+                else make_auditor(self._routes, self._audit, audit_seed(settings.seed, index)),
             )
             usual = self._usual_trip
             device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)
@@ -203,7 +210,7 @@ class VirtualFleet:
         parts: list[Answers] = []
         for times, device, row in self._settings.chunks(self._routes.rows):
             sent = self._sent(row)
-            if self.state.audits is not None and not self._one_by_one:
+            if self._audit is not None and not self._one_by_one:
                 # Their devices take them in one by one, but all that is theirs is known.
                 answers = Answers.empty(times, device, row)
                 rules.answer_locally(answers, np.flatnonzero(~self._sends[row]))
@@ -228,7 +235,7 @@ class VirtualFleet:
 
     def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
         """Which instances a device must step, since they may be offloaded."""
-        if self._one_by_one or self.state.audits is not None:
+        if self._one_by_one or self._audit is not None:
             return np.ones(len(row), bool)
         sent: NDArray[np.bool_] = self._sends[row]
         if self._chance:
@@ -302,13 +309,6 @@ class VirtualFleet:
             rules.answer_locally(answers, i)
             now += takes + pause
             i += 1
-
-
-def _audit_rules(routes: Routes, settings: FleetSettings) -> AuditRules | None:
-    """What the devices audit by; None if they do not, as without a cloud."""
-    if settings.audit is None or settings.policy != "system" or not routes.plan.has_cloud:
-        return None
-    return AuditRules.from_routes(routes, settings.audit, settings.seed)
 
 
 def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:

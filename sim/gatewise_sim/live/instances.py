@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ class LiveProgress:
     ) -> None:
         self.listener = listener
         self._every, self._truth = every, truth
-        self._routes = Counter[str]()
+        self._routes: dict[str, Any] = dict.fromkeys(ROUTES, 0)
         self._right = self._labelled = 0
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._next = 0.0
@@ -112,20 +112,14 @@ class LiveProgress:
         if at < self._next and not last:
             return
         self._next = at + 0.8 * UPDATE_SECONDS
-        answered = self._routes.total()
-        recent = self._recent
+        answered, recent = sum(self._routes.values()), self._recent
         p50, p95 = np.percentile(recent, (50, 95)).tolist() if recent else (None, None)
-        has_truth = self._truth is not None
         self.listener.advance(
             Snapshot(
                 at=max(at, 0.0),
-                answered=answered,
-                edge=self._routes["edge"],
-                cloud=self._routes["cloud"],
-                fallback=self._routes["fallback"],
-                error=self._routes["error"],
-                right=self._right if has_truth else None,
-                labelled=self._labelled if has_truth else None,
+                **self._routes,
+                right=self._right,
+                labelled=self._labelled,
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=devices.out,

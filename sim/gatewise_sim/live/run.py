@@ -23,10 +23,9 @@ from gatewise.errors import InputError
 from gatewise.imports import object_path
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answers import FleetRun, exchange_joules
+from gatewise_sim.fleet.answers import FleetRun, RaisedAlarms, exchange_joules
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
-from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
-from gatewise_sim.fleet.progress import Listeners, ProgressListener
+from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.checks import check_live
@@ -107,7 +106,7 @@ def run_live(
     count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
     count = min(count, settings.devices)
     _allow_files(settings.devices)
-    progress = LiveProgress(watch or Listeners(), every, truth)
+    progress = LiveProgress(watch or ProgressListener(), every, truth)
     settings.outages.announce(progress.listener.fault, settings.seconds)
     with exit_on_termination(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))

@@ -21,9 +21,10 @@ from gatewise.formats import (
     percent,
     plural,
 )
-from gatewise_sim.fleet.estimate.alarms import AlarmCount
+from gatewise_sim.fleet.answers import AlarmCount
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
-from gatewise_sim.report.policy_result import Measurement, PolicyResult, value
+from gatewise_sim.report.policy_result import PolicyResult, value
 
 _BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
 _NOTICED: Final = 0.002  # of accuracy

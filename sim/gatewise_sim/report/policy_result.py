@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from gatewise.errors import InputError
-from gatewise_sim.fleet.estimate.alarms import AlarmCount
+from gatewise_sim.fleet.answers import AlarmCount
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import Bill
 
 POLICY_NAMES: Final = {
@@ -19,23 +19,6 @@ POLICY_NAMES: Final = {
     "thresholds": "Thresholds",
 }
 """Keys of the policies and their names for people, in the order of a report."""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """A figure, and its confidence interval where there is one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def __post_init__(self) -> None:
-        if (
-            self.low is not None
-            and self.high is not None
-            and not (self.low <= self.value <= self.high or self.value != self.value)
-        ):
-            raise InputError("lies outside of its own interval")
 
 
 def value(figure: Measurement | None) -> float | None:

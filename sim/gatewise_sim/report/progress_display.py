@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gatewise.console import note
 from gatewise.formats import count, duration, millis, percent, plural
-from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -27,10 +27,10 @@ def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
 
     >>> with shown_progress(quiet=True) as listener:
     ...     listener.begin("ten devices for a minute", 60.0, 100)
-    ...     listener.advance(Snapshot(at=30.0, answered=50, edge=40, cloud=10, done=0.5))
+    ...     listener.advance(Snapshot(at=30.0, edge=40, cloud=10, done=0.5))
     """
     if quiet:
-        yield Listeners()
+        yield ProgressListener()
     elif sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,9 +59,8 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
         parts.append(f"{percent(rate)} offloaded")
     if snapshot.fallback:
         parts.append(f"{count(snapshot.fallback)} by fallback")
-    labelled = snapshot.answered if snapshot.labelled is None else snapshot.labelled
-    if snapshot.right is not None and labelled:
-        parts.append(f"{percent(snapshot.right / labelled)} right")
+    if snapshot.labelled:
+        parts.append(f"{percent(snapshot.right / snapshot.labelled)} right")
     if snapshot.p50_ms is not None:
         parts.append(f"offloaded p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
     if snapshot.in_flight:
@@ -71,7 +70,7 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
     return ", ".join(parts)
 
 
-class PlainLines:
+class PlainLines(ProgressListener):
     """A line now and then: at most one in 2 s, at least one in 30 s; `clock` gives s."""
 
     _name = ""  # of the policy; empty before the first one

@@ -9,15 +9,10 @@ from typing import Any, Final, TypeVar
 
 from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.findings import bounds, when
 from gatewise_sim.report.model import ExampleInstance, Report
-from gatewise_sim.report.policy_result import (
-    AnswerCounts,
-    AuditUse,
-    Measurement,
-    PolicyResult,
-    StepUse,
-)
+from gatewise_sim.report.policy_result import AnswerCounts, AuditUse, PolicyResult, StepUse
 
 Cell = str | tuple[str, str] | tuple[str, str, str]
 """A text; or a text, a smaller one below it, and what it is sorted by."""

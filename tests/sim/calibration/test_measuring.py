@@ -13,7 +13,7 @@ from gatewise_sim.calibration.measuring import (
     _stages,
     calibrate,
 )
-from gatewise_sim.fleet.progress import Listeners
+from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.worker import ServiceTime
 
@@ -43,11 +43,10 @@ def test_a_stage_that_no_row_stops_at_lies_between_its_neighbours():
         calibrate("bundle", [[0.0]], exchanges=3)
 
 
-class Progress(Listeners):
+class Progress(ProgressListener):
     """Keeps what is reported."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.events = []
 
     def begin(self, title, seconds, expected):

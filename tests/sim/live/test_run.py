@@ -244,14 +244,14 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, tmp_path, number
         from gatewise_sim.live.run import run_live
         from gatewise_sim.fleet.network.profiles import PROFILES
         from gatewise_sim.fleet.network.outages import Outages
-        from gatewise_sim.fleet.progress import Listeners
-        class ProgressListener(Listeners):
+        from gatewise_sim.fleet.progress import ProgressListener
+        class Watch(ProgressListener):
             def advance(self, snapshot):
                 if snapshot.answered:
                     print("under way", flush=True)
         settings = FleetSettings(devices=6, seconds=600, workload="poisson:2/s",
             service=ServiceTime(0.001, 0), link=PROFILES["4g"])
-        run_live(Path(sys.argv[1]), np.load(sys.argv[2]), settings, watch=ProgressListener())
+        run_live(Path(sys.argv[1]), np.load(sys.argv[2]), settings, watch=Watch())
     """
     rows = tmp_path / "rows.npy"
     np.save(rows, small.rows)

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import Bill
 from gatewise_sim.report.model import (
     SIMULATION_KIND,
@@ -28,7 +29,6 @@ from gatewise_sim.report.policy_result import (
     ByteUse,
     JouleUse,
     LatencyHistogram,
-    Measurement,
     PolicyResult,
 )
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.model import DEMO_KIND, SCHEMA_VERSION, Report
-from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import live, made_up
 from tests.support.refused import refused
 

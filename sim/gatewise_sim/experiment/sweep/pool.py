@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Final, NoReturn
 
@@ -24,15 +23,12 @@ Job = Callable[[], dict[str, Any]]
 """Makes a report; can be pickled."""
 
 
-@dataclass(frozen=True)
-class JobResult:
-    """Report of a job, or why it failed."""
-
-    report: dict[str, Any] | None  # None if it failed
-    error: str = ""  # one line; empty if it did not fail
+Report = dict[str, Any] | None
+Done = Callable[[int, Report, str], None]
+"""Takes a job's number and its report, or None and why it failed, in a line."""
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, done: Callable[[int, JobResult], None]) -> None:
+def run_jobs(jobs: Sequence[Job], processes: int, done: Done) -> None:
     """Run jobs and report each as soon as it ends."""
     left = dict(enumerate(jobs))
     while left:
@@ -41,12 +37,10 @@ def run_jobs(jobs: Sequence[Job], processes: int, done: Callable[[int, JobResult
         # jobs begin in order (one more than there are processes is handed out): each goes alone.
         for number in list(left)[: processes + 1]:
             if _run_pool({number: left.pop(number)}, 1, done):
-                done(number, JobResult(None, "its process ended suddenly (out of memory?)"))
+                done(number, None, "its process ended suddenly (out of memory?)")
 
 
-def _run_pool(
-    jobs: Mapping[int, Job], processes: int, done: Callable[[int, JobResult], None]
-) -> dict[int, Job]:
+def _run_pool(jobs: Mapping[int, Job], processes: int, done: Done) -> dict[int, Job]:
     """Run jobs in one pool; returns those unfinished when a process died."""
     left = dict(jobs)
     pool = ProcessPoolExecutor(
@@ -66,7 +60,7 @@ def _run_pool(
             except BrokenProcessPool:
                 return left
             del left[futures[future]]
-            done(futures[future], result)
+            done(futures[future], *result)
     except BaseException:
         for child in mp.active_children():
             child.terminate()
@@ -79,14 +73,14 @@ def _run_pool(
 # -- within a process of the pool ----------------------------------------------------------
 
 
-def _run_job(job: Job) -> JobResult:
+def _run_job(job: Job) -> tuple[Report, str]:
     try:
-        return JobResult(plain(job()))
+        return plain(job()), ""
     except GatewiseError as error:
-        return JobResult(None, " ".join(str(error).split()))
+        return None, " ".join(str(error).split())
     except Exception as error:
         text = " ".join(str(error).split())
-        return JobResult(None, f"unexpected {type(error).__name__}: {text}".rstrip(": "))
+        return None, f"unexpected {type(error).__name__}: {text}".rstrip(": ")
 
 
 def _prepare_process() -> None:

@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import Field, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
-from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
+from gatewise_sim.experiment.simulation import Job
+from gatewise_sim.experiment.sweep.pool import Report, run_jobs
 from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations, merged
 from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
 from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.sweep.summary import PointResult, csv_text, summarise
-
-
-class SweepJob(Protocol):
-    """A dataclass with a scenario that can be run: a simulation by names alone."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def scenario(self) -> Scenario:
-        """Settings that a sweep changes."""
-
-    def run(self) -> dict[str, Any]:
-        """Run it and return the report as in ``report.json``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +34,7 @@ class SweepResult:
 
 
 def run_sweep(
-    job: SweepJob,
+    job: Job,
     sweeps: Iterable[SweptSetting | str],
     *,
     folder: str | Path,
@@ -94,14 +81,14 @@ def run_sweep(
     if progress is not None and finished:
         progress(finished, len(points), f"{finished} points were finished before")
 
-    def done(number: int, result: JobResult) -> None:
+    def done(number: int, report: Report, error: str) -> None:
         nonlocal finished
         at = todo[number]
-        if result.report is not None:
-            store.keep(points[at].digest, prints.contents(tasks[at]), result.report)
+        if report is not None:
+            store.keep(points[at].digest, prints.contents(tasks[at]), report)
         else:
-            note(f"{setting(settings[at])}: {result.error}")
-        points[at] = replace(points[at], report=result.report, error=result.error)
+            note(f"{setting(settings[at])}: {error}")
+        points[at] = replace(points[at], report=report, error=error)
         finished += 1
         if progress is not None:
             progress(finished, len(points), setting(settings[at]))
@@ -123,7 +110,7 @@ def run_sweep(
     return SweepResult(store.folder, chosen, tuple(points), document)
 
 
-def _at(job: SweepJob, values: dict[str, Value]) -> SweepJob:
+def _at(job: Job, values: dict[str, Value]) -> Job:
     """Give the job of one point; the whole scenario is checked."""
     try:
         return replace(job, scenario=job.scenario.changed(**values))
@@ -131,7 +118,7 @@ def _at(job: SweepJob, values: dict[str, Value]) -> SweepJob:
         raise InputError(f"sweep at {setting(values)}: {error}") from None
 
 
-def _processes(job: SweepJob, jobs: int | None) -> int:
+def _processes(job: Job, jobs: int | None) -> int:
     if job.scenario.engine == "live":  # whoever measures time wants the machine alone
         return 1
     return jobs or len(os.sched_getaffinity(0))

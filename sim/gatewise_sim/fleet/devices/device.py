@@ -14,19 +14,19 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_edge.device.answer import OwnPolicy
-from gatewise_edge.device.auditor import AUDIT_PATIENCE
+from gatewise_edge.device.answer import OwnPolicy, Route
+from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
-from gatewise_sim.fleet.devices.audits import AuditRules
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
 from gatewise_sim.fleet.routes import StageScores
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
+_ROUTES: Final[tuple[Route, ...]] = ("edge", "cloud", "fallback")
 _ROW: Final = np.zeros(0, np.float32)
 _SOONEST: Final = 0.001  # a request with less time than this is not made, as by the uplink
 
@@ -48,17 +48,13 @@ class FleetState(RequestPath):
     outstanding: int
     coalesce: float = 0.0
     tls: bool = False
-    audits: AuditRules | None = None
     decisions: tuple[OwnPolicy, StageScores] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
 
 class VirtualDevice(Requester):
-    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer.
-
-    It audits its answers if the fleet does.
-    """
+    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer."""
 
     __slots__ = (
         "_breaker", "_breaker_draw", "_connection", "_gathering", "_pace", "_ready_at", "_replies",
@@ -73,6 +69,7 @@ class VirtualDevice(Requester):
         link: VirtualLink,
         breaker_draw: Callable[[], float] | None,
         pace: Pace | None,
+        auditor: Auditor | None,
     ) -> None:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
@@ -89,7 +86,7 @@ class VirtualDevice(Requester):
         self._gathering: list[VirtualRequest] = []  # those of the request that waits for rows
         self._connection = self._ready_at = 0.0  # the latest one, and when it could carry requests
         self._pace = pace
-        self.auditor = None if state.audits is None else state.audits.auditor(index)
+        self.auditor = auditor
 
     @property
     def connected(self) -> bool:
@@ -263,11 +260,16 @@ class VirtualDevice(Requester):
     def _audit(self, instance: Instance) -> None:
         """Send an answered instance to the high-cost model if the auditor chooses it."""
         state, auditor, row = self.state, self.auditor, instance.row
-        if state.audits is None or auditor is None or not self.connected:
+        route, routes = instance.answers.route.item(instance.i), self.state.rules.routes
+        if auditor is None or route == _ERROR or not self.connected:
             return
-        mark = state.audits.choose(auditor, instance.answers.route.item(instance.i), row)
+        label, confidence = routes.local_label.item(row), routes.confidence.item(row)
+        mark = auditor.choose(_ROUTES[route], label, confidence)
+        if mark is None or not state.can_offload[row]:
+            return
+        auditor.charge(float(routes.request_cost[row] - routes.local_cost[row]))
         now = state.clock.now
-        if mark is None or not self.offloads.admit_audit(now):
+        if not self.offloads.admit_audit(now):
             return
         item = state.messages.request(now + AUDIT_PATIENCE)
         item.audit = mark
@@ -277,7 +279,7 @@ class VirtualDevice(Requester):
             # The instance is over: nobody waits.
             request = VirtualRequest(
                 self, item, instance, ttl_ms / 1000.0, item.deadline, auditor=auditor,
-                label=state.audits.cloud_labels[row], over=True,
+                label=routes.cloud_label.item(row), over=True,
             )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))
 

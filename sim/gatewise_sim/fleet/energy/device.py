@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -23,40 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.formats import DAY
 from gatewise.toml_settings import SettingsTable, take_number
 from gatewise_sim.fleet.energy.radio import Radio
 
 JOULES_PER_WH: Final = 3600.0
-_DAY: Final = 86_400.0
 _Floats = NDArray[np.float64]
-_Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Acquisition:
-    """Energy (J) of reading each feature and running each stage; one number for all."""
-
-    feature_j: _Floats | float = 0.0
-    stage_j: _Floats | float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("feature_j", "stage_j"):
-            figures = np.asarray(getattr(self, name), dtype=np.float64)
-            bad = np.flatnonzero(~(np.isfinite(figures) & (figures >= 0)))
-            if len(bad):
-                at = f"[{bad[0]}]" if figures.ndim else ""
-                raise InputError(f"{name}{at} must be a number of joules, at least 0")
-
-    def joules(self, acquired: NDArray[np.bool_], stages: _Ints) -> _Floats:
-        """Energy of answering each row, in J, shape (n,).
-
-        Shapes: `acquired` (n, n_features), `stages` (n,).
-        """
-        features = acquired @ np.broadcast_to(np.float64(self.feature_j), acquired.shape[1:])
-        if np.ndim(self.stage_j):
-            sums = np.concatenate(([0.0], np.cumsum(self.stage_j)))
-            return np.asarray(features + sums[stages], dtype=np.float64)
-        return np.asarray(features + self.stage_j * stages, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -67,13 +39,21 @@ class DeviceEnergy:
     """What it draws at rest, its radio apart, in W."""
     battery_wh: float | None = None
     """What its battery holds, in Wh; None if it has a plug."""
-    acquisition: Acquisition = field(default_factory=Acquisition)
-    """Of reading features and running stages."""
+    feature_j: _Floats | float = 0.0
+    """Of acquiring each feature, in J; one number for all."""
+    stage_j: _Floats | float = 0.0
+    """Of running each stage, in J; one number for all."""
 
     def __post_init__(self) -> None:
         take_number(self.idle_w, "device: idle_w")
         if self.battery_wh is not None:
             take_number(self.battery_wh, "device: battery_wh", positive=True)
+        for name in ("feature_j", "stage_j"):
+            figures = np.asarray(getattr(self, name), dtype=np.float64)
+            bad = np.flatnonzero(~(np.isfinite(figures) & (figures >= 0)))
+            if len(bad):
+                at = f"[{bad[0]}]" if figures.ndim else ""
+                raise InputError(f"{name}{at} must be a number of joules, at least 0")
 
     @classmethod
     def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
@@ -92,7 +72,18 @@ class DeviceEnergy:
             stage_j = np.array(table.number_list("stage_j", n_stages, "stages run on the device"))
         else:
             stage_j = table.number("stage_j", 0.0)
-        return cls(**given, acquisition=Acquisition(feature_j, stage_j))
+        return cls(**given, feature_j=feature_j, stage_j=stage_j)
+
+    def feature_joules(self, acquired: NDArray[np.bool_]) -> _Floats:
+        """Energy of acquiring sets of features, in J, shape (n,); `acquired` (n, n_features)."""
+        each = np.broadcast_to(np.float64(self.feature_j), acquired.shape[1:])
+        return np.asarray(acquired @ each, np.float64)
+
+    def stage_joules(self, stages: NDArray[np.int64]) -> _Floats:
+        """Energy of running the first stages, in J; `stages`: how many, shape (n,)."""
+        if not np.ndim(self.stage_j):
+            return np.asarray(self.stage_j * stages, np.float64)
+        return np.concatenate(([0.0], np.cumsum(self.stage_j)))[stages]
 
     def days(self, joules_per_day: float, radio: Radio) -> float | None:
         """Days that its battery lasts; None if it has a plug.
@@ -102,12 +93,5 @@ class DeviceEnergy:
         """
         if self.battery_wh is None:
             return None
-        daily = joules_per_day + (self.idle_w + radio.idle_w) * _DAY
+        daily = joules_per_day + (self.idle_w + radio.idle_w) * DAY
         return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf
-
-
-def joules_per_device_day(joules: float, *, devices: int, seconds: float) -> float:
-    """Mean energy of a device in a day, in J, of what `devices` spent in `seconds`."""
-    if devices < 1 or not seconds > 0:
-        raise InputError(f"energy: {devices} devices in {seconds} s spend nothing")
-    return joules / devices * (_DAY / seconds)

@@ -129,13 +129,9 @@ def radio_joules(
 
 def _running_max(values: _Floats, first: NDArray[np.bool_]) -> _Floats:
     """Largest value so far within each group; `first` marks where groups begin."""
-    group_begin = np.maximum.accumulate(np.where(first, np.arange(len(values)), 0))
-    longest = int((np.arange(len(values)) - group_begin).max(initial=0)) + 1
-    best, reach = values.copy(), 1
-    while reach < longest:  # best covers `reach` values up to each
-        there = np.arange(len(values)) - reach
-        ok = there >= group_begin
-        widened = best.copy()
-        widened[ok] = np.maximum(best[ok], best[there[ok]])
-        best, reach = widened, 2 * reach
-    return best
+    # By ranks, which the groups' numbers can be added to without rounding.
+    order = np.argsort(values, kind="stable")
+    rank = np.empty(len(values), np.int64)
+    rank[order] = np.arange(len(values))
+    offset = len(values) * np.cumsum(first)
+    return np.asarray(values[order[np.maximum.accumulate(rank + offset) - offset]], np.float64)

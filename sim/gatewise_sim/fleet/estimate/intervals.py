@@ -10,36 +10,47 @@ the share below, read off the distribution (Woodruff 1952).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
 from gatewise_sim.fleet.estimate.sketch import Sketch
 
 LEVEL: Final = 0.95
 _Floats = NDArray[np.float64]
 
 
-class Estimate(NamedTuple):
-    """A figure and its 95 % confidence interval."""
+@dataclass(frozen=True)
+class Measurement:
+    """A figure, and its confidence interval where there is one."""
 
     value: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            self.low is not None
+            and self.high is not None
+            and not (self.low <= self.value <= self.high or self.value != self.value)
+        ):
+            raise InputError("lies outside of its own interval")
 
 
-def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Estimate:
+def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Measurement:
     """Ratio of two totals over the parts, arrays of shape (n_parts,); `sizes` are not all 0."""
     value = float(sums.sum() / sizes.sum())
     half = half_width(sums - value * sizes, segments) / float(sizes.sum())
-    return Estimate(value, value - half, value + half)
+    return Measurement(value, value - half, value + half)
 
 
 def quantile(
     share: float, parts: Sequence[Sketch], weights: Sequence[float], segments: NDArray[np.int64]
-) -> Estimate:
+) -> Measurement:
     """Latency (ms) that a share of the values of all parts, weighted, lies at or below."""
     whole = Sketch.merge(parts, weights)
     place = whole.place(share)
@@ -49,7 +60,9 @@ def quantile(
     # Ties at the quantile, as among instances that never left the device, shift the share.
     centred = under - under.sum() / sizes.sum() * sizes
     half = half_width(centred, segments) / float(sizes.sum())
-    return Estimate(whole.value(place), whole.quantile(share - half), whole.quantile(share + half))
+    return Measurement(
+        whole.value(place), whole.quantile(share - half), whole.quantile(share + half)
+    )
 
 
 def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:

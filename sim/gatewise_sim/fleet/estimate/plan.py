@@ -36,7 +36,7 @@ class Window:
     warm: float
     first: float
     last: float
-    segment: int
+    segment: tuple[int, int]
 
     @property
     def stands_for(self) -> float:
@@ -66,7 +66,7 @@ class SamplingPlan:
     @classmethod
     def everything(cls, devices: int, workers: int, seconds: float) -> Self:
         """Leave nothing out of a run of so many seconds."""
-        window = Window(0.0, seconds, 0.0, 0.0, seconds, 0)
+        window = Window(0.0, seconds, 0.0, 0.0, seconds, (0, 0))
         return cls(devices, workers, devices, workers, (window,), seconds)
 
     @property
@@ -95,27 +95,13 @@ class SamplingPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Span of time with one sum of its instances, of which the part `measured` is stepped.
-
-    Bins of one segment follow each other without a change of what is up.
-    """
-
-    begin: float
-    end: float
-    measured: tuple[float, float]
-    segment: tuple[int, int]
-
-
-def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Bin]:
+def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Window]:
     """Cut a window of a plan into bins, evenly, the ends of outages among the cuts.
 
     A window that stands for more time than its own is one bin.
     """
     if (window.begin, window.end) != (window.first, window.last):
-        measured = (window.begin, window.end)
-        return [Bin(window.first, window.last, measured, (window.segment, 0))]
+        return [window]
     spans = [
         (max(begin, window.begin), min(end, window.end))
         for _, begin, end, _ in outages.faults(plan.seconds)
@@ -126,7 +112,7 @@ def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Bin
     found = []
     for begin, end in pairwise(edges):
         phase = int(np.searchsorted(changes, (begin + end) / 2))
-        found.append(Bin(begin, end, (begin, end), (window.segment, phase)))
+        found.append(Window(begin, end, 0.0, begin, end, (window.segment[0], phase)))
     return found
 
 

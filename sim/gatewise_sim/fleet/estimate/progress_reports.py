@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,33 +20,29 @@ from gatewise_sim.fleet.routes import NO_LABEL
 
 _EVERY: Final = 0.25  # seconds between two snapshots
 _RECENT: Final = 2000  # answers
+_COUNTED: Final = (*ROUTES, "right", "labelled")
 
 
 class WindowReports:
-    """Progress reports of windows, in any order; `labelled`: some rows have labels."""
+    """Progress reports of windows, in any order."""
 
-    def __init__(self, watch: ProgressListener, plan: SamplingPlan, *, labelled: bool) -> None:
-        self._watch, self._plan, self._labelled = watch, plan, labelled
-        self._scale = plan.of_devices / plan.devices
+    def __init__(self, watch: ProgressListener, plan: SamplingPlan) -> None:
+        self._watch, self._plan = watch, plan
         self._sums = np.zeros(len(SUMS))
         self._at = self._done = 0.0
 
     def add(self, number: int, counts: WindowCounts) -> None:
         """Add a window, and report it."""
-        window = self._plan.windows[number]
-        self._sums += sum(part.weight * part.sums for part in counts.parts) * self._scale
+        plan, window = self._plan, self._plan.windows[number]
+        scale = plan.of_devices / plan.devices
+        self._sums += sum(part.bin.weight * part.sums for part in counts.parts) * scale
         self._at += window.stands_for
-        self._done += (window.end - window.begin + window.warm) / self._plan.stepped
-        found = {name: round(total) for name, total in zip(SUMS, self._sums.tolist(), strict=True)}
-        routes = {route: found[route] for route in ROUTES}
+        self._done += (window.end - window.begin + window.warm) / plan.stepped
         recent = Sketch.merge([part.offloaded for part in counts.parts])
         self._watch.advance(
             Snapshot(
                 at=self._at,
-                answered=sum(routes.values()),
-                **routes,
-                right=found["right"] if self._labelled else None,
-                labelled=found["labelled"],
+                **{name: round(float(self._sums[SUMS.index(name)])) for name in _COUNTED},
                 p50_ms=recent.quantile(0.5) if recent.total else None,
                 p95_ms=recent.quantile(0.95) if recent.total else None,
                 done=min(1.0, self._done),
@@ -56,10 +52,7 @@ class WindowReports:
 
 
 class RunReports:
-    """Reports a run of so many seconds while it is stepped whole.
-
-    `clock` gives real seconds: how long ago the last report was.
-    """
+    """Reports a run of so many seconds while it is stepped whole; `clock` gives real seconds."""
 
     def __init__(
         self,
@@ -70,37 +63,23 @@ class RunReports:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch, self._state, self._seconds, self._clock = watch, state, seconds, clock
-        self._truth = state.rules.routes.truth
-        local = state.rules.local_answers()
-        labelled = self._truth != NO_LABEL
-        self._local_counts = np.stack(
-            [
-                *(local.route == i for i in range(len(ROUTES))),
-                labelled & (local.label == self._truth),
-                labelled,
-            ],
-            axis=1,
-        ).astype(np.int64)
-        self._local = np.zeros(self._local_counts.shape[1], np.int64)
-        self._before = np.zeros(self._local_counts.shape[1], np.int64)  # of chunks that are over
-        self._chunks = 0
+        self._local = state.rules.local_answers()
+        self._local_times = np.zeros(len(self._local), np.int64)
         self._next = clock() + _EVERY
 
     def add_local(self, rows: NDArray[np.int64]) -> None:
         """Count instances that never leave their devices."""
-        self._local += np.bincount(rows, minlength=len(self._local_counts)) @ self._local_counts
+        self._local_times += np.bincount(rows, minlength=len(self._local))
 
     def advance(self, parts: Sequence[Answers]) -> None:
         """Report, if it is time to: `parts` are all chunks so far, the last one open."""
         if self._clock() < self._next:
             return
-        while self._chunks < len(parts) - 1:
-            self._state.rules.complete(parts[self._chunks])
-            self._before += self._counts(parts[self._chunks])
-            self._chunks += 1
+        counts = self._counts(self._local, self._local_times)
+        for part in parts:
+            self._state.rules.complete(part)
+            counts += self._counts(part, 1)
         open_, now = parts[-1], self._state.clock.now
-        self._state.rules.complete(open_)
-        *routes, right, labelled = (self._before + self._local + self._counts(open_)).tolist()
         there = int(np.searchsorted(open_.time, now, side="right"))
         lately = open_.latency_ms[max(0, there - _RECENT) : there]
         lately = lately[np.isfinite(lately)]
@@ -108,10 +87,7 @@ class RunReports:
         self._watch.advance(
             Snapshot(
                 at=min(now, self._seconds),
-                answered=sum(routes),
-                **dict(zip(ROUTES, routes, strict=True)),
-                right=right if labelled else None,
-                labelled=labelled,
+                **dict(zip(_COUNTED, counts.tolist(), strict=True)),
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
@@ -123,13 +99,12 @@ class RunReports:
 
     def finish(self, answers: Answers) -> None:
         """Report the end: `answers` are all that were stepped."""
-        self._before[:], self._chunks = 0, 0
         self._next = -math.inf
         self.advance([answers])
 
-    def _counts(self, answers: Answers) -> NDArray[np.int64]:
-        truth = self._truth[answers.row]
+    def _counts(self, answers: Answers, times: Any) -> NDArray[np.int64]:
+        truth = self._state.rules.routes.truth[answers.row]
         labelled = (answers.route >= 0) & (truth != NO_LABEL)
-        found = [np.count_nonzero(answers.route == i) for i in range(len(ROUTES))]
-        right = np.count_nonzero(labelled & (answers.label == truth))
-        return np.array([*found, right, np.count_nonzero(labelled)], np.int64)
+        which = [*(answers.route == i for i in range(len(ROUTES)))]
+        which += [labelled & (answers.label == truth), labelled]
+        return np.array([np.sum(times * each) for each in which], np.int64)

@@ -1,4 +1,4 @@
-"""Estimate of what a fleet does, with confidence intervals, from the sums of its windows."""
+"""Measurement of what a fleet does, with confidence intervals, from the sums of its windows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS, ROUTES, Answers, FleetRun
+from gatewise_sim.fleet.answers import REASONS, ROUTES, AlarmCount, Answers, FleetRun, RaisedAlarms
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.alarms import AlarmCount, RaisedAlarms
-from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
+from gatewise_sim.fleet.estimate.intervals import Measurement, mean, quantile
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
 from gatewise_sim.fleet.estimate.sketch import Sketch
@@ -47,13 +46,13 @@ _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, eq=False)
 class FleetEstimate:
-    """Estimate of what a fleet does: all but `plan` and `alarms` plain numbers, fit for JSON."""
+    """Measurement of what a fleet does: all but `plan` and `alarms` plain numbers, fit for JSON."""
 
     plan: SamplingPlan
     """Part of the run that was stepped."""
     instances: float
     """Of the whole fleet in all the time, estimated."""
-    means: dict[str, Estimate]
+    means: dict[str, Measurement]
     """Per instance: ``accuracy`` and ``edge_accuracy`` (what the device alone would have got
     right), both left out where no truth is known; ``offload_rate`` (requested, whether or not
     answered); the shares ``audited``, ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
@@ -61,7 +60,7 @@ class FleetEstimate:
     ``audit_bytes`` of them, both ways; in joules
     ``radio_j``, ``feature_j``, ``stage_j``.
     """
-    latency_ms: dict[str, Estimate]
+    latency_ms: dict[str, Measurement]
     """``p50``, ``p95`` and ``p99`` of all instances, and of those that were to be offloaded as
     ``offloaded_p50`` and so on (left out if there are none). From a histogram with 1,000 bins a
     decade, each of which stands for the mean of its values.
@@ -146,7 +145,7 @@ def combine(
 ) -> FleetEstimate:
     """Put the windows of a plan together; InputError if no instance came."""
     parts = [part for window in windows for part in window.parts]
-    sums = np.array([part.weight * part.sums for part in parts])
+    sums = np.array([part.bin.weight * part.sums for part in parts])
     total = dict(zip(SUMS, sums.sum(axis=0).tolist(), strict=True))
     if not total["n"]:
         raise InputError("no instance came: simulate more devices or a longer time")
@@ -213,8 +212,8 @@ def _per_request(workers: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[str, Estimate]:
-    weights = [part.weight for part in parts]
+def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[str, Measurement]:
+    weights = [part.bin.weight for part in parts]
     every, offloaded = ([getattr(p, name) for p in parts] for name in ("latencies", "offloaded"))
     return {
         prefix + label: quantile(share, sketches, weights, segments)
@@ -225,7 +224,7 @@ def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[st
 
 
 def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]:
-    weights = [scale * part.weight for part in parts]
+    weights = [scale * part.bin.weight for part in parts]
     every = Sketch.merge([part.latencies for part in parts], weights)
     offloaded = Sketch.merge([part.offloaded for part in parts], weights)
     if not len(every.bins):
@@ -240,11 +239,11 @@ def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]
 
 
 def _moment(part: BinSums, scale: float) -> dict[str, Any]:
-    sums = dict(zip(SUMS, (scale * part.weight * part.sums).tolist(), strict=True))
+    sums = dict(zip(SUMS, (scale * part.bin.weight * part.sums).tolist(), strict=True))
     offloaded, labelled = part.offloaded, sums["labelled"]
     return {
-        "begin": part.bin.begin,
-        "end": part.bin.end,
+        "begin": part.bin.first,
+        "end": part.bin.last,
         "instances": sums["n"],
         **{route: sums[route] for route in ROUTES},
         "accuracy": sums["right"] / labelled if labelled else None,

@@ -67,8 +67,7 @@ def choose_plan(
     special = _around_outages(settings, warm)
     in_special = sum(end - begin + warm for begin, end in special)
     least = windows * (_SHORTEST + warm) + in_special
-    gateways = routes.gateways(settings.gateways)
-    workers, devices = _part_of_fleet(settings, gateways, affordable / least)
+    workers, devices = _part_of_fleet(routes, settings, affordable / least)
     affordable *= settings.devices / devices
     if least > affordable:
         possible = int((affordable - in_special) / (_SHORTEST + warm))
@@ -146,20 +145,24 @@ def _around_outages(settings: FleetSettings, warm: float) -> list[tuple[float, f
     return [(begin, end) for begin, end in spans]
 
 
-def _part_of_fleet(settings: FleetSettings, gateways: int, part: float) -> tuple[int, int]:
+def exact_parts(routes: Routes, settings: FleetSettings) -> list[int]:
+    """Numbers of workers, rising, to which devices and gateways keep their exact proportion.
+
+    If the proportion is not exact, the load is not; nor are the workers whole that an outage takes.
+    """
+    pool, gateways = settings.workers, routes.gateways(settings.gateways)
+    counts = [w.count for w in settings.outages.windows if w.what == "workers"]
+    unit = pool // math.gcd(pool, *counts) if counts else 1
+    together = math.gcd(settings.devices, gateways)
+    return [n for n in range(unit, pool + 1, unit) if together * n % pool == 0]
+
+
+def _part_of_fleet(routes: Routes, settings: FleetSettings, part: float) -> tuple[int, int]:
     """Workers and devices to step, given the part of the load that can be."""
     n, pool = settings.devices, settings.workers
-    counts = [w.count for w in settings.outages.windows if w.what == "workers"]
-    # A number of workers that the outages leave whole.
-    unit = pool // math.gcd(pool, *counts) if counts else 1
-    least = min(pool, max(LEAST_WORKERS, math.ceil(pool / n)))
-    if part < 1.0:
-        # The proportion must be exact, or the load is not.
-        for workers in range(unit, pool, unit):
-            exact = n * workers % pool == 0 and gateways * workers % pool == 0
-            if workers >= max(least, part * pool) and exact:
-                return workers, n * workers // pool
-    return pool, n
+    least = min(pool, max(LEAST_WORKERS, math.ceil(pool / n), part * pool))
+    workers = next(w for w in exact_parts(routes, settings) if w >= least)
+    return workers, n * workers // pool
 
 
 def _windows(
@@ -190,9 +193,10 @@ def _windows(
                     before += (at - before) % step
                     before = min(before, at)
                 to = begin + (i + 1) * stratum
-                found.append(Window(at, at + size, before, from_, to, 2 * segment))
+                found.append(Window(at, at + size, before, from_, to, (2 * segment, 0)))
         if segment < len(special):
             first, last = special[segment]
             # One after the other they are the whole of it; several, to see how they differ.
-            found.append(Window(first, last, min(warm, first), first, last, 2 * segment + 1))
+            around = (2 * segment + 1, 0)
+            found.append(Window(first, last, min(warm, first), first, last, around))
     return sorted(found, key=lambda w: w.begin)

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import Answers, exchange_joules
+from gatewise_sim.fleet.answers import AlarmCount, Answers, exchange_joules
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.alarms import AlarmCount
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine, count_alarms
 from gatewise_sim.fleet.estimate.sampling import choose_plan, window_settings
 from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts, WindowSums
 from gatewise_sim.fleet.progress import ProgressListener
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import VirtualFleet, simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 
@@ -62,8 +61,7 @@ def estimate_fleet(
     if plan.whole:
         _, counts, alarms = _step(facts, settings, plan, 0, watch)
         return combine(plan, settings, [counts], alarms)
-    labelled = bool((routes.truth != NO_LABEL).any())
-    reports = None if watch is None else WindowReports(watch, plan, labelled=labelled)
+    reports = None if watch is None else WindowReports(watch, plan)
     # The longest first, so that none is left to be waited for.
     numbers = sorted(
         range(len(plan.windows)), key=lambda i: plan.windows[i].begin - plan.windows[i].end

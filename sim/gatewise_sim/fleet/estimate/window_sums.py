@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, ROUTES, Answers
-from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
-from gatewise_sim.fleet.estimate.plan import Bin
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.plan import Window
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 
@@ -66,13 +66,11 @@ class RowFacts:
         cls, routes: Routes, energy: DeviceEnergy | None, *, cloud_only: bool
     ) -> RowFacts:
         """Compute them; without an energy there are no joules."""
-        acquisition = Acquisition() if energy is None else energy.acquisition
-        sets, n_stages = routes.acquired_sets, np.maximum(routes.exit + 1, 0)
-        features, stages = Acquisition(acquisition.feature_j), Acquisition(0.0, acquisition.stage_j)
+        energy = energy or DeviceEnergy()
         return cls(
             routes=routes,
-            set_j=features.joules(sets, np.zeros(len(sets), np.int64)),
-            stage_j=stages.joules(np.zeros((len(routes), 0), bool), n_stages),
+            set_j=energy.feature_joules(routes.acquired_sets),
+            stage_j=energy.stage_joules(np.maximum(routes.exit + 1, 0)),
             cloud_only=cloud_only,
         )
 
@@ -84,16 +82,10 @@ class BinSums:
     `offloaded` are those of instances that were to be offloaded.
     """
 
-    bin: Bin
+    bin: Window
     sums: _Floats
     latencies: Sketch
     offloaded: Sketch
-
-    @property
-    def weight(self) -> float:
-        """Times that its instances count."""
-        begin, end = self.bin.measured
-        return (self.bin.end - self.bin.begin) / (end - begin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +116,9 @@ class WindowSums:
     warm-up, and not counted; what comes after the last one is counted there.
     """
 
-    def __init__(self, bins: Sequence[Bin], facts: RowFacts, *, start: float = 0.0) -> None:
+    def __init__(self, bins: Sequence[Window], facts: RowFacts, *, start: float = 0.0) -> None:
         self._bins, self._facts = bins, facts
-        self._edges = np.array([b.measured[0] - start for b in bins])
+        self._edges = np.array([b.begin - start for b in bins])
         n_bins, n_rows, n_classes = len(bins), len(facts.routes), len(facts.routes.plan.classes)
         self._sums = np.zeros((n_bins, len(SUMS)))
         self._all: list[list[Sketch]] = [[] for _ in bins]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 from gatewise.errors import InputError
 from gatewise.toml_settings import take_number
@@ -82,14 +82,6 @@ class LinkProfile:
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 
 
-class Draws(Protocol):
-    """What :class:`random.Random` and :class:`numpy.random.Generator` have in common here."""
-
-    def random(self) -> float:
-        """One in [0, 1)."""
-        ...
-
-
 class DeviceDraws:
     """Random numbers of one device's link and breaker, in 64 bits of state.
 
@@ -113,6 +105,9 @@ class DeviceDraws:
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
         z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
         return ((z ^ z >> 31) >> 11) * 2.0**-53
+
+
+Draws = random.Random | DeviceDraws
 
 
 def _hashed(z: int) -> int:

@@ -15,9 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
@@ -104,8 +101,6 @@ class Outages:
     def __init__(self, windows: Iterable[Outage] = (), *, day_begins: float = 0.0) -> None:
         self.windows = tuple(windows)
         self.day_begins = day_begins
-        self._horizon = 0.0
-        self._merged: dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
 
     @classmethod
     def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
@@ -124,12 +119,20 @@ class Outages:
 
         Windows that touch or overlap are one. Of ``workers``: until all are back.
         """
-        self._cover(now + 2 * DAY)
-        begins, ends = self._merged.get(what, _NOTHING)
-        at = int(np.searchsorted(begins, now, side="right")) - 1
-        if at < 0 or not now < ends[at]:
-            return None
-        return float(ends[at])
+        windows = [window for window in self.windows if window.what == what]
+        # Daily windows that still touch two days after this and all others never end.
+        horizon = max([now, *(w.end for w in windows if not w.daily)]) + 2 * DAY
+        until = now
+        while ends := [
+            end
+            for window in windows
+            for begin, end in window.spans(math.nextafter(until, math.inf), self.day_begins)
+            if begin <= until < end
+        ]:
+            until = max(ends)
+            if until >= horizon:
+                return math.inf
+        return until if until > now else None
 
     def workers_down(self, now: float) -> int:
         """How many workers are down at `now` (s): windows that overlap add up."""
@@ -169,31 +172,3 @@ class Outages:
         ]
         for when, what, up in sorted(changes):
             on_fault(what, up, when)
-
-    def _cover(self, until: float) -> None:
-        """Lay out the windows up to `until` (s), merged for each part."""
-        if until <= self._horizon:
-            return
-        last = max((w.end for w in self.windows if not w.daily), default=0.0)
-        self._horizon = max(2 * until, last + 2 * DAY)
-        self._merged = {}
-        for what in {window.what for window in self.windows}:
-            spans = sorted(
-                span
-                for window in self.windows
-                if window.what == what
-                for span in window.spans(self._horizon, self.day_begins)
-            )
-            merged: list[list[float]] = []
-            for begin, end in spans:
-                if merged and begin <= merged[-1][1]:
-                    merged[-1][1] = max(end, merged[-1][1])
-                else:
-                    merged.append([begin, end])
-            table = np.array(merged, dtype=np.float64).reshape(-1, 2)
-            # All that was asked about lies two days before: only what never ends gets there.
-            table[table[:, 1] >= self._horizon, 1] = math.inf
-            self._merged[what] = (table[:, 0], table[:, 1])
-
-
-_NOTHING: Final = (np.empty(0), np.empty(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise.formats import DAY
 
@@ -136,26 +136,20 @@ class Trace:
 
 def read_trace(path: str | Path) -> Trace:
     """Read a CSV file of ``time`` (s), and ``device`` and ``row`` if there are any."""
-    path = Path(path)
+    lines = csv_rows(path)
+    _, columns = next(lines)
+    if "time" not in columns:
+        raise InputError(f"trace {path}: no column 'time'")
+    for name in columns:
+        if name not in ("time", "device", "row"):
+            raise InputError(f"trace {path}: unknown column {name!r}")
     found: dict[str, list[tuple[float, int]]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            columns = reader.fieldnames or ()
-            if "time" not in columns:
-                raise InputError(f"trace {path}: no column 'time'")
-            for name in columns:
-                if name not in ("time", "device", "row"):
-                    raise InputError(f"trace {path}: unknown column {name!r}")
-            for line in reader:
-                where = f"trace {path}, line {reader.line_num}"
-                time = _time(line["time"], where)
-                row = _row(line["row"], where) if "row" in columns else 0
-                found.setdefault(line.get("device") or "", []).append((time, row))
-    except OSError as error:
-        raise InputError(f"trace {path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"trace {path}: {error}") from error
+    for line, cells in lines:
+        where, named = f"trace {path}, line {line}", dict(zip(columns, cells, strict=True))
+        time, row = _time(named["time"], where), named.get("row", "0")
+        if not row.isdecimal():
+            raise InputError(f"{where}: row {row!r} is not the number of a row, from 0")
+        found.setdefault(named.get("device", ""), []).append((time, int(row)))
     if not found:
         raise InputError(f"trace {path}: it holds no arrivals")
     times, rows = [], []
@@ -166,20 +160,14 @@ def read_trace(path: str | Path) -> Trace:
     return Trace(times, rows if "row" in columns else None)
 
 
-def _time(text: str | None, where: str) -> float:
+def _time(text: str, where: str) -> float:
     try:
-        time = float(text or "")
+        time = float(text)
     except ValueError:
         time = math.nan
     if not (math.isfinite(time) and time >= 0):
         raise InputError(f"{where}: time {text!r} is not a number of seconds, at least 0")
     return time
-
-
-def _row(text: str | None, where: str) -> int:
-    if text is None or not text.isdecimal():
-        raise InputError(f"{where}: row {text!r} is not the number of a row, from 0")
-    return int(text)
 
 
 @dataclass(frozen=True)

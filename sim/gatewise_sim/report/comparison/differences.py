@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun
-from gatewise_sim.report.policy_result import Measurement
 
 COMPARISON_KIND: Final = "gatewise-comparison"
 _ROUNDING: Final = 1e-9  # relative; two ways of summing up are no difference

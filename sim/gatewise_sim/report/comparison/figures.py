@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise.formats import Format, interval, millis, number, percent
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.policy_result import Measurement
 
 
 @dataclass(frozen=True)

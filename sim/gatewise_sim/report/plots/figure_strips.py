@@ -9,6 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.figures import ComparedFigure
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -21,7 +22,6 @@ from gatewise_sim.report.plots.style import (
     reach,
     widened,
 )
-from gatewise_sim.report.policy_result import Measurement
 
 
 def strips_plot(

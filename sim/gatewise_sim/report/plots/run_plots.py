@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatewise.formats import millis, number, percent
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.model import ClassResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -21,7 +22,7 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
     widened,
 )
-from gatewise_sim.report.policy_result import Measurement, PolicyResult
+from gatewise_sim.report.policy_result import PolicyResult
 from gatewise_sim.report.tables import Spending
 
 _LABEL = 36

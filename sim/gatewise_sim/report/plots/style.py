@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gatewise.formats import Format
-from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.fleet.estimate.intervals import Measurement
 
 HALF: Final = 370.0
 """Width of a plot in half a page's width, and on a phone."""

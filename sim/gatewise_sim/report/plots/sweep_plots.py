@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gatewise.formats import number, percent
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -21,7 +22,6 @@ from gatewise_sim.report.plots.style import (
     log_where_far,
     percent_ticks,
 )
-from gatewise_sim.report.policy_result import Measurement
 from gatewise_sim.report.sweep.setting_text import setting, value_text
 
 _NUMBERED: Final = 30  # points; of more only those on the frontier have their number

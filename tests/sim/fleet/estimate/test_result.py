@@ -10,7 +10,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, ROUTES
-from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
+from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.energy.radio import radio_joules
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
@@ -44,7 +44,7 @@ def settings(**changes) -> FleetSettings:
 @pytest.fixture(scope="module")
 def energy(routes) -> DeviceEnergy:
     features = np.linspace(0.0, 0.5, routes.sets.shape[1])
-    return DeviceEnergy(acquisition=Acquisition(features, np.array([0.25, 0.75])))
+    return DeviceEnergy(feature_j=features, stage_j=np.array([0.25, 0.75]))
 
 
 @pytest.fixture(scope="module", params=["system", "audited", "cloud-only", "edge-only"])
@@ -86,8 +86,8 @@ def test_means_are_those_of_the_answers(both, routes, energy):
         if own.policy == "cloud-only" and route == CLOUD:
             acquired = np.isin(np.arange(len(acquired)), routes.plan.request_inputs)
             stages = 0
-        expected["feature_j"] += energy.acquisition.feature_j[acquired].sum()
-        expected["stage_j"] += energy.acquisition.stage_j[:stages].sum()
+        expected["feature_j"] += energy.feature_j[acquired].sum()
+        expected["stage_j"] += energy.stage_j[:stages].sum()
     json.dumps(asdict(found) | {"plan": None}, allow_nan=False)
     assert found.devices == run.devices
     for name in ("received", "answered", "batches", "busy_seconds", "expired", "busy"):

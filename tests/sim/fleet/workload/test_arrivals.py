@@ -243,7 +243,7 @@ def test_workloads_are_read(text, spec):
         ("periodic:1s:aligned=maybe", "say yes or no"),
         ("diurnal:1/s:peak=25:00", "workload diurnal: peak: '25:00' is not a time of day"),
         ("diurnal:1/s:ratio=0.2", "ratio must be at least 1"),
-        ("replay:nowhere.csv", "trace nowhere.csv: No such file"),
+        ("replay:nowhere.csv", "nowhere.csv does not exist"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text, complaint):

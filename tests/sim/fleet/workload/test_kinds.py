@@ -14,8 +14,8 @@ from tests.support.refused import refused_file
         ("time\n1\nx", "line 3: time 'x' is not a number of seconds"),
         ("time\n-1", "line 2: time '-1' is not"),
         ("time,row\n1,-1", "line 2: row '-1' is not the number of a row"),
-        ("time,row\n1", "line 2: row None is not"),
-        ("", "no column 'time'"),
+        ("time,row\n1", "line 2: 1 cells under 2 columns"),
+        ("", "is empty"),
     ],
 )
 def test_a_bad_trace_is_refused_by_line(tmp_path, text, complaint):

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.differences import (
     compare_runs,
     difference,
     differing_settings,
 )
 from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun, figures_of_report
-from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import made_up
 
 NUMBER = st.floats(-1e6, 1e6)

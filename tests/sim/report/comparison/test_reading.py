@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.reading import LARGEST, read_runs
-from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import simulation
 from tests.support.refused import refused
 
