@@ -12,6 +12,7 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,7 +105,7 @@ def measure(routes: Any, run: Run) -> dict[str, Any]:
         "workers": run.workers,
         "jobs": run.jobs,
         "outage": run.outage,
-        "stepped": found.stepped,
+        "stepped": str(found.plan),
         "seconds": took,
         "cpu_seconds": worked,
         "peak_mb": peak,
@@ -112,7 +113,7 @@ def measure(routes: Any, run: Run) -> dict[str, Any]:
         "instances_stepped": found.instances_stepped,
         "instances": found.instances,
         "utilisation": found.utilisation,
-        "figures": found.means | found.latency_ms,
+        "figures": {k: astuple(m) for k, m in (found.means | found.latency_ms).items()},
     }
 
 

@@ -127,7 +127,6 @@ class Page:
         width: int,
         *,
         dark: bool = False,
-        script: bool = True,
         media: str = "screen",
     ) -> None:
         self._browser = browser
@@ -141,7 +140,6 @@ class Page:
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", media=media,
                   features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
-        self.call("Emulation.setScriptExecutionDisabled", value=not script)
         self._url = url
         failed = self.call("Page.navigate", url=url).get("errorText")
         assert failed is None, f"{url}: {failed}"

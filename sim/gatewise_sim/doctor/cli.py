@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +56,7 @@ def doctor(
         document: dict[str, Any] = {
             "healthy": not problems,
             "problems": problems,
-            "findings": [finding.as_dict() for finding in findings],
+            "findings": [asdict(finding) for finding in findings],
         }
         print(json.dumps(document))
     elif problems:

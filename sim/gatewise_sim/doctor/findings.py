@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -33,10 +33,6 @@ class Finding:
     """One line for people."""
     remedy: str = ""
     """What to do; empty if there is nothing."""
-
-    def as_dict(self) -> dict[str, str]:
-        """The attributes, fit for JSON."""
-        return asdict(self)
 
 
 def ok(check: str, says: str) -> Finding:

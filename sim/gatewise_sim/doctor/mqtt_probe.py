@@ -74,8 +74,12 @@ class Probe:
         client.on_socket_open = _no_delay
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
-        client.on_publish = self._on_publish
-        client.on_subscribe = self._on_subscribe
+        client.on_publish = lambda _c, _u, mid, reason, _p: self._keep(
+            self._acknowledged, mid, reason
+        )
+        client.on_subscribe = lambda _c, _u, mid, reasons, _p: self._keep(
+            self._granted, mid, reasons[0]
+        )
         client.on_message = self._on_message
         self._endpoint.prepare(client)
         return client
@@ -101,11 +105,7 @@ class Probe:
     def subscribe(self, topic: str) -> int:
         """Subscribe at QoS 1: the granted QoS, or a failure's code (128 and more)."""
         _, mid = self._client.subscribe(topic, qos=1)
-        if mid is None:
-            return UNKNOWN
-        with self._changed:
-            self._changed.wait_for(lambda: mid in self._granted, self._timeout)
-            return self._granted.get(mid, UNKNOWN)
+        return UNKNOWN if mid is None else self._reply(self._granted, mid)
 
     def unsubscribe(self, topic: str) -> None:
         """Unsubscribe, without waiting."""
@@ -114,10 +114,14 @@ class Probe:
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
         """Publish at QoS 1; returns how it was acknowledged, a code above or UNKNOWN."""
         info = self._client.publish(topic, payload, qos=1, retain=retain)
-        with self._changed:
-            self._changed.wait_for(lambda: info.mid in self._acknowledged, self._timeout)
-            code = self._acknowledged.get(info.mid, UNKNOWN)
+        code = self._reply(self._acknowledged, info.mid)
         return code if self.reasons else UNKNOWN
+
+    def _reply(self, codes: dict[int, int], mid: int) -> int:
+        """Wait for the code of a message's acknowledgement."""
+        with self._changed:
+            self._changed.wait_for(lambda: mid in codes, self._timeout)
+            return codes.get(mid, UNKNOWN)
 
     def send(self, topic: str, payload: bytes) -> float:
         """Publish at QoS 0: the moment, on the clock of :meth:`wait`."""
@@ -158,22 +162,15 @@ class Probe:
             self._failure = self._failure or str(reason)
             self._changed.notify_all()
 
-    def _on_publish(self, _c: Any, _u: Any, mid: int, reason: Any, _p: Any) -> None:
+    def _keep(self, codes: dict[int, int], mid: int, reason: Any) -> None:
         with self._changed:
-            self._acknowledged[mid] = int(reason.value)
-            self._changed.notify_all()
-
-    def _on_subscribe(self, _c: Any, _u: Any, mid: int, reasons: Any, _p: Any) -> None:
-        with self._changed:
-            self._granted[mid] = int(reasons[0].value)
+            codes[mid] = int(reason.value)
             self._changed.notify_all()
 
     def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:
-        moment = time.perf_counter()
+        came = message.topic, bytes(message.payload), bool(message.retain)
         with self._changed:
-            self._messages.append(
-                (moment, (message.topic, bytes(message.payload), bool(message.retain)))
-            )
+            self._messages.append((time.perf_counter(), came))
             self._changed.notify_all()
 
 

@@ -17,7 +17,7 @@ from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run_scenario
 from gatewise_sim.experiment.scenario import GOALS, Scenario
-from gatewise_sim.live.checks import check_live
+from gatewise_sim.live.run import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
 from gatewise_training.adapt.gbrt import AdaptGBRT

@@ -108,7 +108,7 @@ class PolicyRun:
             key=self.key,
             name=self.name,
             engine=self.engine,
-            sampling=estimate.stepped,
+            sampling=str(estimate.plan),
             instances=round(estimate.instances),
             accuracy=self._accuracy() if labelled else None,
             offload_rate=means.get("offload_rate"),

@@ -103,7 +103,7 @@ def prepare(
     prices = None if scenario.prices is None else Prices.from_file(scenario.prices)
     _check_mix(scenario, rows)
     if scenario.engine == "live":
-        from gatewise_sim.live.checks import check_live
+        from gatewise_sim.live.run import check_live
 
         gateways = "gateway" in manifest.tiers
         check_live(scenario.settings(), broker=scenario.broker, gateways=gateways)
@@ -237,7 +237,7 @@ def _report(
             battery_days=first.battery_days,
         ),
         "workload": scenario.workload,
-        "sampling": estimate.stepped,
+        "sampling": str(estimate.plan),
         "confidence_level": LEVEL,
         "calibration": plain(prepared.calibration.as_dict()),
         "settings": plain(scenario.as_dict()),

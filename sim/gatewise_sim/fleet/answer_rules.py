@@ -1,4 +1,4 @@
-"""What follows from how an instance ended: stage, label, costs and device time of its answer."""
+"""What follows from how an instance ended: stage, label, costs, times and energy of its answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import CLOUD, FEATURES_ACQUIRED, LOCAL, REASON, REQUESTED, Answers
+from gatewise_sim.fleet.energy.radio import Radio, radio_joules
 from gatewise_sim.fleet.routes import Routes
 
 
@@ -84,6 +85,32 @@ class AnswerRules:
         answers.feature_cost[which] = features
         answers.cost[which] = features + np.where(cloud, price, requests)
         answers.device_ms[which] = 1000.0 * np.where(ran, self.edge_seconds[row], 0.0)
+
+
+def exchange_joules(
+    answers: Answers, before: NDArray[np.float64], radio: Radio
+) -> NDArray[np.float64]:
+    """Energy (J) that each instance's messages cost its device's radio, shape (n,).
+
+    The answers are at least all that were sent, in any order; `before` are the seconds from an
+    instance's arrival until its request enters the link. An exchange ends with its answer, and that
+    of an audit after as long as half of the others take.
+    """
+    sent = np.flatnonzero(answers.payload_up > 0)
+    begin = answers.time[sent] + before[sent]
+    order = np.lexsort((begin, answers.device[sent]))
+    sent, begin = sent[order], begin[order]
+    end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
+    by_cloud = answers.route[sent] == CLOUD
+    if by_cloud.any():
+        usual = float(np.median((end - begin)[by_cloud]))
+        end = np.where(answers.audited[sent], begin + usual, end)
+    device, up, down = (
+        getattr(answers, name)[sent].astype(np.int64) for name in ("device", "up", "down")
+    )
+    joules = np.zeros(len(answers))
+    joules[sent] = radio_joules(radio, device, begin, end, up, down)
+    return joules
 
 
 def rows_by_stage(answers: Answers, routes: Routes) -> Answers:

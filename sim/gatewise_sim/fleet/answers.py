@@ -1,4 +1,4 @@
-"""Answers of a fleet, one column a fact, the result of its run, and the energy of its messages."""
+"""Answers of a fleet, one column a fact, and the result of its run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, Final, Self, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gatewise_sim.fleet.energy.radio import Radio, radio_joules
 
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
 """What an answer's route is an index of; an error took the place of an answer."""
@@ -109,14 +107,6 @@ class Answers:
         """Whether the device's own answer was sent to the high-cost model, too, shape (n,)."""
         return np.asarray((self.route == EDGE) & (self.payload_up > 0), np.bool_)
 
-    def observed_before(self, change: float | None, devices: int) -> NDArray[np.int64]:
-        """Instances of each device that audits could test before a time (s), shape (devices,).
-
-        Fallbacks are no evidence. None: zeros.
-        """
-        seen = np.isin(self.route, (EDGE, CLOUD)) & (self.time < (change or 0.0))
-        return np.bincount(self.device[seen], minlength=devices)
-
     def take(self, which: NDArray[Any]) -> Answers:
         """Some of them, by indices or a mask."""
         return Answers(*(getattr(self, f.name)[which] for f in fields(self)))
@@ -185,29 +175,3 @@ class FleetRun:
     """Requests that the broker dropped since no worker was there; in virtual time."""
     events: int = 0
     """Events stepped."""
-
-
-def exchange_joules(
-    answers: Answers, before: NDArray[np.float64], radio: Radio
-) -> NDArray[np.float64]:
-    """Energy (J) that each instance's messages cost its device's radio, shape (n,).
-
-    The answers are at least all that were sent, in any order; `before` are the seconds from an
-    instance's arrival until its request enters the link. An exchange ends with its answer, and that
-    of an audit after as long as half of the others take.
-    """
-    sent = np.flatnonzero(answers.payload_up > 0)
-    begin = answers.time[sent] + before[sent]
-    order = np.lexsort((begin, answers.device[sent]))
-    sent, begin = sent[order], begin[order]
-    end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
-    by_cloud = answers.route[sent] == CLOUD
-    if by_cloud.any():
-        usual = float(np.median((end - begin)[by_cloud]))
-        end = np.where(answers.audited[sent], begin + usual, end)
-    device, up, down = (
-        getattr(answers, name)[sent].astype(np.int64) for name in ("device", "up", "down")
-    )
-    joules = np.zeros(len(answers))
-    joules[sent] = radio_joules(radio, device, begin, end, up, down)
-    return joules

@@ -23,8 +23,8 @@ from gatewise.errors import InputError
 from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
-from gatewise_sim.fleet.answer_rules import AnswerRules
-from gatewise_sim.fleet.answers import Answers, FleetRun, RaisedAlarms, exchange_joules
+from gatewise_sim.fleet.answer_rules import AnswerRules, exchange_joules
+from gatewise_sim.fleet.answers import Answers, FleetRun, RaisedAlarms
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums, make_auditor
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice

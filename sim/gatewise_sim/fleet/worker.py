@@ -281,7 +281,7 @@ class Availability:
         self._link_since = self._link_until = self._broker_until = 0.0
         if outages:
             self._change()
-            for when in sorted({when for when, _ in outages.changes(seconds)}):
+            for when in outages.changes(seconds):
                 clock.at(when, self._change)
 
     def _change(self) -> None:

@@ -192,7 +192,7 @@ class Deployment:
         self._began = began
         for proxy in self._proxies:
             proxy.began = began
-        self._changes = sorted({at for at, _ in self._outages.changes(seconds)})
+        self._changes = self._outages.changes(seconds)
 
     def tick(self, at: float) -> float:
         """Do what is due at `at` seconds; returns when to be called again."""

@@ -21,14 +21,19 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.imports import object_path
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_edge.device.answer import OwnPolicy, Policy
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answers import FleetRun, RaisedAlarms, exchange_joules
+from gatewise_sim.fleet.answer_rules import exchange_joules
+from gatewise_sim.fleet.answers import FleetRun, RaisedAlarms
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
+from gatewise_sim.fleet.devices.gateway import check_gateways
+from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
-from gatewise_sim.live.checks import check_live
 from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.device_processes import DeviceProcesses
 from gatewise_sim.live.instances import (
@@ -50,6 +55,7 @@ _DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker", "coalesce_ms"
 _FILES: Final = 4, 256
 #: From the last deadline until a run that has not ended is ended.
 _GRACE_SECONDS: Final = 20.0
+_MOST_NAMED: Final = 16**4  # devices
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,6 +83,37 @@ class LiveRun(FleetRun):
     cpu_seconds: float
     peak_mb: float
     """Of the device processes while instances came; memory of the largest of them."""
+
+
+def check_live(
+    settings: FleetSettings, *, broker: str | None = None, gateways: bool = False
+) -> None:
+    """Check settings, and a given broker, before anything is started.
+
+    `gateways`: whether the bundle places stages there.
+    """
+    check_gateways(settings, there=gateways)
+    if broker is not None and gateways and settings.gateways:
+        raise InputError("gateways need brokers of the run's own: leave out the broker's URL")
+    if settings.devices > _MOST_NAMED:
+        raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
+    what = {window.what for window in settings.outages.windows}
+    if broker is not None:
+        Endpoint(broker)
+        if settings.link.delays or "link" in what:
+            DelayProxy(broker, settings.link)
+        if "broker" in what:
+            raise InputError(
+                "outage of the broker: one that was given is not stopped; leave out its URL"
+            )
+        if shared_subscriptions_work(broker) is False and settings.workers > 1:
+            raise InputError(
+                f"broker {Endpoint(broker).url} does not serve shared subscriptions: run one worker"
+            )
+    elif settings.workers > 1 and find_mosquitto() is None:
+        raise InputError(
+            "the embedded broker serves one worker only: install mosquitto, or run one worker"
+        )
 
 
 def run_live(

@@ -208,10 +208,9 @@ class Report:
     stages: tuple[StageResult, ...] = ()
     examples: tuple[ExampleInstance, ...] = ()  # easy ones, then hard ones
     features: tuple[str, ...] = ()  # their names
-    data: DataCounts | None = None  # this and the next three: of the demo
+    data: DataCounts | None = None  # this and the next two: of the demo
     high_cost_model: str | None = None  # its family
     seconds: dict[str, float] | None = None  # wall time by phase
-    expected: RowCheck | None = None  # its answers beside the estimator's own
     checked: RowCheck | None = None  # of a live run: beside those of the bundle's models
     twin: TwinFigures | None = None  # of a live run
     run: dict[str, Any] | None = None  # of a live run: when, where, how long

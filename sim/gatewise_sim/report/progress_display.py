@@ -22,16 +22,9 @@ _SAME: Final = 1.0  # s: an event announced ahead, and once more when it comes
 
 
 @contextmanager
-def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
-    """Show a simulation's progress on standard error while it is entered.
-
-    >>> with shown_progress(quiet=True) as listener:
-    ...     listener.begin("ten devices for a minute", 60.0, 100)
-    ...     listener.advance(Snapshot(at=30.0, edge=40, cloud=10, done=0.5))
-    """
-    if quiet:
-        yield ProgressListener()
-    elif sys.stderr.isatty():
+def shown_progress() -> Iterator[ProgressListener]:
+    """Show a simulation's progress on standard error while it is entered."""
+    if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.table import Column

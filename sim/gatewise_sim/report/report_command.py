@@ -30,7 +30,7 @@ def report(
 
       gatewise report sweep-out/sweep.json --json
     """
-    from gatewise_sim.report.comparison.differences import compare_runs
+    from gatewise_sim.report.comparison.figures import compare_runs
     from gatewise_sim.report.comparison.reading import read_runs
     from gatewise_sim.report.comparison.views import comparison_page, print_comparison
 

@@ -18,11 +18,9 @@ from gatewise_sim.report.findings import (
 from gatewise_sim.report.model import ClassResult, Report, RowCheck
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
-    computation_plot,
     frontier_plot,
     latency_plot,
 )
@@ -133,19 +131,15 @@ def _latency(report: Report) -> Iterator[Section]:
 
 
 def _examples(report: Report) -> Iterator[Section]:
-    if not report.examples:
-        return
-    plots = pictures_plot(report.examples, report.features)
-    table = tables.example_table(report)
-    yield Section(
-        "examples",
-        "What easy and hard instances look like",
-        "First the cheapest of the devices' own answers, then instances of which no stage was "
-        "sure; below each what was acquired of it.",
-        wide=True,
-        figures=[] if plots is None else [Plot(plots[0], table, phone=plots[1])],
-        tables=[table] if plots is None else [],
-    )
+    if report.examples:
+        yield Section(
+            "examples",
+            "What easy and hard instances look like",
+            "First the cheapest of the devices' own answers, then instances of which no stage was "
+            "sure; with what was acquired of each.",
+            wide=True,
+            tables=[tables.example_table(report)],
+        )
 
 
 def _breakdown(report: Report) -> Iterator[Section]:
@@ -160,23 +154,16 @@ def _breakdown(report: Report) -> Iterator[Section]:
 
 
 def _computation(report: Report) -> Iterator[Section]:
-    found, system = tables.computations(report), report.system.name
-    if not found:
-        return
-    first, several = found[0], len(found) > 1
-    mean, once = (first.form(sum(use.values())) for use in (first.policies[system], first.once))
-    yield Section(
-        "computation",
-        "What blocks compute",
-        f"Pale: what each step takes for a window. Dark: what it takes per instance, since "
-        f"many are answered before it is needed; {mean} of {once} ({first.unit}) in all. As "
-        "measured for the bundle; not among the figures above.",
-        wide=several,
-        figures=[
-            Plot(computation_plot(each, system), each.table, each.title if several else "")
-            for each in found
-        ],
-    )
+    if found := tables.computations(report):
+        yield Section(
+            "computation",
+            "What blocks compute",
+            "What each step takes for a window, and per instance under every policy, since many "
+            "are answered before it is needed. As measured for the bundle; not among the figures "
+            "above.",
+            wide=True,
+            tables=found,
+        )
 
 
 def _timeline(report: Report) -> Iterator[Section]:
@@ -233,15 +220,9 @@ def _answers(report: Report) -> Iterator[Section]:
 
 
 def _checks(report: Report) -> Iterator[Section]:
-    texts = [
-        _check(check, source)
-        for check, source in (
-            (report.checked, "the bundle's stages and cloud model give"),
-            (report.expected, "the estimator's own predict, offload and cost give"),
-        )
-        if check is not None
-    ]
-    twin = tables.twin_table(report)
+    texts, twin = [], tables.twin_table(report)
+    if report.checked is not None:
+        texts.append(_check(report.checked))
     if twin is not None:
         texts.append("Below: the same instances once more, on a simulated clock and network.")
     if texts:
@@ -249,7 +230,8 @@ def _checks(report: Report) -> Iterator[Section]:
         yield Section("checks", "Checked row by row", " ".join(texts), wide=True, tables=found)
 
 
-def _check(check: RowCheck, source: str) -> str:
+def _check(check: RowCheck) -> str:
+    source = "the bundle's stages and cloud model give"
     wrong = [
         f"{n:,} {'has' if n == 1 else 'have'} another {what.removesuffix('s').replace('_', ' ')}"
         for what, n in check.differing.items()

@@ -14,8 +14,8 @@ from gatewise_sim.report.findings import bounds, when
 from gatewise_sim.report.model import ExampleInstance, Report
 from gatewise_sim.report.policy_result import AnswerCounts, AuditUse, PolicyResult, StepUse
 
-Cell = str | tuple[str, str] | tuple[str, str, str]
-"""A text; or a text, a smaller one below it, and what it is sorted by."""
+Cell = str | tuple[str, str]
+"""A text; or a text, and a smaller one below it."""
 
 T = TypeVar("T")
 
@@ -308,7 +308,6 @@ class Spending:
     form: Format
     policies: dict[str, dict[str, float]]  # name to parts, the system first
     table: PageTable
-    once: dict[str, float]  # each part, computed once; empty where that means nothing
 
 
 def breakdowns(report: Report) -> list[Spending]:
@@ -348,18 +347,18 @@ def breakdowns(report: Report) -> list[Spending]:
                 for name, parts in kept.items()
             ]
             table = PageTable(title, ["", *used, "all"], rows)
-            found.append(Spending(key, title, unit, form, kept, table, {}))
+            found.append(Spending(key, title, unit, form, kept, table))
     return found
 
 
-def computations(report: Report) -> list[Spending]:
+def computations(report: Report) -> list[PageTable]:
     """What the steps of blocks take, in each kind that is known; none without blocks."""
     kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
         ("milliseconds", number, lambda use: use.ms),
         ("joules", joules, lambda use: use.joules),
         ("price", number, lambda use: use.price),
     ]
-    found: list[Spending] = []
+    found: list[PageTable] = []
     for unit, form, each in kinds:
         all_steps = {step: each(use) for step, use in report.system.computation.items()}
         once = {step: value for step, value in all_steps.items() if value is not None}
@@ -372,11 +371,8 @@ def computations(report: Report) -> list[Spending]:
         columns = [once, *policies.values()]
         rows = [[step, *(form(use[step]) for use in columns)] for step in once]
         rows.append(["all", *(form(sum(use.values())) for use in columns)])
-        heads = ["", "once", *policies]
-        table = PageTable(f"Computation, {unit}", heads, rows, marked=len(rows) - 1)
-        found.append(
-            Spending(f"computation-{unit}", unit.capitalize(), unit, form, policies, table, once)
-        )
+        heads = [unit, "once", *policies]
+        found.append(PageTable(unit.capitalize(), heads, rows, marked=len(rows) - 1))
     return found
 
 

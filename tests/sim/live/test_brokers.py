@@ -7,7 +7,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.live.checks import check_live
+from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import run, settings
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
-from gatewise_sim.live.checks import check_live
+from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import settings
 
 
@@ -49,6 +49,6 @@ def test_gateways_have_brokers_of_the_runs_own():
 
 
 def test_the_embedded_broker_serves_one_worker(monkeypatch):
-    monkeypatch.setattr("gatewise_sim.live.checks.find_mosquitto", lambda: None)
+    monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
         check_live(settings(workers=2))

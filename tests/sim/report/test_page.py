@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from markupsafe import Markup
 
-from gatewise_sim.report.model import DEMO_KIND, ClassResult, RowCheck, StageResult, Transport
+from gatewise_sim.report.model import ClassResult, RowCheck, StageResult, Transport
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
 from gatewise_sim.report.run_page import render
@@ -19,7 +19,7 @@ from tests.sim.report.reports import drawings, live, made_up
 
 def text(page: str) -> str:
     """What a reader reads."""
-    page = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     page = re.sub(r"</?(span|b)\b[^>]*>", "", page)
     plain = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
     return re.sub(r"\s+", " ", plain)
@@ -52,7 +52,7 @@ def test_its_parts_are_in_order(page):
 
 
 def test_it_makes_no_request(page):
-    assert "default-src &#39;none&#39;" in page
+    assert "default-src 'none'" in page
     assert re.findall(r"https?://[^\"'\s<>]+", page) == []
     assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)([^"')\s>]+)""", page) == []
 
@@ -115,8 +115,7 @@ def test_names_with_markup_are_only_text():
         ),
     )
     found = render(report)
-    assert "<script>alert" not in found
-    assert found.count("<script>") == 1
+    assert "<script" not in found
     assert evil in escaping.unescape(found)
     assert drawings(found)
 
@@ -133,10 +132,6 @@ def test_names_with_markup_are_only_text():
         (
             replace(live(), checked=RowCheck(compared=9, differing={"labels": 0, "routes": 2})),
             ["2 have another route than the bundle's stages"],
-        ),
-        (
-            made_up(kind=DEMO_KIND, expected=RowCheck(compared=9, differing={"labels": 0})),
-            ["that the estimator's own predict, offload and cost give."],
         ),
     ],
 )

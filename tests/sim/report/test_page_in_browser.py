@@ -97,27 +97,6 @@ def test_the_page_is_whole_at_every_width(browser, pages, name):
     page.close()
 
 
-def test_the_button_copies_the_command_or_marks_it_and_needs_a_script(browser, pages):
-    without, page = browser.page(pages["full"], script=False), browser.page(pages["full"])
-    roles = {n.get("role", {}).get("value") for n in without.accessible}
-    assert "heading" in roles
-    assert "button" not in roles
-    page.run("document.querySelector('.command button').focus()")
-    page.press("Enter")
-    done = page.run("""new Promise(found => {
-      const button = document.querySelector('.command button');
-      const look = () => button.textContent === 'Copy' ? setTimeout(look, 20)
-                                                       : found(button.textContent);
-      look();
-    })""")
-    assert done in ("Copied", "Selected")
-    if done == "Selected":
-        assert page.run("getSelection().toString()").strip().startswith("gatewise simulate")
-    for each in (page, without):
-        assert each.troubles == []
-        each.close()
-
-
 def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
     page = browser.page(pages["full"])
     named: dict[str, list[str]] = {}

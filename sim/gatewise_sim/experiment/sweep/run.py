@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
-from gatewise_sim.experiment.simulation import Job
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.sweep.pool import Report, run_jobs
 from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations, merged
 from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
 from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.sweep.summary import PointResult, csv_text, summarise
+
+
+class SweepJob(Protocol):
+    """A dataclass with a scenario that can be run: a simulation by names alone."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def scenario(self) -> Scenario:
+        """Settings that a sweep changes."""
+
+    def run(self) -> dict[str, Any]:
+        """Run it and return the report as in ``report.json``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +47,7 @@ class SweepResult:
 
 
 def run_sweep(
-    job: Job,
+    job: SweepJob,
     sweeps: Iterable[SweptSetting | str],
     *,
     folder: str | Path,
@@ -110,7 +123,7 @@ def run_sweep(
     return SweepResult(store.folder, chosen, tuple(points), document)
 
 
-def _at(job: Job, values: dict[str, Value]) -> Job:
+def _at(job: SweepJob, values: dict[str, Value]) -> SweepJob:
     """Give the job of one point; the whole scenario is checked."""
     try:
         return replace(job, scenario=job.scenario.changed(**values))
@@ -118,7 +131,7 @@ def _at(job: Job, values: dict[str, Value]) -> Job:
         raise InputError(f"sweep at {setting(values)}: {error}") from None
 
 
-def _processes(job: Job, jobs: int | None) -> int:
+def _processes(job: SweepJob, jobs: int | None) -> int:
     if job.scenario.engine == "live":  # whoever measures time wants the machine alone
         return 1
     return jobs or len(os.sched_getaffinity(0))

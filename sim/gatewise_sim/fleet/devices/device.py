@@ -217,7 +217,6 @@ class VirtualDevice(Requester):
 
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         request.over = True
-        request.enter_bytes()
         instance = request.instance
         if outcome.kind in ("full", "deadline"):
             self._fall_back(instance, outcome.kind)

@@ -97,26 +97,13 @@ class VirtualRequest:
     size: int = 0
     worker_us: int = 0
     stood_in: bool = False
-    up: int = 0
-    down: int = 0
-    payload_up: int = 0
-    payload_down: int = 0
     over: bool = False
     next_part: int = 0
 
-    def enter_bytes(self) -> None:
-        """Enter what was sent and received into the answer."""
-        answers, i = self.instance.answers, self.instance.i
-        answers.up[i] = self.up
-        answers.down[i] = self.down
-        answers.payload_up[i] = self.payload_up
-        answers.payload_down[i] = self.payload_down
-
     def _count_sent(self, payload: int, packet: int) -> None:
-        self.payload_up += payload
-        self.up += packet
-        if self.over:
-            self.enter_bytes()
+        answers, i = self.instance.answers, self.instance.i
+        answers.payload_up[i] += payload
+        answers.up[i] += packet
 
     def transmit(self, payload: int) -> None:
         """Send the request over the link."""
@@ -188,9 +175,7 @@ class VirtualRequest:
         state = self.device.state
         if not state.availability.broker_up:
             return None
-        self.down += PUBACK_BYTES
-        if self.over:
-            self.enter_bytes()
+        self.instance.answers.down[self.instance.i] += PUBACK_BYTES
         if not state.availability.link_delivers:
             return math.inf
         # What follows on the same connection cannot overtake it.
@@ -276,10 +261,10 @@ class VirtualRequest:
 
     def _take_in(self, size: int) -> None:
         """Count a response, and acknowledge it."""
-        state = self.device.state
-        self.payload_down += size
-        self.down += response_packet(size)
-        self.up += PUBACK_BYTES
+        state, answers, i = self.device.state, self.instance.answers, self.instance.i
+        answers.payload_down[i] += size
+        answers.down[i] += response_packet(size)
+        answers.up[i] += PUBACK_BYTES
         if state.availability.link_delivers:
             self.device.link.send(state.clock.now, PUBACK_BYTES, True)
 
@@ -287,8 +272,6 @@ class VirtualRequest:
         device, item = self.device, self.item
         state, now = device.state, device.state.clock.now
         self._take_in(size)
-        if self.over:
-            self.enter_bytes()
         if self.auditor is not None and item.audit is not None and error is None:
             response = state.messages.audited(item.id, self.label)
             audited = device.offloads.receive(response, now)

@@ -1,15 +1,13 @@
-"""Means and quantiles over parts of a run, with 95 % confidence intervals.
+"""Figures with their 95 % confidence intervals, and means over parts of a run.
 
 Means are ratio estimates over parts that follow each other through the run; their variance is that
 of successive differences, which a slow change over the day does not inflate (Wolter, "Introduction
 to Variance Estimation", 2007, section 8.2). Nothing is compared across a change of what is up:
-parts of one segment follow each other without one. Quantiles have Woodruff's intervals: those of
-the share below, read off the distribution (Woodruff 1952).
+parts of one segment follow each other without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -18,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.estimate.sketch import Sketch
 
 LEVEL: Final = 0.95
 _Floats = NDArray[np.float64]
@@ -46,23 +43,6 @@ def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Measurem
     value = float(sums.sum() / sizes.sum())
     half = half_width(sums - value * sizes, segments) / float(sizes.sum())
     return Measurement(value, value - half, value + half)
-
-
-def quantile(
-    share: float, parts: Sequence[Sketch], weights: Sequence[float], segments: NDArray[np.int64]
-) -> Measurement:
-    """Latency (ms) that a share of the values of all parts, weighted, lies at or below."""
-    whole = Sketch.merge(parts, weights)
-    place = whole.place(share)
-    sizes = np.array([w * p.total for w, p in zip(weights, parts, strict=True)])
-    bin_ = int(whole.bins[place])
-    under = np.array([w * p.up_to(bin_) for w, p in zip(weights, parts, strict=True)])
-    # Ties at the quantile, as among instances that never left the device, shift the share.
-    centred = under - under.sum() / sizes.sum() * sizes
-    half = half_width(centred, segments) / float(sizes.sum())
-    return Measurement(
-        whole.value(place), whole.quantile(share - half), whole.quantile(share + half)
-    )
 
 
 def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:

@@ -10,12 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import REASONS, ROUTES, AlarmCount, Answers, FleetRun, RaisedAlarms
+from gatewise_sim.fleet.answers import (
+    CLOUD,
+    EDGE,
+    REASONS,
+    ROUTES,
+    AlarmCount,
+    Answers,
+    FleetRun,
+    RaisedAlarms,
+)
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.intervals import Measurement, mean, quantile
+from gatewise_sim.fleet.estimate.intervals import Measurement, mean
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
-from gatewise_sim.fleet.estimate.sketch import Sketch
+from gatewise_sim.fleet.estimate.sketch import Sketch, quantile
 from gatewise_sim.fleet.estimate.window_sums import (
     CLASS_COUNTS,
     SUMS,
@@ -69,8 +78,6 @@ class FleetEstimate:
     """Share of the workers' time spent in runs."""
     events: int
     """Stepped, warm-ups included."""
-    stepped: str = ""
-    """The plan in words."""
     histogram: dict[str, list[float]] = field(default_factory=dict)
     """``edges_ms`` (n + 1), ten bins a decade; ``all`` and ``offloaded`` (n): estimated numbers of
     instances.
@@ -163,7 +170,6 @@ def combine(
     utilisation = workers.get("busy_seconds", 0.0) / available if available else 0.0
     return FleetEstimate(
         plan=plan,
-        stepped=str(plan),
         instances=scale * total["n"],
         means={
             name: mean(sums[:, SUMS.index(above)], sums[:, SUMS.index(below)], segments)
@@ -275,7 +281,9 @@ def count_alarms(
     """
     if alarms is None:
         return ()
-    before = answers.observed_before(settings.data_change, settings.devices)
+    # What audits could test before the data changed; fallbacks are no evidence.
+    seen = np.isin(answers.route, (EDGE, CLOUD)) & (answers.time < (settings.data_change or 0.0))
+    before = np.bincount(answers.device[seen], minlength=settings.devices)
     devices = [float(at - before[device]) for device, at in alarms.devices.items()]
     fleet = [float(at * settings.workers - before.sum()) for at in alarms.workers]
     return _count_alarms("device", len(before), devices), _count_alarms(

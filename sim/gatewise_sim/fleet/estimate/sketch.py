@@ -13,6 +13,8 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise_sim.fleet.estimate.intervals import Measurement, half_width
+
 BINS_A_DECADE: Final = 1000
 LEAST_MS: Final = 1e-3
 """All below falls into one bin."""
@@ -99,3 +101,23 @@ class Sketch:
         wide = self.bins // (BINS_A_DECADE // bins_a_decade) - first
         found = np.bincount(np.clip(wide, 0, n - 1), weights=self.counts, minlength=n)
         return [float(count) for count in found]
+
+
+def quantile(
+    share: float, parts: Sequence[Sketch], weights: Sequence[float], segments: NDArray[np.int64]
+) -> Measurement:
+    """Latency (ms) that a share of the values of all parts, weighted, lies at or below.
+
+    Its interval is Woodruff's: that of the share below, read off the distribution (Woodruff 1952).
+    """
+    whole = Sketch.merge(parts, weights)
+    place = whole.place(share)
+    sizes = np.array([w * p.total for w, p in zip(weights, parts, strict=True)])
+    bin_ = int(whole.bins[place])
+    under = np.array([w * p.up_to(bin_) for w, p in zip(weights, parts, strict=True)])
+    # Ties at the quantile, as among instances that never left the device, shift the share.
+    centred = under - under.sum() / sizes.sum() * sizes
+    half = half_width(centred, segments) / float(sizes.sum())
+    return Measurement(
+        whole.value(place), whole.quantile(share - half), whole.quantile(share + half)
+    )

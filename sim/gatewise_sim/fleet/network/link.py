@@ -100,11 +100,8 @@ class DeviceDraws:
 
     def random(self) -> float:
         """One in [0, 1)."""
-        self._state = z = self._state + _STEP & _MASK
-        # _hashed, without the call: a stepped fleet draws millions.
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-        z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
-        return ((z ^ z >> 31) >> 11) * 2.0**-53
+        self._state = self._state + _STEP & _MASK
+        return (_hashed(self._state) >> 11) * 2.0**-53
 
 
 Draws = random.Random | DeviceDraws

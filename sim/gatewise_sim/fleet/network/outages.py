@@ -144,16 +144,10 @@ class Outages:
             and any(b <= now < e for b, e in window.spans(just_after, self.day_begins))
         )
 
-    def changes(self, seconds: float) -> list[tuple[float, str]]:
-        """Every (time, what) before `seconds` when something goes down or comes back, sorted."""
-        found = {
-            (at, window.what)
-            for window in self.windows
-            for span in window.spans(seconds, self.day_begins)
-            for at in span
-            if at < seconds
-        }
-        return sorted(found)
+    def changes(self, seconds: float) -> list[float]:
+        """Every time before `seconds` when something goes down or comes back, sorted."""
+        spans = (s for w in self.windows for s in w.spans(seconds, self.day_begins))
+        return sorted({at for span in spans for at in span if at < seconds})
 
     def faults(self, seconds: float) -> list[tuple[str, float, float, int]]:
         """All that is down before `seconds`: (what, begin, end, how many), by time, within it."""

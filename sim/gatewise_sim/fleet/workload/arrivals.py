@@ -14,8 +14,8 @@ Rates are of one device. :func:`draw_arrivals` draws them for a fleet.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,63 +65,51 @@ def parse(text: str, *, day_begins: float = 0.0) -> Workload:
     kind, _, rest = text.strip().partition(":")
     if kind not in _KINDS:
         raise InputError(f"workload {text!r}: choose one of {', '.join(_KINDS)}, as poisson:1/min")
+    make, first, read, readers = _KINDS[kind]
     # Colons stand in times of day as well: an option begins with its name.
     main, *given = re.split(r":(?=[a-z]+=)", rest)
-    options: dict[str, str] = {}
+    where, options = f"workload {kind}", dict[str, Any]()
     for option in given:
         name, _, value = option.partition("=")
-        if name not in _KINDS[kind]:
-            known = ", ".join(_KINDS[kind]) or "none"
-            raise InputError(f"workload {kind}: unknown option {name!r}; there are {known}")
+        if name not in readers:
+            known = ", ".join(readers) or "none"
+            raise InputError(f"{where}: unknown option {name!r}; there are {known}")
         if name in options:
-            raise InputError(f"workload {kind}: {name} is given twice")
-        options[name] = value
+            raise InputError(f"{where}: {name} is given twice")
+        options[name] = readers[name](value, f"{where}: {name}")
     if not main:
-        raise InputError(f"workload {text!r}: a {_MAIN[kind]} must follow {kind}:")
-    return _build(kind, main, options, day_begins)
+        raise InputError(f"workload {text!r}: a {first} must follow {kind}:")
+    if kind == "diurnal":
+        options["day_begins"] = day_begins
+    return make(read(main, where), **options)
 
 
-_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "poisson": (),
-    "periodic": ("jitter", "aligned"),
-    "bursty": ("ratio", "burst", "every"),
-    "diurnal": ("peak", "ratio"),
-    "replay": ("every",),
-}
-_MAIN: Final = {
-    "poisson": "rate (1/min)",
-    "periodic": "period (10s)",
-    "bursty": "rate (1/min)",
-    "diurnal": "rate (1/min)",
-    "replay": "file (trace.csv)",
-}
+def _read_period(text: str, what: str) -> float:
+    return 1 / read_rate(text, what) if "/" in text else read_span(text, what)
 
 
-def _build(kind: str, main: str, options: Mapping[str, str], day_begins: float) -> Workload:
-    where = f"workload {kind}"
-    spans = {
-        name: read_span(options[name], f"{where}: {name}")
-        for name in ("jitter", "burst", "every")
-        if name in options
-    }
-    if "ratio" in options:
-        spans["ratio"] = read_number(options["ratio"], f"{where}: ratio")
-    if kind == "replay":
-        return Replay(read_trace(main), **spans)
-    if kind == "periodic":
-        aligned = options.get("aligned", "no")
-        if aligned not in ("yes", "no"):
-            raise InputError(f"{where}: aligned is {aligned!r}; say yes or no")
-        period = 1 / read_rate(main, where) if "/" in main else read_span(main, where)
-        return Periodic(period, aligned=aligned == "yes", **spans)
-    rate = read_rate(main, where)
-    if kind == "poisson":
-        return Poisson(rate)
-    if kind == "bursty":
-        return Bursty(rate, **spans)
-    if "peak" in options:
-        spans["peak"] = read_clock(options["peak"], f"{where}: peak")
-    return Diurnal(rate, day_begins=day_begins, **spans)
+def _read_yes(text: str, what: str) -> bool:
+    if text not in ("yes", "no"):
+        raise InputError(f"{what} is {text!r}; say yes or no")
+    return text == "yes"
+
+
+_Reader = Callable[[str, str], Any]
+#: Of each kind its class, what follows the name and the options: how each is read.
+_KINDS: Final[Mapping[str, tuple[Callable[..., Workload], str, _Reader, dict[str, _Reader]]]] = {
+    "poisson": (Poisson, "rate (1/min)", read_rate, {}),
+    "periodic": (
+        Periodic, "period (10s)", _read_period, {"jitter": read_span, "aligned": _read_yes},
+    ),
+    "bursty": (
+        Bursty, "rate (1/min)", read_rate,
+        {"ratio": read_number, "burst": read_span, "every": read_span},
+    ),
+    "diurnal": (Diurnal, "rate (1/min)", read_rate, {"peak": read_clock, "ratio": read_number}),
+    "replay": (
+        Replay, "file (trace.csv)", lambda path, _: read_trace(path), {"every": read_span},
+    ),
+}  # fmt: skip
 
 
 def draw_arrivals(

@@ -77,7 +77,7 @@ def _scale(axes: Axes, figure: ComparedFigure, values: Sequence[Measurement]) ->
     like one.
     """
     ends = [end for m in values for end in (m.value, m.low, m.high) if end is not None]
-    log = log_where_far(axes, "x", ends, figure.form)
+    log = log_where_far(axes, ends, figure.form)
     head(axes, f"{figure.name}{' (log scale)' if log else ''}")
     if log:
         return

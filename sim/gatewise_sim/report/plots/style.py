@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import matplotlib
 from markupsafe import Markup
@@ -107,9 +107,8 @@ def percent_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
-def format_ticks(axis: Axis, form: Format) -> None:
-    """Ticks in one of the formats of numbers."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+def _formatter(form: Format) -> FuncFormatter:
+    return FuncFormatter(lambda value, _: form(value))
 
 
 class _SpacedTicks(LogLocator):
@@ -126,20 +125,17 @@ def log_ticks(axis: Axis, form: Format) -> None:
     """Ticks of a logarithmic axis, written plainly."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
-    format_ticks(axis, form)
+    axis.set_major_formatter(_formatter(form))
 
 
-def log_where_far(
-    axes: Axes, which: Literal["x", "y"], values: Sequence[float], form: Format
-) -> bool:
-    """Make an axis logarithmic, with its ticks, where the largest value is far above the least."""
-    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
+def log_where_far(axes: Axes, values: Sequence[float], form: Format) -> bool:
+    """Make the x axis logarithmic, with its ticks, where its values are far apart."""
     far = min(values) > 0 and max(values) / min(values) >= _FAR
     if far:
-        axes.set(**{f"{which}scale": "log"})
-        log_ticks(axis, form)
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis, form)
     else:
-        format_ticks(axis, form)
+        axes.xaxis.set_major_formatter(_formatter(form))
     return far
 
 

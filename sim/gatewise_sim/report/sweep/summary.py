@@ -17,8 +17,7 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise.formats import millis, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.comparison.differences import difference
-from gatewise_sim.report.comparison.figures import BY_KEY, figures_of_report
+from gatewise_sim.report.comparison.figures import BY_KEY, difference, figures_of_report
 from gatewise_sim.report.model import SWEEP_KIND, Report
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.sweep.setting_text import Value, setting

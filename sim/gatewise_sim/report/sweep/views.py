@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.sweep_plots import lines_plot, points_plot, sweep_axis
+from gatewise_sim.report.plots.sweep_plots import points_plot
 from gatewise_sim.report.sweep.setting_text import setting, value_text
 from gatewise_sim.report.sweep.summary import cost_unit, sorted_points
 from gatewise_sim.report.tables import Cell, PageTable, print_table
@@ -25,7 +25,6 @@ _COLUMNS: Final = {
     "utilisation": "busy",
 }
 _ON_PAGE_ONLY: Final = ("p50", "bytes", "joules", "utilisation")
-_PLOTTED: Final = ("accuracy", "p95", "offloaded_p95")
 _INTERVALS: Final = ("accuracy", "cost", "p50", "p95", "offloaded_p95")
 """Figures whose interval stands below them; the others' are in the files."""
 
@@ -50,10 +49,7 @@ def points_table(document: Mapping[str, Any], keys: Sequence[str]) -> PageTable:
     rows: list[list[Cell]] = []
     for at, point in points:
         mark = " *" if point["frontier"] else ""
-        values: list[Cell] = [
-            (value_text(value, name), "", _sortable(value))
-            for name, value in point["settings"].items()
-        ]
+        values = [value_text(value, name) for name, value in point["settings"].items()]
         rows.append([f"{at + 1}{mark}", *values, *(_cell(point, key) for key in keys)])
     names = [sweep["name"].replace("_", " ") for sweep in document["sweeps"]]
     order, cheapest = [at for at, _ in points], document["cheapest"]
@@ -76,7 +72,6 @@ def sweep_page(document: Mapping[str, Any]) -> str:
         "accurate.",
         wide=True,
         tables=[points_table(document, list(_columns(document)))],
-        sortable=True,
     )
     failures = [
         f"{setting(p['settings'])} failed: {p['error']}" for p in document["points"] if p["error"]
@@ -88,7 +83,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
             f"{len(document['points'])} settings of {names}, simulated",
             headline=(f"{first.rstrip('.')}.", f" {rest}"),
             warnings=failures,
-            sections=[*_points(document), *_lines(document), every_point, _repeat(document)],
+            sections=[*_points(document), every_point, _repeat(document)],
             footer="The same numbers, and more, are in sweep.json and sweep.csv; the report of "
             "each setting is in the folder points, for gatewise report points/*.json.",
         )
@@ -123,35 +118,6 @@ def _points(document: Mapping[str, Any]) -> Iterator[Section]:
         "within half a point of the best accuracy.",
         figures=[Plot(plot)],
     )
-    heads = _columns(document)
-    keys = [key for key in (document["cost"], "accuracy", "p95") if key in heads]
-    rows = [
-        [f"{at + 1}: {setting(p['settings'])}", *(_cell(p, key)[0] for key in keys)]
-        for at, p in sorted_points(document)
-        if p["frontier"]
-    ]
-    best = PageTable("What more accuracy costs", ["", *(heads[key] for key in keys)], rows)
-    yield Section(
-        "best",
-        best.name,
-        "The diamonds, from the cheapest on. A difference smaller than the intervals may be "
-        "chance.",
-        tables=[best],
-    )
-
-
-def _lines(document: Mapping[str, Any]) -> Iterator[Section]:
-    axis = sweep_axis(document)
-    if axis is None:
-        return
-    plots = []
-    for key in dict.fromkeys((_PLOTTED[0], document["cost"], *_PLOTTED[1:])):
-        title = cost_unit(document) if key == document["cost"] else BY_KEY[key].name
-        if (plot := lines_plot(document, key, axis, title)) is not None:
-            plots.append(Plot(plot))
-    if plots:
-        title = f"By {axis.name.replace('_', ' ')}"
-        yield Section("lines", title, "Bars are 95 % intervals.", wide=True, figures=plots)
 
 
 def _repeat(document: Mapping[str, Any]) -> Section:
@@ -175,15 +141,7 @@ def _repeat(document: Mapping[str, Any]) -> Section:
     )
 
 
-def _cell(point: Mapping[str, Any], key: str) -> tuple[str, str, str]:
-    """A figure, its interval below it where it matters, and what it is sorted by."""
+def _cell(point: Mapping[str, Any], key: str) -> Cell:
+    """A figure, and its interval below it where it matters."""
     found = point["figures"].get(key)
-    ends = BY_KEY[key].interval(found) if key in _INTERVALS else ""
-    return BY_KEY[key].text(found), ends, _sortable(None if found is None else found["value"])
-
-
-def _sortable(value: Any) -> str:
-    """Write a value for the script that sorts: numbers as such, nothing as an empty text."""
-    if value is None:
-        return ""
-    return str(int(value)) if isinstance(value, bool) else str(value)
+    return BY_KEY[key].text(found), BY_KEY[key].interval(found) if key in _INTERVALS else ""

@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.comparison.differences import (
+from gatewise_sim.report.comparison.figures import (
+    FIGURES,
+    ComparedRun,
     compare_runs,
     difference,
     differing_settings,
+    figures_of_report,
 )
-from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun, figures_of_report
 from tests.sim.report.reports import made_up
 
 NUMBER = st.floats(-1e6, 1e6)

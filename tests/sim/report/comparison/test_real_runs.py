@@ -7,7 +7,7 @@ import pytest
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.experiment.sweep.run import run_sweep
-from gatewise_sim.report.comparison.differences import compare_runs
+from gatewise_sim.report.comparison.figures import compare_runs
 from gatewise_sim.report.comparison.reading import read_runs
 from gatewise_sim.report.comparison.views import comparison_page
 from tests.support.processes import run_here

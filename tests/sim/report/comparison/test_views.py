@@ -6,8 +6,7 @@ import re
 import pytest
 
 from gatewise.cli import main
-from gatewise_sim.report.comparison.differences import compare_runs
-from gatewise_sim.report.comparison.figures import BY_KEY
+from gatewise_sim.report.comparison.figures import BY_KEY, compare_runs
 from gatewise_sim.report.comparison.reading import read_runs
 from gatewise_sim.report.comparison.views import change_text, comparison_page, verdict
 from tests.sim.report.reports import check_in_browser, drawings, simulation
