@@ -22,11 +22,6 @@ class Snapshot:
     p50_ms: float | None = None
     p95_ms: float | None = None
     """Latency of recent answers to what was to be offloaded, in ms; None where there are none."""
-    in_flight: int = 0
-    """Instances begun and not answered."""
-    workers_up: int | None = None
-    devices_up: int | None = None
-    """Those that are up and reachable now; None where the engine has no such count."""
     done: float = 0.0
     """Share of the work that is done, 0 to 1."""
     piece: tuple[float, float] | None = None
@@ -57,10 +52,9 @@ class ProgressListener:
         """Take the state of the policy's run."""
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        """Take that ``cloud``, ``broker``, ``link`` or ``worker 2`` goes down, or is `up` again.
+        """Take that ``cloud``, ``link`` or ``2 workers`` will go down, or be `up` again.
 
-        `at` is in seconds since the run's begin; a time later than the last snapshot's is a fault
-        to come.
+        `at` is in seconds since the run's begin.
         """
 
     def end(self, text: str) -> None:

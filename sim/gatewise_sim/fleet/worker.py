@@ -306,10 +306,6 @@ class Availability:
                 worker.up = True
 
     @property
-    def workers_up(self) -> int:
-        return sum(worker.up for worker in self._workers)
-
-    @property
     def broker_up(self) -> bool:
         return self._clock.now >= self._broker_until
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,6 @@ from gatewise_sim.live.brokers import RunBroker, clear_status
 _READY_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.05
 _WORKER_OPTIONS: Final = ("queue", "max_batch", "wait_ms", "parallel")
-OnFault = Callable[[str, bool, float], None]
 
 
 def start_workers(
@@ -94,10 +93,9 @@ class _WorkerSlot:
 class Deployment:
     """Brokers, workers, gateways and links that end with `stack`, for devices of these names.
 
-    `on_fault` gets what goes down or comes back, whether it is up, and the seconds since the run
-    began. `faults` are those that really happened (the cloud is back when its last worker is),
-    `troubles` what went wrong without being on the schedule, `urls` where the devices find their
-    brokers, dealt out in turn: `broker`, or those beside the gateways.
+    `faults` are those that really happened (the cloud is back when its last worker is), `troubles`
+    what went wrong without being on the schedule, `urls` where the devices find their brokers,
+    dealt out in turn: `broker`, or those beside the gateways.
     """
 
     def __init__(
@@ -110,13 +108,11 @@ class Deployment:
         *,
         workers: int,
         gateways: int = 0,
-        on_fault: OnFault,
     ) -> None:
         self.broker = broker
         self.faults: list[dict[str, Any]] = []
         self.troubles: list[str] = []
         self._outages = settings.outages
-        self._on_fault = on_fault
         self._down: set[str] = set()
         self._began = time.monotonic()
         if broker.is_own:
@@ -175,11 +171,6 @@ class Deployment:
         gateways = start_workers(self._stack, options, what="gateway")
         _await_uplinks(gateways)
         self._slots += map(_WorkerSlot, gateways, options)
-
-    @property
-    def workers_up(self) -> int:
-        """Cloud workers that serve."""
-        return sum(slot.up and slot.worker.alive for slot in self._in_cloud)
 
     @property
     def _in_cloud(self) -> list[_WorkerSlot]:
@@ -273,7 +264,6 @@ class Deployment:
     def _report(self, what: str, up: bool) -> None:
         at = time.monotonic() - self._began
         self.faults.append({"what": what, "up": up, "at": round(at, 3)})
-        self._on_fault(what, up, at)
 
     # -- the end -----------------------------------------------------------------------------
 

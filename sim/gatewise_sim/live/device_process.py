@@ -10,9 +10,8 @@ Exchanges JSON, one document a line. The first line on standard input is the job
 
 (see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
 ``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
-``{"event": "answers", "answers": [[...], ...], "late": [[number, bytes], ...], "out": n,
-"up": n}``: the fields of :class:`~gatewise_sim.live.metered.LiveAnswer`, bytes of instances
-reported before, instances out, links that are ready. At last
+``{"event": "answers", "answers": [[...], ...], "late": [[number, bytes], ...]}``: the fields of
+:class:`~gatewise_sim.live.metered.LiveAnswer`, bytes of instances reported before. At last
 ``{"event": "done", "counters": {...}, "gauges": {name: {...}, ...}, "figures": {...}}``.
 When standard input closes it ends, whatever it is doing. Imports what a device has, nothing
 more.
@@ -33,7 +32,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,7 +63,6 @@ _CLOSING: Final = 32
 _REPORT_SECONDS: Final = 0.2
 #: Responses that are out when all is answered are waited for so long, to be counted.
 _LINGER_SECONDS: Final = 2.0
-_COUNT_LINKS_EVERY: Final = 5  # reports
 
 Job = dict[str, Any]
 
@@ -177,17 +174,11 @@ def _wait_ready(link: MqttLink) -> None:
 
 def _report(scheduler: Scheduler, over: threading.Event) -> None:
     """Send answers several times a second until all is over."""
-    links = [slot.link for slot in scheduler.slots if slot.link is not None]
-    up = len(links)
-    for number in count(1):
+    last = False
+    while not last:
         last = over.wait(_REPORT_SECONDS)
         answers, late = scheduler.box.take()
-        if number % _COUNT_LINKS_EVERY == 0:
-            up = sum(link.ready for link in links)
-        counts = {"out": scheduler.out, "up": up}
-        send_message({"event": "answers", "answers": answers, "late": late, **counts})
-        if last:
-            return
+        send_message({"event": "answers", "answers": answers, "late": late})
 
 
 def _linger(slots: Sequence[DeviceSlot], deadline: float) -> None:

@@ -53,7 +53,6 @@ class DeviceProcesses:
         self.troubles: list[str] = []
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._alive: dict[ChildProcess, Schedule] = {}
-        self._states: dict[ChildProcess, tuple[int, int]] = {}  # instances out, links that stand
         self._devices = sum(len(team) for team in teams)
         stack.callback(close_all, self._alive)
         for i, (team, schedule) in enumerate(zip(teams, schedules, strict=True)):
@@ -66,16 +65,6 @@ class DeviceProcesses:
             )
             self._alive[child] = schedule
             child.send({**job, "devices": list(team), "schedule": str(path)})
-
-    @property
-    def out(self) -> int:
-        """Instances begun and not answered, by the processes' last reports."""
-        return sum(out for out, _ in self._states.values())
-
-    @property
-    def links_up(self) -> int:
-        """Links that stand, by the processes' last reports."""
-        return sum(up for _, up in self._states.values())
 
     def wait_ready(self) -> None:
         """Wait until all devices are connected; RunError if a process ends instead, or hangs."""
@@ -146,7 +135,6 @@ class DeviceProcesses:
 
     def _add(self, child: ChildProcess, document: Mapping[str, Any]) -> list[LiveAnswer]:
         """Add a process's report; the answers that are new."""
-        self._states[child] = document["out"], document["up"]
         new = [LiveAnswer._make((*found, ByteCounts(*c))) for *found, c in document["answers"]]
         for answer in new:
             if answer.number in self.answers:
@@ -165,5 +153,4 @@ class DeviceProcesses:
         numbers = self._alive.pop(child).number
         lost = sum(number not in self.answers for number in numbers.tolist())
         self.troubles.append(f"{error}; {lost} of its {len(numbers)} instances are lost")
-        self._states.pop(child, None)
         child.close()

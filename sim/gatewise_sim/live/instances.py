@@ -13,7 +13,6 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.device_processes import DeviceProcesses
 from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
@@ -105,9 +104,7 @@ class LiveProgress:
                 self._labelled += label >= 0
                 self._right += answer.label == label >= 0
 
-    def advance(
-        self, at: float, devices: DeviceProcesses, workers_up: int, *, last: bool = False
-    ) -> None:
+    def advance(self, at: float, *, last: bool = False) -> None:
         """Report, unless that was just done."""
         if at < self._next and not last:
             return
@@ -122,9 +119,6 @@ class LiveProgress:
                 labelled=self._labelled,
                 p50_ms=p50,
                 p95_ms=p95,
-                in_flight=devices.out,
-                workers_up=workers_up,
-                devices_up=devices.links_up,
                 done=answered / max(len(self._every.row), 1),
             )
         )

@@ -157,7 +157,6 @@ def run_live(
             settings,
             workers=settings.workers if has_cloud else 0,
             gateways=settings.gateways if has_cloud and "gateway" in manifest.tiers else 0,
-            on_fault=progress.listener.fault,
         )
         devices = DeviceProcesses(
             stack,
@@ -179,7 +178,7 @@ def run_live(
         devices.wait_ready()
 
         def tick(at: float) -> float:
-            progress.advance(at, devices, deployment.workers_up)
+            progress.advance(at)
             return min(deployment.tick(at), at + UPDATE_SECONDS)
 
         deadline = settings.deadline_ms / 1000.0
@@ -189,7 +188,7 @@ def run_live(
             on_answers=progress.add,
             tick=tick,
         )
-        progress.advance(took, devices, deployment.workers_up, last=True)
+        progress.advance(took, last=True)
         workers, gateways = deployment.stop()
     answers = answer_columns(every, devices.answers)
     figures = devices.figures

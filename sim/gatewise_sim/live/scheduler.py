@@ -96,8 +96,8 @@ class _Open:
 class Scheduler:
     """Works the devices of a process through a schedule; the answers go to `box`.
 
-    `out` counts instances begun and not answered; `behind` is how much later than due each instance
-    began (s): this machine's doing, and not part of the latency that a device measures.
+    `behind` is how much later than due each instance began (s): this machine's doing, and not part
+    of the latency that a device measures.
     """
 
     slots: Sequence[DeviceSlot]
@@ -105,7 +105,6 @@ class Scheduler:
     box: AnswerBox
     deliveries: Deliveries
     clock: Callable[[], float] = time.monotonic
-    out: int = 0
     behind: list[float] = field(default_factory=list)
 
     def run(self, schedule: Schedule, began: float) -> None:
@@ -168,7 +167,6 @@ class Scheduler:
             self._next_arrival()
         now = self.clock()
         self.behind.append(now - due)
-        self.out += 1
         index = int(schedule.device[at])
         slot = self.slots[index]
         instance = _Open(
@@ -212,7 +210,6 @@ class Scheduler:
         instance.over = True
         if instance.pending is not None:
             self._open[instance.slot].remove(instance)
-        self.out -= 1
         self._left -= 1
         answer = LiveAnswer(
             number=instance.traffic.number,

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from gatewise.console import note
-from gatewise.formats import count, duration, millis, percent, plural
+from gatewise.formats import count, duration, millis, percent
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _EVERY: Final = 2.0  # s between two plain lines at least,
 _AFTER: Final = 30.0  # and at most, under a policy that hardly moves
-_SAME: Final = 1.0  # s: an event announced ahead, and once more when it comes
 
 
 @contextmanager
@@ -56,10 +55,6 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
         parts.append(f"{percent(snapshot.right / snapshot.labelled)} right")
     if snapshot.p50_ms is not None:
         parts.append(f"offloaded p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
-    if snapshot.in_flight:
-        parts.append(f"{count(snapshot.in_flight)} in flight")
-    if snapshot.workers_up is not None:
-        parts.append(f"{plural(snapshot.workers_up, 'worker')} up")
     return ", ".join(parts)
 
 
@@ -100,8 +95,7 @@ class PlainLines(ProgressListener):
         self._show(snapshot, snapshot.answered / seconds if seconds > 1.0 else None)
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        known = any((w, u) == (what, up) and abs(t - at) <= _SAME for t, w, u in self._faults)
-        if not known:
+        if (at, what, up) not in self._faults:  # each policy announces them
             self._faults.append((at, what, up))
 
     def end(self, text: str) -> None:

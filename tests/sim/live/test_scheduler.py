@@ -94,7 +94,6 @@ def test_many_devices_answer_each_instance_once(fleet, small, routes):
     assert [o.label for o in outcomes] == routes.label.tolist()
     assert [o.cost for o in outcomes] == routes.cost.tolist()
     assert [o.route == "cloud" for o in outcomes] == routes.offload.tolist()
-    assert made.scheduler.out == 0
     assert len(made.scheduler.behind) == len(row)
     assert min(made.scheduler.behind) >= 0
 

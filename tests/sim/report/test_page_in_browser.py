@@ -106,7 +106,7 @@ def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
     images = named.get("image", []) + named.get("img", [])
     assert len(images) == len(page.run(DRAWN))
     assert all(len(name) > 40 for name in images)  # title and description
-    for role in ("region", "button", "DisclosureTriangle"):
+    for role in ("region", "DisclosureTriangle"):
         assert all(named.get(role, [""])), role
     assert len(named["heading"]) >= 9
     assert {"columnheader", "rowheader", "table"} <= set(named)
@@ -168,6 +168,5 @@ def test_on_paper_it_is_light_whatever_the_screen(browser, pages):
     page = browser.page(pages["full"], dark=True, media="print")
     assert luminance(page.run(COLOURS)["paper"]) > 0.9
     assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF
-    assert page.run("getComputedStyle(document.querySelector('.command button')).display") == "none"
     assert page.run("document.documentElement.scrollWidth") == 1200
     page.close()

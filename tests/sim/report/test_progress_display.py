@@ -24,7 +24,6 @@ def run(listener: ProgressListener) -> None:
         listener.fault("cloud", False, 20.0)
         listener.fault("cloud", True, 30.0)
         listener.advance(Snapshot(at=10.0, edge=5, done=0.2))
-        listener.fault("cloud", False, 20.4)  # as it comes; known already
         listener.advance(Snapshot(at=25.0, edge=20, done=0.4))
         listener.advance(LAST)
     listener.end("100 instances")

@@ -90,8 +90,6 @@ class RunReports:
                 **dict(zip(_COUNTED, counts.tolist(), strict=True)),
                 p50_ms=p50,
                 p95_ms=p95,
-                in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
-                workers_up=self._state.availability.workers_up,
                 done=min(1.0, now / self._seconds),
             )
         )
