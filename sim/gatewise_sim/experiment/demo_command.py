@@ -30,7 +30,7 @@ def demo(
     """
     from gatewise_sim.experiment.demo import run_demo
     from gatewise_sim.report.progress_display import shown_progress
-    from gatewise_sim.report.terminal import show_run
+    from gatewise_sim.report.tables import show_run
 
     settings = DemoSettings(**options)
     with exit_on_termination(), shown_progress() as watch:

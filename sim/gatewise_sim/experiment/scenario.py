@@ -32,8 +32,8 @@ _COUNTS: Final = (
     "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
 )  # fmt: skip
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
-#: Options of the command line that have another name than their field.
-_OPTIONS: Final = {"seconds": "time", "outages": "outage"}
+OPTIONS: Final = {"seconds": "time", "outages": "outage"}
+"""Options of the command line that have another name than their field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +217,7 @@ class Scenario:
         texts = {"seconds": f"{self.seconds:.12g}s"}
         if callable(self.policy):
             texts["policy"] = policy_name(self.policy)
-        return option_words(self, always=("seed",), names=_OPTIONS, texts=texts)
+        return option_words(self, always=("seed",), names=OPTIONS, texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings for a report: no password, and none that is None."""

@@ -110,7 +110,7 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
     from gatewise_sim.report.progress_display import shown_progress
-    from gatewise_sim.report.terminal import show_run
+    from gatewise_sim.report.tables import show_run
 
     SIMULATION.check(out)
     with shown_progress() as watch:

@@ -22,10 +22,9 @@ _UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|E
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot, and the numbers behind it."""
+    """A plot."""
 
     plot: Markup
-    table: PageTable | None = None
     title: str = ""  # above it; empty within a section of one plot
     note: str = ""
     phone: Markup | None = None  # in its place on a narrow page, if they are not the same

@@ -38,7 +38,7 @@ _EXPLAINED: Final = {
 
 def render(report: Report) -> str:
     """Make the page of a run as HTML."""
-    footer = "The same numbers, and more, are in report.json."
+    footer = "All numbers are in report.json, and as tables in legs.csv, timeline.csv, classes.csv."
     if report.run and report.run.get("created"):
         seconds = report.run.get("seconds")
         took = f", in {duration(seconds)}" if seconds else ""
@@ -115,8 +115,7 @@ def _frontier(report: Report) -> Iterator[Section]:
         text += f" Marks: what each policy comes to on your rows, with {level} intervals."
     else:
         text += " The rows have no labels, so that none of the policies can be placed here."
-    plot = Plot(frontier_plot(report), tables.frontier_table(report))
-    yield Section("frontier", "Accuracy against cost", text, figures=[plot])
+    yield Section("frontier", "Accuracy against cost", text, figures=[Plot(frontier_plot(report))])
 
 
 def _latency(report: Report) -> Iterator[Section]:
@@ -126,7 +125,7 @@ def _latency(report: Report) -> Iterator[Section]:
             "Time to the answer",
             "From an instance's arrival to its answer: the share that has come by then. What is "
             "easy never leaves the device.",
-            figures=[Plot(plot, tables.latency_table(report))],
+            figures=[Plot(plot)],
         )
 
 
@@ -149,7 +148,7 @@ def _breakdown(report: Report) -> Iterator[Section]:
             "What an answer takes",
             "Under every policy, on the same instances.",
             wide=True,
-            figures=[Plot(breakdown_plot(p), p.table, p.title, p.unit) for p in parts],
+            figures=[Plot(breakdown_plot(p), p.title, p.unit) for p in parts],
         )
 
 
@@ -176,10 +175,7 @@ def _timeline(report: Report) -> Iterator[Section]:
     text = f"Shaded: {listed(down)}." if down else "Nothing was down."
     if report.timeline[0].edge_accuracy is not None:
         text += " The dashed line is what the devices alone would have got right."
-    table = tables.timeline_table(report)
-    figures = [
-        Plot(plot, None if title else table, title, phone=phone) for title, plot, phone in plots
-    ]
+    figures = [Plot(plot, title, phone=phone) for title, plot, phone in plots]
     yield Section("time", "The run over time", text, wide=True, figures=figures)
 
 
@@ -195,8 +191,7 @@ def _classes(report: Report) -> Iterator[Section]:
         text += f" Their mean, the balanced accuracy, is {percent(report.balanced_accuracy)}."
     if len(shown) < len(report.classes):
         text += f" Plotted: the {len(shown)} of {len(report.classes)} that are offloaded most."
-    plot = Plot(classes_plot(shown), tables.class_table(report))
-    yield Section("classes", "Class by class", text, figures=[plot])
+    yield Section("classes", "Class by class", text, figures=[Plot(classes_plot(shown))])
 
 
 def _most_offloaded(report: Report) -> list[ClassResult]:

@@ -1,25 +1,25 @@
-"""The tables of a run, for its page and the terminal."""
+"""The tables of a run for its page, and the run on a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.findings import bounds, when
+from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
 from gatewise_sim.report.model import ExampleInstance, Report
-from gatewise_sim.report.policy_result import AnswerCounts, AuditUse, PolicyResult, StepUse
+from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, StepUse
 
 Cell = str | tuple[str, str]
 """A text; or a text, and a smaller one below it."""
 
 T = TypeVar("T")
 
-_QUANTILES: Final = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
 _LISTED: Final = 14
 _REASONS: Final = {
@@ -73,65 +73,6 @@ def _cell(figure: Measurement | float | None, form: Format) -> Cell:
     return (form(figure.value), ends) if ends else form(figure.value)
 
 
-def frontier_table(report: Report) -> PageTable:
-    """What each policy came to, and the operating points."""
-    rows: list[list[Cell]] = [
-        [p.name, _cell(p.cost, number), _cell(p.accuracy, percent), _cell(p.offload_rate, percent)]
-        for p in report.policies
-    ]
-    for p in report.frontier.points:
-        name = f"{'active ' if p == report.frontier.active else ''}operating point"
-        rows.append([name, number(p.cost), percent(p.accuracy), percent(p.offload_rate)])
-    return PageTable("Accuracy against cost", ["", "cost", "accuracy", "offloaded"], rows)
-
-
-def latency_table(report: Report) -> PageTable:
-    """Quantiles of all policies, and of the system's offloaded instances."""
-    rows: list[list[Cell]] = []
-    for policy in report.policies:
-        for prefix, name in (("", policy.name), ("offloaded_", f"{policy.name}, offloaded")):
-            figures = [policy.latency_ms.get(prefix + q) for q in _QUANTILES]
-            if any(figures) and (policy.key == "system" or not prefix):
-                rows.append([name, *(_cell(f, millis) for f in figures)])
-    return PageTable("Time to the answer", ["", *_QUANTILES.values()], rows)
-
-
-def timeline_table(report: Report) -> PageTable:
-    """The run bin by bin."""
-    return _table(
-        "The run over time",
-        report.timeline,
-        {
-            "": lambda b: when(b.begin, b.end),
-            "edge": lambda b: count(b.edge),
-            "cloud": lambda b: count(b.cloud),
-            "fallback": lambda b: count(b.fallback),
-            "error": lambda b: count(b.error),
-            "accuracy": lambda b: percent(b.accuracy),
-            "device alone": lambda b: percent(b.edge_accuracy),
-            "offloaded: half": lambda b: millis(b.p50_ms),
-            "95 %": lambda b: millis(b.p95_ms),
-        },
-    )
-
-
-def class_table(report: Report) -> PageTable:
-    """All classes, those that never came too."""
-    precise = any(c.precision is not None for c in report.classes)
-    return _table(
-        "Class by class",
-        report.classes,
-        {
-            "": lambda c: c.label,
-            "instances": lambda c: count(c.instances),
-            "offloaded": lambda c: percent(c.offload_rate),
-            "accuracy": lambda c: percent(c.accuracy),
-            "device alone": lambda c: percent(c.edge_accuracy),
-            **({"precision": lambda c: percent(c.precision)} if precise else {}),
-        },
-    )
-
-
 def answer_tables(report: Report) -> list[PageTable]:
     """Answers by route and policy, the system's by reason, and the workers' queues."""
     routes = [
@@ -158,33 +99,9 @@ def answer_tables(report: Report) -> list[PageTable]:
             if n > 0
         ]
         found.append(PageTable("Gatewise's answers by their reason", [], rows))
-    if report.system.audit is not None:
-        found.append(_audit_table(report.system.audit))
     if workers := [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]:
         found.append(_worker_table(workers))
     return found
-
-
-def _audit_table(audit: AuditUse) -> PageTable:
-    rows: list[list[Cell]] = [
-        ["sent to the high-cost model", count(audit.sent)],
-        ["compared", count(audit.compared)],
-        ["answered otherwise", count(audit.disagreed)],
-        ["agreement, of all instances", percent(audit.agreement, 2)],
-        ["promised, at least", percent(audit.promised, 2)],
-        ["bytes per instance", number(audit.bytes)],
-        ["feature cost per instance", number(audit.feature_cost)],
-    ]
-    for found in audit.alarms:
-        tests = "devices" if found.place == "device" else "workers, for the fleet"
-        rows.append([f"{tests} with an alarm", f"{count(found.raised)} of {count(found.tests)}"])
-        if audit.change is not None:
-            rows.append(["of these before the data changed", count(found.early)])
-        if found.instances is not None:
-            of = "median of its own" if found.place == "device" else "of all devices"
-            since = "" if audit.change is None else " after the change"
-            rows.append([f"instances{since} until the alarm", (count(found.instances), of)])
-    return PageTable("Audits of the devices' own answers", [], rows)
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
@@ -307,7 +224,6 @@ class Spending:
     unit: str
     form: Format
     policies: dict[str, dict[str, float]]  # name to parts, the system first
-    table: PageTable
 
 
 def breakdowns(report: Report) -> list[Spending]:
@@ -342,12 +258,7 @@ def breakdowns(report: Report) -> list[Spending]:
         used = [p for p in first if any(parts.get(p, 0) > 0 for parts in policies.values())]
         if used:
             kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
-            rows = [
-                [name, *map(form, parts.values()), form(sum(parts.values()))]
-                for name, parts in kept.items()
-            ]
-            table = PageTable(title, ["", *used, "all"], rows)
-            found.append(Spending(key, title, unit, form, kept, table))
+            found.append(Spending(key, title, unit, form, kept))
     return found
 
 
@@ -413,3 +324,27 @@ def plain_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
+    """Print a run and the path of its page in `folder`, as JSON or for people."""
+    if as_json:
+        console.emit(report.to_dict())
+    else:
+        print_report(report)
+        print(folder / "report.html", flush=True)
+
+
+def print_report(report: Report) -> None:
+    """Print what a run found."""
+    found = policy_table(report)
+    rows = [row for row in found.rows if row[0] != "engine"]
+    for route in ("edge", "cloud", "fallback", "error", "lost"):
+        counts = [getattr(policy.answers, route) for policy in report.policies]
+        if any(counts) or route in ("edge", "cloud", "fallback"):
+            name = f"answered by {route}" if route not in ("error", "lost") else route
+            rows.append([name, *map(count, counts)])
+    print(f"{report.method}: {report.instances:,} instances")
+    print_table(replace(found, rows=rows), small=False)
+    audits = filter(None, [audit_findings(report)])
+    print("\n".join(["", "".join(answer(report)), *audits, *caveats(report)]))

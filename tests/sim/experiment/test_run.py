@@ -16,7 +16,6 @@ from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.report.run_page import render
-from gatewise_sim.report.tables import answer_tables
 from tests.sim.report.test_schema import check as check_schema
 from tests.support.processes import below
 
@@ -267,7 +266,6 @@ def test_audits_find_that_the_data_changed(small):
     assert f"{fleet['instances']:.0f} instances of all devices after the data changed at 5 min" in (
         audit_findings(done.report)
     )
-    assert "Audits of the devices' own answers" in [t.name for t in answer_tables(done.report)]
 
 
 def test_without_labels_nothing_is_said_about_accuracy_and_an_unknown_class_is_never_right(small):

@@ -106,40 +106,13 @@ def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
     images = named.get("image", []) + named.get("img", [])
     assert len(images) == len(page.run(DRAWN))
     assert all(len(name) > 40 for name in images)  # title and description
-    for role in ("region", "DisclosureTriangle"):
-        assert all(named.get(role, [""])), role
+    assert all(named["region"])
     assert len(named["heading"]) >= 9
     assert {"columnheader", "rowheader", "table"} <= set(named)
     levels = page.run("[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(b <= a + 1 for a, b in pairwise(levels))
-    page.close()
-
-
-def test_the_numbers_behind_each_drawing_are_reached_by_keyboard(browser, pages):
-    page = browser.page(pages["full"])
-    wanted = page.run("document.querySelectorAll('summary').length")
-    assert wanted >= 7
-    opened = set()
-    for _ in range(80):
-        page.press("Tab")
-        kind, text = page.run(
-            "[document.activeElement.tagName, document.activeElement.textContent.trim()]"
-        )
-        if kind == "SUMMARY" and text not in opened:
-            outline = page.run("getComputedStyle(document.activeElement).outlineStyle")
-            assert outline == "solid"
-            page.press("Enter")
-            assert page.run("document.activeElement.parentElement.open")
-            assert page.run(
-                "document.activeElement.parentElement.querySelector('table').offsetHeight"
-            )
-            opened.add(text)
-        if kind == "BODY" and opened:
-            break
-    assert len(opened) == wanted
-    assert page.run("document.documentElement.scrollWidth") == 1200
     page.close()
 
 

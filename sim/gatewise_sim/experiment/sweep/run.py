@@ -72,7 +72,7 @@ def run_sweep(
     Processes are started afresh (spawned): a script that calls this needs the usual ``if __name__
     == "__main__":`` around it.
     """
-    from gatewise_sim.report.output import json_text
+    from gatewise_sim.report.output import json_text, write_text
     from gatewise_sim.report.sweep.views import sweep_page
 
     if jobs is not None and jobs < 1:
@@ -117,9 +117,9 @@ def run_sweep(
     same = {point.digest: point for point in points if point.report or point.error}
     points = [replace(p, report=same[p.digest].report, error=same[p.digest].error) for p in points]
     document = summarise({s.name: s.values for s in chosen}, points, prints.contents(job), command)
-    store.write("sweep.csv", csv_text(document))
-    store.write("sweep.html", sweep_page(document))
-    store.write("sweep.json", json_text(document))
+    write_text(store.folder / "sweep.csv", csv_text(document))
+    write_text(store.folder / "sweep.html", sweep_page(document))
+    write_text(store.folder / "sweep.json", json_text(document))
     return SweepResult(store.folder, chosen, tuple(points), document)
 
 

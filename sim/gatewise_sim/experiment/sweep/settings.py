@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from gatewise.errors import InputError
 from gatewise.formats import read_number, read_span
-from gatewise_sim.experiment.scenario import GOALS, Scenario
+from gatewise_sim.experiment.scenario import GOALS, OPTIONS, Scenario
 from gatewise_sim.report.sweep.setting_text import NONE, Value, value_text
 
 POINTS: Final = 1000
@@ -30,7 +30,7 @@ NAMES: Final = tuple(f.name for f in fields(Scenario) if f.name not in _LEFT_OUT
 """The settings that can be swept: fields of a scenario."""
 
 #: As the command line's options call them.
-_ALSO: Final = {"time": "seconds", "outage": "outages"}
+_ALSO: Final = {option: name for name, option in OPTIONS.items()}
 _WITH_COMMAS: Final = ("outages", "mix")
 _DIGITS: Final = 16
 #: What ``none`` stands for; a link's profile has that name.

@@ -87,10 +87,6 @@ class SweepFolder:
         document = {"kind": POINT_KIND, "digest": digest, "of": what, "report": report}
         write_text(self.path(digest), json_text(document))
 
-    def write(self, name: str, text: str) -> None:
-        """Write another file of the folder, whole or not at all."""
-        write_text(self.folder / name, text)
-
 
 def _plain(value: object) -> Any:
     if callable(as_dict := getattr(value, "as_dict", None)):  # a scenario's, without passwords

@@ -1,4 +1,4 @@
-"""Measurement of what a fleet does, with confidence intervals, from the sums of its windows."""
+"""Estimate of what a fleet does, with confidence intervals, from the sums of its windows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 @dataclass(frozen=True, eq=False)
 class FleetEstimate:
-    """Measurement of what a fleet does: all but `plan` and `alarms` plain numbers, fit for JSON."""
+    """Estimate of what a fleet does: all but `plan` and `alarms` plain numbers, fit for JSON."""
 
     plan: SamplingPlan
     """Part of the run that was stepped."""

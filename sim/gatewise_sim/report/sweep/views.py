@@ -76,6 +76,14 @@ def sweep_page(document: Mapping[str, Any]) -> str:
     failures = [
         f"{setting(p['settings'])} failed: {p['error']}" for p in document["points"] if p["error"]
     ]
+    repeat = Section(
+        "repeat",
+        "Run it again",
+        "Settings that are finished are not run again: into the same folder, the same command goes "
+        "on where it stopped.",
+        wide=True,
+        command=document["command"],
+    )
     return write_page(
         Page(
             title=f"sweep of {names}",
@@ -83,7 +91,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
             f"{len(document['points'])} settings of {names}, simulated",
             headline=(f"{first.rstrip('.')}.", f" {rest}"),
             warnings=failures,
-            sections=[*_points(document), every_point, _repeat(document)],
+            sections=[*_points(document), every_point, repeat],
             footer="The same numbers, and more, are in sweep.json and sweep.csv; the report of "
             "each setting is in the folder points, for gatewise report points/*.json.",
         )
@@ -117,27 +125,6 @@ def _points(document: Mapping[str, Any]) -> Iterator[Section]:
         "Diamonds: no other setting is both cheaper and more accurate. The ring: the cheapest "
         "within half a point of the best accuracy.",
         figures=[Plot(plot)],
-    )
-
-
-def _repeat(document: Mapping[str, Any]) -> Section:
-    job = dict(document["of"]["job"])
-    scenario = job.pop("scenario", None) or {}
-    base = [[key, str(value)] for key, value in job.items() if not isinstance(value, dict)]
-    base += [[key.replace("_", " "), str(value)] for key, value in scenario.items()]
-    basis = [[f"SHA-256 of {f}", digest] for f, digest in document["of"]["files"].items()]
-    basis.append(["gatewise", document["of"]["gatewise"]])
-    return Section(
-        "repeat",
-        "Run it again",
-        "Settings that are finished are not run again: into the same folder, the same "
-        "command goes on where it stopped.",
-        wide=True,
-        command=document["command"],
-        pairs=[
-            PageTable("What was simulated where no sweep says otherwise", [], base),
-            PageTable("What the figures rest on", [], basis),
-        ],
     )
 
 
