@@ -81,13 +81,12 @@ def calibrate(
     """
     if exchanges < 2 * _LEAST:
         raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")
-    path, watch = Path(bundle_path), watch or ProgressListener()
+    path, listener = Path(bundle_path), watch or ProgressListener()
     began = time.monotonic()
-    watch.begin("calibration", _SECONDS, None)
+    listener.begin("calibration", _SECONDS, None)
 
     def done(share: float) -> None:
-        assert watch is not None
-        watch.advance(Snapshot(at=time.monotonic() - began, done=share))
+        listener.advance(Snapshot(at=time.monotonic() - began, done=share))
 
     bundle = Bundle.open(path).with_functions(functions or {})
     table = np.ascontiguousarray(rows, np.float32)[:_ROWS]
@@ -95,7 +94,7 @@ def calibrate(
     assumed = Calibration.assumed(routes)
     if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
         edge_ms = _stages(_edge_alone(bundle, table), routes)
-        watch.end("calibrated: no instance leaves the device")
+        listener.end("calibrated: no instance leaves the device")
         return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
     done(0.1)
     possible = np.flatnonzero(routes.cloud_label != NO_LABEL)
@@ -131,7 +130,7 @@ def calibrate(
     )
     # What an ideal link of the same kind would have taken is virtual time's to say.
     ideal = _beyond_device(simulate_fleet(routes, calibration.apply(probe)).answers)
-    watch.end("calibrated")
+    listener.end("calibrated")
     return replace(
         calibration,
         proxy_ms=round(max(0.0, proxied - ideal) / 2, 6),

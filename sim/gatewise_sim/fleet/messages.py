@@ -33,52 +33,46 @@ _WORKER: Final = "0" * 16  # as long as the name that a worker draws
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Payload bytes of messages about one instance, with a time to live and a worker's time of 0.
+    """Payload bytes of messages, with a time to live and a worker's time of 0.
 
+    `pairs` are requests and responses of one instance, of two, and so on, as many as fit a message.
     `busy` is a refusal by a worker with a full queue. A request that is larger than a message has
-    `parts` behind it, which a worker accepts first with an `acceptance`. `shared` are requests and
-    responses of several instances: those of two first, as many as fit a message.
+    `parts` behind it, which a worker accepts first with an `acceptance`.
     """
 
-    request0: int
-    response0: int
+    pairs: tuple[tuple[int, int], ...]
     busy: int
     parts: tuple[int, ...] = ()
     acceptance: int = 0
-    shared: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
         """Encode one of each; `exits`: whether responses name the stage that answered."""
-        request, response = _example(plan, exits=exits)
+        request, _ = _example(plan, exits=exits)
         busy = Response.refusal(request, BUSY, "the queue is full")
-        payload, content = encode_in_parts(request)
+        _, content = encode_in_parts(request)
         acceptance = Response.acceptance(request, _WORKER)
         most = 1 if content else most_rows(len(plan.request_inputs), len(plan.classes))
-        both = (_example(plan, exits=exits, rows=rows) for rows in range(2, most + 1))
+        both = (_example(plan, exits=exits, rows=rows) for rows in range(1, most + 1))
         return cls(
-            len(payload),
-            len(encode_response(response)),
+            tuple((len(encode_in_parts(up)[0]), len(encode_response(down))) for up, down in both),
             len(encode_response(busy)),
             tuple(len(part) for part in cut_parts(request.id, content)) if content else (),
             len(encode_response(acceptance)) if content else 0,
-            tuple((len(encode_in_parts(up)[0]), len(encode_response(down))) for up, down in both),
         )
 
     @property
     def most_rows(self) -> int:
         """How many instances share a request at most."""
-        return 1 + len(self.shared)
+        return len(self.pairs)
 
     def request(self, ttl_ms: int, rows: int = 1) -> int:
         """Bytes of a request with a time to live in ms."""
-        size = self.request0 if rows == 1 else self.shared[rows - 2][0]
-        return size + _more_bytes(ttl_ms)
+        return self.pairs[rows - 1][0] + _more_bytes(ttl_ms)
 
     def response(self, worker_us: int, rows: int = 1) -> int:
         """Bytes of an answer that took a worker so many microseconds."""
-        size = self.response0 if rows == 1 else self.shared[rows - 2][1]
-        return size + _more_bytes(worker_us)
+        return self.pairs[rows - 1][1] + _more_bytes(worker_us)
 
 
 class Messages:

@@ -112,6 +112,7 @@ class VirtualFleet:
         # Instances offloaded by chance have been drawn by the time that a device gets them.
         may_send = self._sends | self._can_offload if self._chance else self._sends
         self.state = state = FleetState(
+            settings=settings,
             clock=clock,
             availability=availability,
             broker=brokers[0],
@@ -120,13 +121,9 @@ class VirtualFleet:
             sizes=routes.sizes,
             sends=may_send.tolist(),
             can_offload=self._can_offload.tolist(),
-            no_local_answer=(routes.local_label < 0).tolist(),
             limit=settings.deadline_ms / 1000.0,
             guard=min(_GUARD, settings.deadline_ms / 1e4),
-            outstanding=settings.outstanding,
             model=(routes.plan.model, routes.plan.version),
-            coalesce=settings.coalesce_ms / 1000.0,
-            tls=settings.tls,
             decisions=decisions,
         )
         self._sites = [replace(state, broker=broker) for broker in brokers]

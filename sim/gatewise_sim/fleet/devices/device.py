@@ -24,6 +24,7 @@ from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
 from gatewise_sim.fleet.routes import StageScores
+from gatewise_sim.fleet.settings import FleetSettings
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ROUTES: Final[tuple[Route, ...]] = ("edge", "cloud", "fallback")
@@ -35,19 +36,16 @@ _SOONEST: Final = 0.001  # a request with less time than this is not made, as by
 class FleetState(RequestPath):
     """What the devices of a run share; the lists are by row.
 
-    `limit` is the deadline (s), and `guard` how much earlier a device stops waiting; requests wait
-    `coalesce` seconds for those of more rows. The counts are sums over the devices.
+    `limit` is the deadline (s), and `guard` how much earlier a device stops waiting. The counts are
+    sums over the devices.
     """
 
+    settings: FleetSettings
     rules: AnswerRules
     sends: list[bool]
     can_offload: list[bool]
-    no_local_answer: list[bool]
     limit: float
     guard: float
-    outstanding: int
-    coalesce: float = 0.0
-    tls: bool = False
     decisions: tuple[OwnPolicy, StageScores] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
@@ -73,8 +71,8 @@ class VirtualDevice(Requester):
     ) -> None:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
-            limit=state.outstanding,
-            share_wait=state.coalesce,
+            limit=state.settings.outstanding,
+            share_wait=state.settings.coalesce_ms / 1000.0,
             counts=state.offload_counts,
             on_outcome=self._record_outcome,
         )
@@ -97,7 +95,7 @@ class VirtualDevice(Requester):
         begun = availability.connected_at
         if self._connection < begun <= now:
             self._connection = begun
-            self._ready_at = self.link.session(begun, tls=self.state.tls)
+            self._ready_at = self.link.session(begun, tls=self.state.settings.tls)
         return now >= self._ready_at
 
     def take(
@@ -146,7 +144,7 @@ class VirtualDevice(Requester):
         if why is not None:
             self._fall_back(instance, why)
             return
-        if state.coalesce:
+        if state.settings.coalesce_ms:
             self._join(instance, deadline)
             return
         ttl_ms = math.floor(1000.0 * (deadline - now))
@@ -238,7 +236,8 @@ class VirtualDevice(Requester):
 
     def _fall_back(self, instance: Instance, why: str, *, sent: bool = False) -> None:
         state, answers, row = self.state, instance.answers, instance.row
-        answers.route[instance.i] = _ERROR if state.no_local_answer[row] else _FALLBACK
+        unanswered = state.rules.routes.local_label.item(row) < 0
+        answers.route[instance.i] = _ERROR if unanswered else _FALLBACK
         answers.reason[instance.i] = REASON[why]
         # A device that offloads first runs its stages only now.
         late = float(state.rules.edge_seconds[row]) if state.rules.cloud_only else 0.0

@@ -51,8 +51,8 @@ def estimate_fleet(
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")
-    if watch is not None:
-        settings.outages.announce(watch.fault, settings.seconds)
+    listener = watch or ProgressListener()
+    settings.outages.announce(listener.fault, settings.seconds)
     if settings.in_turn is not None:
         run = simulate_fleet(routes, settings)
         estimate = FleetEstimate.from_run(routes, settings, run, device_energy=device_energy)
@@ -60,9 +60,9 @@ def estimate_fleet(
     plan = choose_plan(routes, settings) if sampling is None else sampling
     facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
     if plan.whole:
-        _, counts, alarms = _step(facts, settings, plan, 0, watch)
+        _, counts, alarms = _step(facts, settings, plan, 0, listener)
         return combine(plan, settings, [counts], alarms)
-    reports = None if watch is None else WindowReports(watch, plan)
+    reports = WindowReports(listener, plan)
     # The longest first, so that none is left to be waited for.
     numbers = sorted(
         range(len(plan.windows)), key=lambda i: plan.windows[i].begin - plan.windows[i].end
@@ -72,11 +72,10 @@ def estimate_fleet(
     found: dict[int, WindowCounts] = {}
     parallel = joblib.Parallel(jobs, return_as="generator_unordered", max_nbytes=None)
     for number, counts, _ in parallel(
-        joblib.delayed(_step)(facts, settings, plan, i) for i in numbers
+        joblib.delayed(_step)(facts, settings, plan, i, ProgressListener()) for i in numbers
     ):
         found[number] = counts
-        if reports is not None:
-            reports.add(number, counts)
+        reports.add(number, counts)
     return combine(plan, settings, [found[number] for number in range(len(numbers))])
 
 
@@ -85,7 +84,7 @@ def _step(
     settings: FleetSettings,
     plan: SamplingPlan,
     number: int,
-    watch: ProgressListener | None = None,
+    listener: ProgressListener,
 ) -> tuple[int, WindowCounts, tuple[AlarmCount, ...]]:
     """Step a window from its warm-up to the last answer; alarms of audits if it is all there is."""
     window = plan.windows[number]
@@ -99,18 +98,16 @@ def _step(
         # What is counted at the end is what is there then: as much is on its way as at the begin.
         for when in (window.warm, own.seconds):
             clock.at(when, lambda: seen.append(_counters(fleet)))
-    reports = None if watch is None else RunReports(watch, fleet.state, own.seconds)
+    reports = RunReports(listener, fleet.state, own.seconds)
 
     def add_local(times: NDArray[np.float64], rows: NDArray[Any]) -> None:
         sums.add_local(times, rows)
-        if reports is not None:
-            reports.add_local(rows)
+        reports.add_local(rows)
 
     with _no_collector():
-        parts = fleet.run_open(add_local, None if reports is None else reports.advance)
+        parts = fleet.run_open(add_local, reports.advance)
         answers = Answers.join(parts)
-    if reports is not None:
-        reports.finish(answers)
+    reports.finish(answers)
     before = rules.seconds_before_request(answers.row)
     sums.add(answers, exchange_joules(answers, before, own.link.radio))
     if plan.whole:
