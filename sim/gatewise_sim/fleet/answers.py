@@ -171,7 +171,5 @@ class FleetRun:
     """When the last answer was given, in s since the begin."""
     alarms: RaisedAlarms | None
     """Those of audits; None if there are none."""
-    unsubscribed: int = 0
-    """Requests that the broker dropped since no worker was there; in virtual time."""
     events: int = 0
     """Events stepped."""

@@ -120,13 +120,13 @@ class Messages:
 
 
 @lru_cache(maxsize=4096)
-def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
-    """Bytes of an MQTT 3.1.1 PUBLISH packet with so many bytes of payload.
+def publish_bytes(topic: str, payload: int) -> int:
+    """Bytes of an MQTT 3.1.1 PUBLISH packet at QoS 1 with so many bytes of payload.
 
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """
-    rest = 2 + len(topic.encode()) + (2 if qos else 0) + payload
+    rest = 2 + len(topic.encode()) + 2 + payload
     digits = 1 + (rest >= 128) + (rest >= 128**2) + (rest >= 128**3)
     return 1 + digits + rest
 

@@ -344,7 +344,6 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
         devices=fleet.device_counts,
         workers=[asdict(worker.counts) for worker in fleet.workers],
         gateways=[asdict(gateway.counts) for gateway in fleet.gateways],
-        unsubscribed=fleet.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
         events=state.clock.events,
         alarms=fleet.alarms,

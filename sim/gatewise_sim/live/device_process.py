@@ -6,13 +6,14 @@ Exchanges JSON, one document a line. The first line on standard input is the job
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true, "coalesce_ms": 0},
      "pace": null,
      "audit": null, or a share, "seeds": {name: 7, ...}, "policy": "system", or
-     "module:function", "schedule": path of a .npz}
+     "module:function", "schedule": {...}}
 
-(see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
-``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
-``{"event": "answers", "answers": [[...], ...], "late": [[number, bytes], ...]}``: the fields of
-:class:`~gatewise_sim.live.metered.LiveAnswer`, bytes of instances reported before. At last
-``{"event": "done", "counters": {...}, "gauges": {name: {...}, ...}, "figures": {...}}``.
+(the fields of :class:`~gatewise_sim.live.scheduler.Schedule`); it answers
+``{"event": "ready"}``, waits for ``{"go": t}``, begins at `t` on the machine's monotonic clock, and
+prints several times a second ``{"event": "answers", "answers": [[...], ...], "late": [[number,
+bytes], ...]}``: the fields of :class:`~gatewise_sim.live.metered.LiveAnswer`, bytes of instances
+reported before. At last ``{"event": "done", "counters": {...}, "gauges": {name: {...}, ...},
+"figures": {...}}``.
 When standard input closes it ends, whatever it is doing. Imports what a device has, nothing
 more.
 """
@@ -94,7 +95,11 @@ def _receive(messages: queue.SimpleQueue[Job]) -> None:
 def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
     """Make the devices, wait for the word, work them through the schedule."""
     rows = np.load(job["rows"], allow_pickle=False)
-    schedule = Schedule.load(job["schedule"])
+    columns: dict[str, Any] = {
+        name: np.array(value) if isinstance(value, list) else value
+        for name, value in job["schedule"].items()
+    }
+    schedule = Schedule(**columns)
     box, deliveries = AnswerBox(), Deliveries()
     with ExitStack() as stack:
         slots = _connected_devices(job, stack, box, deliveries)

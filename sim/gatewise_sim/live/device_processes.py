@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Final
 
+from gatewise.console import plain
 from gatewise_cloud.child_process import ChildProcess, close_all
 from gatewise_sim.errors import RunError
 from gatewise_sim.live.metered import ByteCounts, LiveAnswer
@@ -30,8 +30,8 @@ _Event = tuple[ChildProcess, Mapping[str, Any] | None]
 class DeviceProcesses:
     """The device processes, which end with `stack`: a team of named devices and a schedule each.
 
-    `job` is what they have in common (:mod:`gatewise_sim.live.device_process`); schedules are
-    handed over in `folder`. What they have reported so far: `answers` by the instance's number,
+    `job` is what they have in common (:mod:`gatewise_sim.live.device_process`). What they have
+    reported so far: `answers` by the instance's number,
     `counters`, sums over the devices of :attr:`.Device.counters`, `gauges` by device at its end,
     and `figures` of each process that ended in good order: ``behind_ms`` (median, 99 % and longest
     delay of an instance's beginning), ``cpu_s``, ``peak_mb``. `troubles` are processes that ended
@@ -41,7 +41,6 @@ class DeviceProcesses:
     def __init__(
         self,
         stack: ExitStack,
-        folder: Path,
         job: Mapping[str, Any],
         teams: Sequence[Sequence[str]],
         schedules: Sequence[Schedule],
@@ -55,16 +54,15 @@ class DeviceProcesses:
         self._alive: dict[ChildProcess, Schedule] = {}
         self._devices = sum(len(team) for team in teams)
         stack.callback(close_all, self._alive)
-        for i, (team, schedule) in enumerate(zip(teams, schedules, strict=True)):
-            path = folder / f"schedule-{i}.npz"
-            schedule.save(path)
+        for i, schedule in enumerate(schedules):
             child = ChildProcess(
                 f"device process {i + 1}",
                 [sys.executable, "-m", "gatewise_sim.live.device_process"],
                 on_message=lambda child, document: self._events.put((child, document)),
             )
             self._alive[child] = schedule
-            child.send({**job, "devices": list(team), "schedule": str(path)})
+        for (child, schedule), team in zip(self._alive.items(), teams, strict=True):
+            child.send({**job, "devices": list(team), "schedule": plain(vars(schedule))})
 
     def wait_ready(self) -> None:
         """Wait until all devices are connected; RunError if a process ends instead, or hangs."""

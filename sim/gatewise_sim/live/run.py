@@ -160,7 +160,6 @@ def run_live(
         )
         devices = DeviceProcesses(
             stack,
-            folder,
             {
                 "bundle": str(bundle_path),
                 "rows": str(folder / "rows.npy"),

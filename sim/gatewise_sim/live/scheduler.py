@@ -11,10 +11,9 @@ import heapq
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,7 @@ class DeviceSlot:
     link: MeteredLink | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """The instances of a process's devices, arrays of shape (n,).
 
@@ -65,17 +64,6 @@ class Schedule:
     row: NDArray[np.int64]
     time: NDArray[np.float64] | None
     pause: float = 0.0
-
-    def save(self, path: Path) -> None:
-        """Write it for another process."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        np.savez(path, **{name: value for name, value in found.items() if value is not None})
-
-    @classmethod
-    def load(cls, path: str) -> Self:
-        """Read what :meth:`save` wrote."""
-        with np.load(path, allow_pickle=False) as found:
-            return cls(**{"time": None, **found, "pause": float(found["pause"])})
 
 
 @dataclass(slots=True, eq=False)

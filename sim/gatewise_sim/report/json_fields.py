@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from gatewise.console import plain
 from gatewise.errors import InputError
 
 
@@ -38,9 +39,7 @@ def to_document(value: Any) -> Any:
         return {str(key): to_document(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [to_document(part) for part in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+    return plain(value)
 
 
 def from_document(kind: Any, value: Any, where: str = "") -> Any:

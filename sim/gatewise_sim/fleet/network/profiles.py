@@ -44,19 +44,13 @@ PROFILES: Final[dict[str, LinkProfile]] = {
 
 
 def profile(name: str) -> LinkProfile:
-    """Get a profile of :data:`PROFILES` by name, or read one from a file ``*.toml``."""
-    if name.endswith(".toml"):
-        return read_profile(name)
-    if name not in PROFILES:
-        raise InputError(
-            f"no link {name!r}; choose one of {', '.join(PROFILES)}, or a file such as link.toml"
-        )
-    return PROFILES[name]
-
-
-def read_profile(path: str | Path) -> LinkProfile:
-    """Read a ``link.toml``, as the module's head shows."""
-    path = Path(path)
+    """Get a profile of :data:`PROFILES` by name, or read a ``link.toml``, as above."""
+    if not name.endswith(".toml"):
+        if name in PROFILES:
+            return PROFILES[name]
+        known = ", ".join(PROFILES)
+        raise InputError(f"no link {name!r}; choose one of {known}, or a file such as link.toml")
+    path = Path(name)
     table = SettingsTable.read(path, "link file", _LINK_KEYS)
     base = table.choice("like", PROFILES, PROFILES["none"])
     name = table.text("name", path.stem)

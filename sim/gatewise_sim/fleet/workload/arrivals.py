@@ -37,8 +37,8 @@ from gatewise_sim.fleet.workload.sources import (
     PeriodicSource,
     PoissonSource,
     Source,
-    Streams,
     TraceSource,
+    uniforms,
 )
 
 _Floats = npt.NDArray[np.float64]
@@ -138,18 +138,19 @@ def draw_arrivals(
         raise InputError("workload: the table has no rows")
     if chunk_s is None:
         chunk_s = min(seconds, _CHUNK / (workload.mean_rate * len(ids)))
-    return _chunks(workload, ids.astype(np.int64), seconds, Streams(rng), rows, chunk_s)
+    root = int(rng.integers(0, 2**64, dtype=np.uint64))
+    return _chunks(workload, ids.astype(np.int64), seconds, root, rows, chunk_s)
 
 
 def _chunks(
     workload: Workload,
     ids: _Ints,
     seconds: float,
-    streams: Streams,
+    root: int,
     rows: int | RowMix,
     chunk_s: float,
 ) -> Iterator[Arrivals]:
-    source = _make_source(workload, streams, ids)
+    source = _make_source(workload, root, ids)
     end, number = 0.0, 0
     while end < seconds:
         begin, number = end, number + 1
@@ -157,7 +158,7 @@ def _chunks(
         times, slot, ordinal, row = source.chunk(begin, end)
         order = np.lexsort((ids[slot], times))
         times, device, ordinal = times[order], ids[slot[order]], ordinal[order]
-        marks = streams.uniforms(device, ordinal, purpose=MARKS)
+        marks = uniforms(root, device, ordinal, purpose=MARKS)
         if row is not None:
             row = row[order]
             _check_rows(row, rows)
@@ -172,21 +173,21 @@ def _chunks(
             yield Arrivals(times, device, row)
 
 
-def _make_source(workload: Workload, streams: Streams, ids: _Ints) -> Source:
+def _make_source(workload: Workload, root: int, ids: _Ints) -> Source:
     """Source of the arrivals of the devices `ids`, shape (n,), before thinning."""
     match workload:
         case Periodic(period, jitter, aligned):
-            return PeriodicSource(streams, ids, period, jitter, aligned)
+            return PeriodicSource(root, ids, period, jitter, aligned)
         case Replay(trace, every):
-            return TraceSource(streams, ids, trace.times, trace.rows, every)
+            return TraceSource(root, ids, trace.times, trace.rows, every)
         case Bursty():
             stays = workload.every - workload.burst, workload.burst
-            return PoissonSource(streams, ids, workload.rates, stays)
+            return PoissonSource(root, ids, workload.rates, stays)
         case Diurnal():
             highest = workload.rate * (1 + workload.swing)
-            return PoissonSource(streams, ids, (highest, highest))
+            return PoissonSource(root, ids, (highest, highest))
         case _:
-            return PoissonSource(streams, ids, (workload.mean_rate, workload.mean_rate))
+            return PoissonSource(root, ids, (workload.mean_rate, workload.mean_rate))
 
 
 def _check_rows(row: _Ints, rows: int | RowMix) -> None:

@@ -27,50 +27,31 @@ _ROUNDS: Final = 10
 _PIECE: Final = 8192  # blocks worked on at a time: they stay in the cache
 
 
-class Streams:
-    """Uniform numbers by device and place; one number drawn from `rng` is the root.
+def uniforms(
+    root: int,
+    device: npt.ArrayLike,
+    block: npt.ArrayLike,
+    *,
+    purpose: int,
+    sub: npt.ArrayLike = 0,
+) -> npt.NDArray[np.float64]:
+    """Four numbers in [0, 1) for each device and block: float64, shape (..., 4).
 
-    Device ``d`` has the stream of numpy's :class:`numpy.random.Philox` with key ``(root, d)``; a
-    place in it is a counter ``(block, purpose, sub, 0)``. Philox computes the number at a place
-    without those before it (Salmon et al., SC 2011), so a million devices need no state, none of
-    them changes another's numbers, and it does not matter how time is cut into chunks.
+    `device`, `block` and `sub` are at least 0 and broadcast to one shape; `purpose` keeps numbers
+    for different ends apart. Device ``d`` has the stream of numpy's :class:`numpy.random.Philox`
+    with key ``(root, d)``; a place in it is a counter ``(block, purpose, sub, 0)``. Philox computes
+    the number at a place without those before it (Salmon et al., SC 2011), so a million devices
+    need no state, none of them changes another's numbers, and it does not matter how time is cut
+    into chunks.
     """
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.root = int(rng.integers(0, 2**64, dtype=np.uint64))
-
-    def uniforms(
-        self,
-        device: npt.ArrayLike,
-        block: npt.ArrayLike,
-        *,
-        purpose: int,
-        sub: npt.ArrayLike = 0,
-    ) -> npt.NDArray[np.float64]:
-        """Four numbers in [0, 1) for each device and block: float64, shape (..., 4).
-
-        `device`, `block` and `sub` are at least 0 and broadcast to one shape; `purpose` keeps
-        numbers for different ends apart.
-        """
-        drawn = (self.blocks(device, block, purpose=purpose, sub=sub) >> np.uint64(11)) * 2.0**-53
-        return np.asarray(drawn, dtype=np.float64)
-
-    def blocks(
-        self,
-        device: npt.ArrayLike,
-        block: npt.ArrayLike,
-        *,
-        purpose: int,
-        sub: npt.ArrayLike = 0,
-    ) -> _U64:
-        """The bits behind :meth:`uniforms`, uint64, shape (..., 4)."""
-        wide = np.broadcast_arrays(*(np.asarray(a, dtype=np.uint64) for a in (device, block, sub)))
-        key, first, third = (a.ravel() for a in wide)
-        out = np.empty((len(key), 4), dtype=np.uint64)
-        for begin in range(0, len(key), _PIECE):
-            piece = slice(begin, begin + _PIECE)
-            _philox(first[piece], purpose, third[piece], self.root, key[piece], out[piece])
-        return out.reshape(*wide[0].shape, 4)
+    wide = np.broadcast_arrays(*(np.asarray(a, dtype=np.uint64) for a in (device, block, sub)))
+    key, first, third = (a.ravel() for a in wide)
+    out = np.empty((len(key), 4), dtype=np.uint64)
+    for begin in range(0, len(key), _PIECE):
+        piece = slice(begin, begin + _PIECE)
+        _philox(first[piece], purpose, third[piece], root, key[piece], out[piece])
+    drawn = (out.reshape(*wide[0].shape, 4) >> np.uint64(11)) * 2.0**-53
+    return np.asarray(drawn, dtype=np.float64)
 
 
 def _philox(first: _U64, second: int, third: _U64, root: int, key: _U64, out: _U64) -> None:
@@ -137,13 +118,13 @@ class PoissonSource:
 
     def __init__(
         self,
-        streams: Streams,
+        root: int,
         ids: _Ints,
         rates: tuple[float, float],
         stays: tuple[float, float] | None = None,
     ) -> None:
         n = len(ids)
-        self._streams, self._ids = streams, ids
+        self._root, self._ids = root, ids
         self._rates, self._stays = np.array(rates), None if stays is None else np.array(stays)
         self._last = np.zeros(n)  # the last arrival, or where the state began
         self._drawn = np.zeros(n, np.int64)  # gaps used in this state
@@ -153,7 +134,7 @@ class PoissonSource:
         self._switch = np.full(n, np.inf)
         if self._stays is not None:
             share = self._stays[1] / self._stays.sum()
-            start = streams.uniforms(ids, 0, purpose=STATES)
+            start = uniforms(root, ids, 0, purpose=STATES)
             self._burst[:] = start[:, 1] < share
             self._switch = -np.log1p(-start[:, 0]) * self._stays[self._burst]
 
@@ -175,7 +156,7 @@ class PoissonSource:
         self._drawn[slots] = 0
         self._stay[slots] += 1
         self._burst[slots] = 1 - self._burst[slots]
-        u = self._streams.uniforms(self._ids[slots], self._stay[slots], purpose=STATES)[:, 0]
+        u = uniforms(self._root, self._ids[slots], self._stay[slots], purpose=STATES)[:, 0]
         self._switch[slots] += -np.log1p(-u) * self._stays[self._burst[slots]]
 
     def _until(self, slots: _Ints, bound: _Floats) -> list[Drawn]:
@@ -191,8 +172,8 @@ class PoissonSource:
             n_blocks = int(most + 4 * np.sqrt(most) + 4) // 4 + 1
             n_blocks = min(n_blocks, max(1, _AT_ONCE // (4 * len(slots))))
             block = used[:, None] // 4 + np.arange(n_blocks)
-            u = self._streams.uniforms(
-                self._ids[slots, None], block, purpose=GAPS, sub=self._stay[slots, None]
+            u = uniforms(
+                self._root, self._ids[slots, None], block, purpose=GAPS, sub=self._stay[slots, None]
             ).reshape(len(slots), -1)
             place = 4 * block[:, :1] + np.arange(4 * n_blocks)
             fresh = place >= used[:, None]
@@ -218,12 +199,10 @@ class PeriodicSource:
     `aligned`: all devices begin at 0, instead of each somewhere in the first period.
     """
 
-    def __init__(
-        self, streams: Streams, ids: _Ints, period: float, jitter: float, aligned: bool
-    ) -> None:
-        self._streams, self._ids = streams, ids
+    def __init__(self, root: int, ids: _Ints, period: float, jitter: float, aligned: bool) -> None:
+        self._root, self._ids = root, ids
         self._period, self._jitter = period, jitter
-        phase = period * streams.uniforms(ids, 0, purpose=STATES)[:, 0]
+        phase = period * uniforms(root, ids, 0, purpose=STATES)[:, 0]
         self._phase = np.zeros(len(ids)) if aligned else phase
 
     def chunk(self, begin: float, end: float) -> Drawn:
@@ -235,7 +214,7 @@ class PeriodicSource:
         slot, k = _ranges(first, n_each)
         times = self._phase[slot] + k * self._period
         if self._jitter:
-            marks = self._streams.uniforms(self._ids[slot], k + 1, purpose=MARKS)
+            marks = uniforms(self._root, self._ids[slot], k + 1, purpose=MARKS)
             times += self._jitter * marks[:, 3]
         inside = (times >= begin) & (times < end)
         return Drawn(times[inside], slot[inside], k[inside] + 1)
@@ -250,7 +229,7 @@ class TraceSource:
 
     def __init__(
         self,
-        streams: Streams,
+        root: int,
         ids: _Ints,
         times: list[_Floats],
         rows: list[_Ints] | None,
@@ -262,7 +241,7 @@ class TraceSource:
         self._shift = np.zeros(len(ids))
         if every is not None:
             copies = ids >= n_recorded
-            drawn = every * streams.uniforms(ids, 0, purpose=STATES)[:, 0]
+            drawn = every * uniforms(root, ids, 0, purpose=STATES)[:, 0]
             self._shift[copies] = drawn[copies]
         self._cycle = np.inf if every is None else every
 
