@@ -27,7 +27,7 @@ class Plot:
     plot: Markup
     title: str = ""  # above it; empty within a section of one plot
     note: str = ""
-    phone: Markup | None = None  # in its place on a narrow page, if they are not the same
+    wide: bool = False  # over the whole width; a narrow page scrolls it
 
 
 @dataclass(frozen=True)

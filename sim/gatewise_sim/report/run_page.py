@@ -175,7 +175,7 @@ def _timeline(report: Report) -> Iterator[Section]:
     text = f"Shaded: {listed(down)}." if down else "Nothing was down."
     if report.timeline[0].edge_accuracy is not None:
         text += " The dashed line is what the devices alone would have got right."
-    figures = [Plot(plot, title, phone=phone) for title, plot, phone in plots]
+    figures = [Plot(plot, title, wide=True) for title, plot in plots]
     yield Section("time", "The run over time", text, wide=True, figures=figures)
 
 

@@ -23,7 +23,7 @@ from gatewise.formats import Format
 from gatewise_sim.fleet.estimate.intervals import Measurement
 
 HALF: Final = 370.0
-"""Width of a plot in half a page's width, and on a phone."""
+"""Width of a plot in half a page's width."""
 
 _SHORTEST: Final = 0.05
 

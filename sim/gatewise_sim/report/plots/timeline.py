@@ -13,7 +13,6 @@ from gatewise_sim.report.findings import fault_name, when
 from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.plots.style import (
     COLOURS,
-    HALF,
     draw,
     head,
     log_ticks,
@@ -26,7 +25,7 @@ _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "erro
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
-def timeline_plots(report: Report) -> list[tuple[str, Markup, Markup]]:
+def timeline_plots(report: Report) -> list[tuple[str, Markup]]:
     """Plot the whole run, and the time around the longest outage if that is short."""
     bins = report.timeline
     if not bins:
@@ -41,16 +40,12 @@ def timeline_plots(report: Report) -> list[tuple[str, Markup, Markup]]:
         if length < _SHORT * end and len(inside) > 3:
             spans.append((f"Around the time when the {fault_name(fault)}", *around))
     return [
-        (
-            title,
-            _plot(report, first, last, f"time-{i}", _WIDE),
-            _plot(report, first, last, f"time-{i}-phone", HALF),
-        )
+        (title, _plot(report, first, last, f"time-{i}"))
         for i, (title, first, last) in enumerate(spans)
     ]
 
 
-def _plot(report: Report, first: float, last: float, name: str, width: float) -> Markup:
+def _plot(report: Report, first: float, last: float, name: str) -> Markup:
     bins = [b for b in report.timeline if b.end > first and b.begin < last]
     faults = [f for f in report.faults if f.end > first and f.begin < last]
     unit, word = next((size, w) for least, size, w in _UNITS if last - first >= least)
@@ -111,11 +106,11 @@ def _plot(report: Report, first: float, last: float, name: str, width: float) ->
             head(axes, "ms within which 95 % of the offloaded are answered")
         figure.axes[-1].set_xlim(first / unit, last / unit)
         figure.axes[-1].set_xlabel(f"{word} since the start", loc="right")
-        figure.legend(loc="outside lower left", ncols=7 if width > HALF else 3)
+        figure.legend(loc="outside lower left", ncols=7)
 
     return draw(
         paint, name=name, title="The run over time", description=_described(bins, faults),
-        width=width, height=400,
+        width=_WIDE, height=400,
     )  # fmt: skip
 
 
