@@ -147,13 +147,16 @@ class PriceList:
         problems = []
         absent = [n for n in order if n not in self.features]
         if absent and default is None:
+            at_top = ""
+            if self.where.endswith(".toml"):
+                at_top = " under [features], or give `default = 1.0` at the top"
             problems.append(
-                f"has no price for feature {_named(absent)}: list it under [features], or give "
-                "`default = 1.0` at the top or --default-price"
+                f"has no price for feature {_named(absent)}: list it{at_top}, or give "
+                "--default-price"
             )
         extra = [n for n in self.features if n not in order and n not in self.dropped]
         if extra:
-            problems.append(f"prices an unknown feature {_named(extra)}")
+            problems.append(f"prices an unknown feature {_named(extra)}; there are {_named(order)}")
         if problems:
             raise InputError(f"{self.where} {'; it '.join(problems)}")
         features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}

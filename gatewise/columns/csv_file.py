@@ -44,4 +44,5 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from None
+        advice = "" if isinstance(error, csv.Error) else "; write it in UTF-8"
+        raise InputError(f"{path} is not a CSV file in UTF-8: {error}{advice}") from None

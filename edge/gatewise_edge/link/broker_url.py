@@ -101,7 +101,8 @@ class Endpoint:
             if cert_file is not None:
                 context.load_cert_chain(cert_file, key_file)
         except (ssl.SSLError, OSError) as error:
-            raise InputError(f"the TLS files cannot be used: {error}") from None
+            given = ", ".join(str(path) for path in (ca_file, cert_file, key_file) if path)
+            raise InputError(f"the TLS files cannot be used ({given}): {error}") from None
         return context
 
     def prepare(self, client: paho.Client) -> None:
@@ -115,7 +116,9 @@ class Endpoint:
 def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     shown = f"{parts.scheme}://{parts.hostname or ''}"
     if parts.scheme not in ("mqtt", "mqtts"):
-        raise InputError(f"broker {shown}: the URL must begin with mqtt:// or mqtts://")
+        raise InputError(
+            "the broker's URL must begin with mqtt:// or mqtts://, as mqtt://localhost"
+        )
     try:
         port = parts.port
     except ValueError:

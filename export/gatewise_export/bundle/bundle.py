@@ -109,14 +109,24 @@ class Bundle:
         key = None if public_key is None else PublicKey(public_key)
         storage = open_storage(path)
         text = _manifest_text(path, storage, key)
-        manifest = read_manifest(text)
+        try:
+            manifest = read_manifest(text)
+        except ManifestError as error:
+            error.args = (f"bundle {path}: {error}",)
+            raise
         _check_runtime(path, manifest.min_runtime_version)
         if SIGNATURE in manifest.files:
             raise ManifestError("files", f"{SIGNATURE!r} is no name for a model")
         bundle = cls(path, manifest, storage, None if key is None else key.key_id)
         for name in manifest.files:
-            if not (for_device and name in bundle.absent()):
+            if name not in bundle.absent():
                 bundle._read_checked(name, lambda chunk: None)
+            elif not for_device:
+                raise DamagedFileError(
+                    name,
+                    f"bundle {path}: {name} is missing: if this was packed for devices, give the "
+                    "whole bundle here",
+                )
         return bundle
 
     def absent(self) -> tuple[str, ...]:

@@ -48,7 +48,10 @@ _APART = (
 def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
-    document["schema_version"].integer(specs.SCHEMA_VERSION, specs.SCHEMA_VERSION)
+    if document["schema_version"].value != specs.SCHEMA_VERSION:
+        document["schema_version"].fail(
+            f"must be {specs.SCHEMA_VERSION}; another one takes another version of Gatewise"
+        )
     values = document.values(Manifest, _APART)
     task = values["task"]
     classes = read_classes(document["classes"], task)

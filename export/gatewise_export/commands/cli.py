@@ -117,7 +117,7 @@ def inspect(
             }
         )
         return
-    print_bundle(manifest)
+    print_bundle(manifest, opened.absent())
     print()
     if signer is None:
         print("not signed")

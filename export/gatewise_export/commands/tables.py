@@ -22,10 +22,14 @@ MOST_LISTED = 8
 """Classes whose recall is printed."""
 
 
-def print_bundle(manifest: Manifest) -> None:
-    """Print what `gatewise inspect` shows."""
+MOST_NAMES = 6
+"""Columns of a stage, or of a kind, that are named."""
+
+
+def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
+    """Print what `gatewise inspect` shows; `absent` are files that are left out."""
     costs = manifest.exit_costs().tolist()
-    size = sum(f.size for f in manifest.files.values())
+    files = [f.size for name, f in manifest.files.items() if name not in absent]
     answers = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
         more = ", ..." if manifest.n_classes > 8 else ""
@@ -44,8 +48,12 @@ def print_bundle(manifest: Manifest) -> None:
             unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
             raw.append(("prices", f"{unit}{power}, measured on {prices.machine}"))
     if manifest.encoder is not None:
-        kinds = Counter(column.kind for column in manifest.encoder.columns)
-        raw = [("raw columns", ", ".join(f"{kind}: {n}" for kind, n in kinds.items()))]
+        columns = manifest.encoder.columns
+        kinds = Counter(column.kind for column in columns)
+        raw = [
+            (f"columns: {kind}", f"{n}: {_few([c.name for c in columns if c.kind == kind])}")
+            for kind, n in kinds.items()
+        ]
     table(
         manifest.title,
         ("", ""),
@@ -57,12 +65,13 @@ def print_bundle(manifest: Manifest) -> None:
             ("missing values", missing),
             *_backend_line(manifest),
             ("operating point", active),
-            ("files", f"{len(manifest.files)}, {byte_size(size)}, every hash holds"),
+            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash holds"),
             *_class_lines(manifest),
         ],
     )
     # a stage that acquires node by node may acquire less, and so may all exits after it
     lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
+    anew = _acquired_anew(manifest)
     rows = [
         (
             str(s),
@@ -71,6 +80,7 @@ def print_bundle(manifest: Manifest) -> None:
             f"{'up to ' * lazy[s]}{costs[s]:g}",
             threshold(t),
             byte_size(stage.bytes),
+            anew[s],
         )
         for s, (stage, t) in enumerate(
             zip(manifest.stages, manifest.active_point.thresholds, strict=True)
@@ -80,11 +90,33 @@ def print_bundle(manifest: Manifest) -> None:
         file = manifest.cloud.file
         size = manifest.files[file].size
         price = f"{'up to ' * lazy[-1]}{costs[-1]:g}"
-        rows.append(("cloud", file, len(manifest.cloud.inputs), price, "", byte_size(size)))
+        inputs = len(manifest.cloud.inputs)
+        rows.append(("cloud", file, inputs, price, "", byte_size(size), anew[-1]))
     print()
-    table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
+    head = ("stage", "file", "inputs", "cost if it ends here", "stops at", "size", "acquires")
+    shown = slice(None) if signal is None else slice(-1)  # of blocks the steps say it, below
+    table("stages", head[shown], [row[shown] for row in rows])
     if signal is not None:
         _print_steps(manifest, signal)
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _acquired_anew(manifest: Manifest) -> list[str]:
+    """Columns that each stage reads and none before it, and last the cloud's."""
+    encoder, seen, found = manifest.encoder, set[str](), []
+    column = {name: name for name in manifest.feature_names}
+    if encoder is not None:
+        names = (encoder.names[c] for c in encoder.column_of)
+        column |= dict(zip(encoder.feature_names, names, strict=True))
+    for part in (*manifest.stages, manifest.cloud):
+        read = dict.fromkeys(column.get(name, name) for name in (part.inputs if part else ()))
+        found.append(_few([name for name in read if name not in seen]))
+        seen |= read.keys()
+    return found
 
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
@@ -193,6 +225,11 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     head += [f"recall {manifest.classes[c]}" for c in shown]
     size = "as C tables" if manifest.packed_as == "c99" else "as files"
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
+    if any("off the curve" in str(row[-1]) for row in rows):
+        print(
+            "off the curve: others cost less and are as accurate, but find less of a class, or are "
+            "less often right about it, or take more bytes"
+        )
 
 
 def _figures(point: OperatingPoint) -> tuple[float, ...]:

@@ -116,6 +116,7 @@ def test_inspect(bundle: Path, run: Run) -> None:
     assert status == 0
     for word in ("wine 1", "every hash holds", "stage_", "cloud.onnx", "1 groups"):
         assert word in text
+    assert Bundle.open(bundle).manifest.stages[0].inputs[0] in text[text.index("acquires") :]
     status, text, _ = run("inspect", bundle, "--json")
     document = json.loads(text)
     assert document["manifest"] == json.loads((bundle / "manifest.json").read_text())

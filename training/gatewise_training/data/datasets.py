@@ -157,7 +157,7 @@ def _npz(path: Path) -> Dataset:
     arrays = arrays_of(path)
     for key in ("X", "y"):
         if key not in arrays:
-            raise InputError(f"{path} has no array {key!r}")
+            raise InputError(f"{path} has no array {key!r}; X holds the rows, y their labels")
     x, y = arrays["X"], arrays["y"]
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
         raise InputError(f"{path}: X {x.shape} and y {y.shape} are not a table with labels")
@@ -231,8 +231,10 @@ def read_table(
         raise InputError(f"{path} has no rows")
     target = _target(path, list(frame.columns), target)
     y = frame.pop(target)
-    if y.isna().any():
-        raise InputError(f"{path}: the label {target!r} is missing in {int(y.isna().sum())} row(s)")
+    if absent := int(y.isna().sum()):
+        raise InputError(
+            f"{path}: the label {target!r} is missing in {absent} rows: leave them out"
+        )
     if frame.columns.empty:
         raise InputError(f"{path} has no column beside the label")
     return RawTable(path, frame, y.to_numpy(), target, options)

@@ -59,4 +59,5 @@ def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
                 return {"X": loaded}
             return {key: loaded[key] for key in loaded.files}
     except (ValueError, OSError, EOFError, BadZipFile, AttributeError, TypeError) as error:
-        raise InputError(f"{path} is not a readable file of arrays: {error}") from error
+        advice = "; save texts as array.astype('U')" if "allow_pickle" in str(error) else ""
+        raise InputError(f"{path} is not a readable file of arrays: {error}{advice}") from error

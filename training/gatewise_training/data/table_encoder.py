@@ -322,7 +322,9 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     frame = _frame(frame)
     absent = [name for name in encoder.names if name not in frame.columns]
     if absent:
-        raise InputError(f"the table has no column {', '.join(map(repr, absent[:8]))}")
+        raise InputError(
+            f"the table has no column {', '.join(map(repr, absent[:8]))}, which is a feature"
+        )
     x = np.empty((len(frame), encoder.starts[-1]), np.float32)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         for c, name in enumerate(encoder.names):
