@@ -129,18 +129,6 @@ def _latency(report: Report) -> Iterator[Section]:
         )
 
 
-def _examples(report: Report) -> Iterator[Section]:
-    if report.examples:
-        yield Section(
-            "examples",
-            "What easy and hard instances look like",
-            "First the cheapest of the devices' own answers, then instances of which no stage was "
-            "sure; with what was acquired of each.",
-            wide=True,
-            tables=[tables.example_table(report)],
-        )
-
-
 def _breakdown(report: Report) -> Iterator[Section]:
     if parts := tables.breakdowns(report):
         yield Section(
@@ -149,19 +137,6 @@ def _breakdown(report: Report) -> Iterator[Section]:
             "Under every policy, on the same instances.",
             wide=True,
             figures=[Plot(breakdown_plot(p), p.title, p.unit) for p in parts],
-        )
-
-
-def _computation(report: Report) -> Iterator[Section]:
-    if found := tables.computations(report):
-        yield Section(
-            "computation",
-            "What blocks compute",
-            "What each step takes for a window, and per instance under every policy, since many "
-            "are answered before it is needed. As measured for the bundle; not among the figures "
-            "above.",
-            wide=True,
-            tables=found,
         )
 
 
@@ -266,6 +241,6 @@ def _repeat(report: Report) -> Iterator[Section]:
 
 
 _SECTIONS: Final = (
-    _frontier, _latency, _examples, _breakdown, _computation, _timeline, _classes, _answers,
+    _frontier, _latency, _breakdown, _timeline, _classes, _answers,
     _checks, _stages, _policies, _repeat,
 )  # fmt: skip

@@ -12,8 +12,8 @@ from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
-from gatewise_sim.report.model import ExampleInstance, Report
-from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, StepUse
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult
 
 Cell = str | tuple[str, str]
 """A text; or a text, and a smaller one below it."""
@@ -133,28 +133,6 @@ def stage_table(report: Report) -> PageTable:
     )
 
 
-def example_table(report: Report) -> PageTable:
-    """Easy and hard instances: who answered, and the values that this took."""
-
-    def acquired(example: ExampleInstance) -> str:
-        return _first_names(
-            [f"{report.features[k]} {number(example.values[k])}" for k in example.acquired]
-        )
-
-    return _table(
-        "Easy and hard instances",
-        report.examples,
-        {
-            "row": lambda e: count(e.row),
-            "answered by": lambda e: e.answered_by,
-            "answer": lambda e: e.label,
-            "truth": lambda e: e.truth or "",
-            "cost": lambda e: number(e.cost),
-            "acquired": acquired,
-        },
-    )
-
-
 def _first_names(features: Sequence[str]) -> str:
     """List the first of many names, and say how many more there are."""
     more = len(features) - _LISTED
@@ -259,31 +237,6 @@ def breakdowns(report: Report) -> list[Spending]:
         if used:
             kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
             found.append(Spending(key, title, unit, form, kept))
-    return found
-
-
-def computations(report: Report) -> list[PageTable]:
-    """What the steps of blocks take, in each kind that is known; none without blocks."""
-    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
-        ("milliseconds", number, lambda use: use.ms),
-        ("joules", joules, lambda use: use.joules),
-        ("price", number, lambda use: use.price),
-    ]
-    found: list[PageTable] = []
-    for unit, form, each in kinds:
-        all_steps = {step: each(use) for step, use in report.system.computation.items()}
-        once = {step: value for step, value in all_steps.items() if value is not None}
-        if not once or (unit == "price" and found):  # the unit of prices is one of the others
-            continue
-        policies = {
-            policy.name: {s: use.share * once[s] for s, use in policy.computation.items()}
-            for policy in report.policies
-        }
-        columns = [once, *policies.values()]
-        rows = [[step, *(form(use[step]) for use in columns)] for step in once]
-        rows.append(["all", *(form(sum(use.values())) for use in columns)])
-        heads = [unit, "once", *policies]
-        found.append(PageTable(unit.capitalize(), heads, rows, marked=len(rows) - 1))
     return found
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from gatewise_sim.report import tables
 from gatewise_sim.report.model import DataCounts, StageResult
-from gatewise_sim.report.policy_result import StepUse
-from gatewise_sim.report.run_page import render
 from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import live, made_up
 
@@ -89,23 +87,3 @@ def test_a_run_on_a_terminal(capsys):
     assert "lost" not in lines
     assert "offloading every instance" in out
     assert "is assumed" in out
-
-
-@pytest.mark.parametrize(
-    ("joules", "units"), [(None, ["milliseconds"]), (2e-5, ["milliseconds", "joules"])]
-)
-def test_computation_is_split_by_step_and_policy(joules, units):
-    report = made_up()
-    each = {"price": 8.0, "ms": 0.25, "joules": joules}
-    policies = tuple(
-        replace(p, computation={"fft": StepUse(share=0.5 if p.key == "system" else 1.0, **each)})
-        for p in report.policies
-    )
-    found = tables.computations(replace(report, policies=policies))
-    assert [f.name.lower() for f in found] == units
-    cloud = found[0].columns.index("All cloud") - 1
-    for row in ("fft", "all"):
-        once, gatewise, *_ = values = cells(found[0])[row]
-        assert (once, gatewise, values[cloud]) == ("0.25", "0.125", "0.25")
-    assert tables.computations(report) == []
-    assert "What blocks compute" in render(replace(report, policies=policies))

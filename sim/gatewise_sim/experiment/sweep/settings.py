@@ -82,12 +82,6 @@ class SweptSetting:
             raise InputError(f"sweep {text!r}: a value is empty{none}")
         return cls(name, tuple(_read(name, part) for part in parts))
 
-    def __str__(self) -> str:
-        """As :meth:`parse` reads it."""
-        texts = [value_text(value, self.name) for value in self.values]
-        bar = self.name in _WITH_COMMAS or any("," in text for text in texts)
-        return f"{self.name}={('|' if bar else ',').join(texts)}"
-
 
 def merged(
     sweeps: Iterable[SweptSetting | str],
