@@ -18,7 +18,14 @@ from gatewise_export.commands.options import AsJson, Target
 if TYPE_CHECKING:
     from gatewise_training.data.table_columns import ColumnFacts
 
-_ID_NAMES = ("id", "uid", "uuid", "guid", "index", "serial", "key", "nr", "no")
+#: A number as a spreadsheet shows it: 1,200 or 70 %.
+_MARKED = re.compile(
+    r"[^\w.+-]*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\W*"
+    r"|[^\w.+-]*[+-]?\d+(\.\d+)?\s*[^\w\s]+"
+    r"|[^\w.+-]+[+-]?\d+(\.\d+)?"
+)
+#: "unnamed" is what pandas calls the column of an index.
+_ID_NAMES = ("unnamed", "id", "uid", "uuid", "guid", "index", "serial", "key", "nr", "no")
 
 
 def init(
@@ -40,10 +47,10 @@ def init(
 
     if out.suffix.lower() != ".toml":
         raise InputError(f"--out {out}: the ending must be .toml")
-    if out.exists():
-        raise InputError(f"{out} exists: name another with --out, or remove it")
     if data.suffix.lower() not in (".csv", ".parquet") or not data.is_file():
         raise InputError(f"{data} is no .csv or .parquet file")
+    if out.exists():
+        raise InputError(f"{out} exists: name another with --out, or remove it")
     table = read_table(data, target=target)
     columns = {str(name): column_facts(table.frame[name]) for name in table.frame.columns}
     kinds = {name: _kind(name, facts) for name, facts in columns.items()}
@@ -67,7 +74,10 @@ def init(
     if as_json:
         emit({"prices": str(out), "kinds": kinds, "train": command})
         return
-    note(f"wrote {out}: set the prices, check the kinds, then\n    {command}")
+    note(
+        f"wrote {out}, for the label {table.target!r}: set the prices, check the kinds, then\n"
+        f"    {command}"
+    )
 
 
 commands: dict[str, Callable[..., None]] = {"init": init}
@@ -123,6 +133,8 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
         "time": f"dates, as {facts.example!r}",
         "empty": "empty",
     }.get(facts.kind, f"{facts.distinct:,} different texts, as {facts.example!r}")
+    if facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
+        holds += f": if numbers, write them as {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if kind == "drop" and facts.kind == "number":
         holds += ", each once"
     if facts.odd:

@@ -72,7 +72,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     # a stage that acquires node by node may acquire less, and so may all exits after it
     lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
     anew = _acquired_anew(manifest)
-    rows = [
+    rows: list[Sequence[Any]] = [
         (
             str(s),
             stage.file,

@@ -77,6 +77,9 @@ class Simulation:
     report: Report
     calibration: Calibration
 
+    def __repr__(self) -> str:
+        return f"<Simulation: {self.summary}>"  # a report's own fills many screens
+
     @property
     def summary(self) -> str:
         """The result in one sentence."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,8 @@ def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -
     frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan
+    frame["sold"] = [f"€ {k},200" for k in range(178)]
+    frame["Unnamed: 0"] = range(178)  # what pandas calls an index that was written along
     frame.to_csv(tmp_path / "w.csv", index=False)
     out = tmp_path / "prices.toml"
     status, _, err = run("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
@@ -36,7 +39,9 @@ def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -
         "--out", "bundle",
     ]  # fmt: skip
     kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
-    assert kinds["bottle"] == kinds["bin no."] == "drop"
+    assert kinds["bottle"] == kinds["bin no."] == kinds["Unnamed: 0"] == "drop"
+    assert "for the label 'cultivar'" in err
+    assert re.search(r"as '€ \d+,200': if numbers, write them as \d+200$", out.read_text(), re.M)
     assert kinds["when"] == "time"
     assert kinds["grape, kind"] == "category"
     assert kinds["hue"] is None

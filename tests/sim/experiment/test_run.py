@@ -288,6 +288,7 @@ def test_the_summary_and_the_folder(small, tmp_path, monkeypatch):
     simulation = simulate(small.bundle, small.rows, small.truth, scenario=QUICK)
     assert simulation.summary.endswith(".")
     assert "\n" not in simulation.summary
+    assert repr(simulation) == f"<Simulation: {simulation.summary}>"
     simulation.write(tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == set(SIMULATION.files)
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == simulation.report.to_dict()

@@ -79,7 +79,8 @@ class FrontierDisplay:
             ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
-            ax.plot([active.cost], [active.merit], "o", color=line.get_color(), **ring)
+            label = f"{self.name}, active point".removeprefix(", ")
+            ax.plot([active.cost], [active.merit], "o", color=line.get_color(), label=label, **ring)
         merit = "weighted accuracy" if self.frontier.weighted else "accuracy"
         ax.set(xlabel="mean cost per instance", ylabel=f"{merit} on validation data")
         ax.grid(alpha=0.25)
