@@ -194,7 +194,7 @@ def edge(
 
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
         gatewise edge bundle --data rows.csv --keep id,timestamp --out answers.jsonl
-        gatewise edge bundle --data rows.csv --resume answers.jsonl
+        gatewise edge bundle --data rows.csv --resume resumable.jsonl
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --publish gw/v1/pi-1/answers
         arecord -t raw -f S16_LE -r 16000 |
         gatewise edge bundle --signal - --smooth majority:5

@@ -91,7 +91,9 @@ class AnswerLog(AnswerFile):
             same = first is None or first["sha256"] == head["sha256"]
             self.answered = {int(line["row"]) for line in lines}
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"--resume {self.path}: not a log of answers") from None
+            raise InputError(
+                f"--resume {self.path}: not a log of answers that --resume began; name a new file"
+            ) from None
         if not same:
             raise InputError(
                 f"--resume {self.path}: it belongs to other data than {head['data']}; "

@@ -60,7 +60,7 @@ def doctor(
         }
         print(json.dumps(document))
     elif problems:
-        print(f"{problems} problem{'s' * (problems > 1)}; what comes after it was not looked at")
+        print(f"{problems} problem{'s' * (problems > 1)}; what depends on it was not looked at")
     else:
         print("all is well")
     if problems:
