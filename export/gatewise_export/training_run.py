@@ -124,7 +124,7 @@ class TrainingRun:
     @property
     def remarks(self) -> list[str]:
         """What a user should learn of these data and this system, beside the figures."""
-        found = [recall_remark(self.system)]
+        found = [recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
             ways = "--groups COLUMN or --time-split COLUMN"

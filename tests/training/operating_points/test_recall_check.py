@@ -46,6 +46,7 @@ def test_a_fit_says_that_a_rare_class_is_lost(fitted):
     assert point.recall[0] < reference[0] - 0.05
     assert messages == [(RecallWarning, recall_remark(system))]
     assert f"falls from {reference[0]:.2f} (the high-cost model) to" in messages[0][1]
+    assert "--min-recall fault=0." in recall_remark(system, as_options=True)
 
 
 def test_a_bound_on_recall_mends_it(fitted):

@@ -16,10 +16,11 @@ ROWS = 3
 """Rows of the class that must be lost, so that it is no chance."""
 
 
-def recall_remark(system: Any) -> str | None:
+def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     """Say which rare class loses recall at the active operating point of a fitted system.
 
-    None if there is no such class, or a bound on its recall was given.
+    None if there is no such class, or a bound on its recall was given. What mends it is said in
+    Python or, with `as_options`, in options of ``gatewise train``.
     """
     frontier, point = system.frontier_, system.operating_point_
     reference, bounds = frontier.reference_recall, system.class_bounds_
@@ -42,10 +43,14 @@ def recall_remark(system: Any) -> str | None:
     _, c, before, now = max(falls)
     label = frontier.classes[c]
     model = "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
+    ways = f"min_recall={{{label!r}: {before - FALL:.2f}}}", "class_weight='balanced'"
+    if as_options:
+        ways = f"--min-recall {label}={before - FALL:.2f}", "--class-weight balanced"
     return (
         f"recall of class {str(label)!r}, {rows[c] / rows.sum():.1%} of the rows, falls from "
-        f"{before:.2f} ({model}) to {now:.2f}, though accuracy hardly does; "
-        f"min_recall={{{label!r}: {before - FALL:.2f}}} keeps it, class_weight='balanced' weighs it"
+        f"{before:.2f} ({model}) to {now:.2f}, accuracy from {frontier.reference_accuracy:.3f} to "
+        f"{point.accuracy:.3f}; "
+        f"{ways[0]} keeps it, {ways[1]} weighs it"
     )
 
 
