@@ -106,6 +106,8 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     options = replace(options, drop=(*options.drop, *dict.fromkeys(aside)))
     if prices is not None:
         options = options.with_prices(prices)
+        gone = {n: replace(e, kind="drop") for n, e in prices.features.items() if n in options.drop}
+        prices = replace(prices, features={**prices.features, **gone})
     table = datasets.read_table(path, target=settings.target, options=options)
     check_classes(table.y)
     table.check()

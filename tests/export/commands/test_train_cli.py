@@ -289,6 +289,9 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     assert [f.name for f in manifest.features] == ["temp", "vibration"]
     assert run("verify", tmp_path / "a", "--data", tmp_path / "a-test.csv")[0] == 0
 
+    # `init` lists every column: what is none by an option has no price then
+    assert run("init", log, "--target", "state", "--out", tmp_path / "prices.toml")[0] == 0
+    fit += ["--costs", tmp_path / "prices.toml"]
     split = ["--time-split", "when=%d.%m.%Y %H:%M", "--drop", "machine"]
     assert run(*fit, *split, "--out", tmp_path / "b")[0] == 0
     held = pd.read_csv(tmp_path / "b-test.csv")
