@@ -18,9 +18,11 @@ from gatewise_sim.report.findings import (
 from gatewise_sim.report.model import ClassResult, Report, RowCheck
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
+from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
+    computation_plot,
     frontier_plot,
     latency_plot,
 )
@@ -129,6 +131,21 @@ def _latency(report: Report) -> Iterator[Section]:
         )
 
 
+def _examples(report: Report) -> Iterator[Section]:
+    if not report.examples:
+        return
+    plot = pictures_plot(report.examples, report.features)
+    yield Section(
+        "examples",
+        "What easy and hard instances look like",
+        "First the cheapest of the devices' own answers, then instances of which no stage was "
+        "sure; below each what was acquired of it.",
+        wide=True,
+        figures=[] if plot is None else [Plot(plot, wide=True)],
+        tables=[tables.example_table(report)] if plot is None else [],
+    )
+
+
 def _breakdown(report: Report) -> Iterator[Section]:
     if parts := tables.breakdowns(report):
         yield Section(
@@ -138,6 +155,25 @@ def _breakdown(report: Report) -> Iterator[Section]:
             wide=True,
             figures=[Plot(breakdown_plot(p), p.title, p.unit) for p in parts],
         )
+
+
+def _computation(report: Report) -> Iterator[Section]:
+    found, system = tables.computations(report), report.system.name
+    if not found:
+        return
+    first, several = found[0], len(found) > 1
+    mean, once = (first.form(sum(use.values())) for use in (first.policies[system], first.once))
+    yield Section(
+        "computation",
+        "What blocks compute",
+        f"Pale: what each step takes for a window. Dark: what it takes per instance, since "
+        f"many are answered before it is needed; {mean} of {once} ({first.unit}) in all. As "
+        "measured for the bundle; not among the figures above.",
+        wide=several,
+        figures=[
+            Plot(computation_plot(each, system), each.title if several else "") for each in found
+        ],
+    )
 
 
 def _timeline(report: Report) -> Iterator[Section]:
@@ -241,6 +277,6 @@ def _repeat(report: Report) -> Iterator[Section]:
 
 
 _SECTIONS: Final = (
-    _frontier, _latency, _breakdown, _timeline, _classes, _answers,
+    _frontier, _latency, _examples, _breakdown, _computation, _timeline, _classes, _answers,
     _checks, _stages, _policies, _repeat,
 )  # fmt: skip

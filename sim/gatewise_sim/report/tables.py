@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,8 +12,8 @@ from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
-from gatewise_sim.report.model import Report
-from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult
+from gatewise_sim.report.model import ExampleInstance, Report
+from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, StepUse
 
 Cell = str | tuple[str, str]
 """A text; or a text, and a smaller one below it."""
@@ -133,6 +133,28 @@ def stage_table(report: Report) -> PageTable:
     )
 
 
+def example_table(report: Report) -> PageTable:
+    """Easy and hard instances: who answered, and the values that this took."""
+
+    def acquired(example: ExampleInstance) -> str:
+        return _first_names(
+            [f"{report.features[k]} {number(example.values[k])}" for k in example.acquired]
+        )
+
+    return _table(
+        "Easy and hard instances",
+        report.examples,
+        {
+            "row": lambda e: count(e.row),
+            "answered by": lambda e: e.answered_by,
+            "answer": lambda e: e.label,
+            "truth": lambda e: e.truth or "",
+            "cost": lambda e: number(e.cost),
+            "acquired": acquired,
+        },
+    )
+
+
 def _first_names(features: Sequence[str]) -> str:
     """List the first of many names, and say how many more there are."""
     more = len(features) - _LISTED
@@ -202,6 +224,7 @@ class Spending:
     unit: str
     form: Format
     policies: dict[str, dict[str, float]]  # name to parts, the system first
+    once: dict[str, float] = field(default_factory=dict)  # each part, where it is computed once
 
 
 def breakdowns(report: Report) -> list[Spending]:
@@ -237,6 +260,28 @@ def breakdowns(report: Report) -> list[Spending]:
         if used:
             kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
             found.append(Spending(key, title, unit, form, kept))
+    return found
+
+
+def computations(report: Report) -> list[Spending]:
+    """What the steps of blocks take, in each kind that is known; none without blocks."""
+    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
+        ("milliseconds", number, lambda use: use.ms),
+        ("joules", joules, lambda use: use.joules),
+        ("price", number, lambda use: use.price),
+    ]
+    found: list[Spending] = []
+    for unit, form, each in kinds:
+        all_steps = {step: each(use) for step, use in report.system.computation.items()}
+        once = {step: value for step, value in all_steps.items() if value is not None}
+        if not once or (unit == "price" and found):  # the unit of prices is one of the others
+            continue
+        policies = {
+            policy.name: {s: use.share * once[s] for s, use in policy.computation.items()}
+            for policy in report.policies
+        }
+        key = f"computation-{unit}"
+        found.append(Spending(key, unit.capitalize(), unit, form, policies, once))
     return found
 
 

@@ -1,8 +1,10 @@
-"""Instances to look at: chosen from the routes."""
+"""Instances to look at: chosen from the routes, drawn where features are pixels."""
 
 from __future__ import annotations
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.report.model import Report
+from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import made_up
 
 pytestmark = pytest.mark.slow  # a fitted system
@@ -37,7 +40,15 @@ def test_easy_ones_are_the_cheapest_and_hard_ones_the_least_sure(small, chosen):
     assert all(len(e.acquired) == 64 for e in hard)
 
 
-def test_a_report_holds_them(chosen):
-    examples, names = chosen[1], tuple(f"sensor {k}" for k in range(64))
+def test_pixels_are_drawn_and_other_features_listed(chosen):
+    examples, names = chosen[1], tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
     report = replace(made_up(), examples=examples, features=names)
     assert Report.from_dict(json.loads(report.to_json())).examples == examples
+    page = render(report)
+    plot = re.search(r'<svg [^>]*aria-labelledby="examples-title.*?</svg>', page, re.DOTALL)
+    assert sum(1 for _ in ET.fromstring(plot[0]).iter("path")) > 64
+    others = tuple(f"sensor {k}" for k in range(len(names)))
+    plain = render(replace(report, features=others))
+    assert "examples-title" not in plain
+    k = examples[0].acquired[0]
+    assert f"sensor {k} {examples[0].values[k]:g}" in plain

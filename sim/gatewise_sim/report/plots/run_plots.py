@@ -25,6 +25,7 @@ from gatewise_sim.report.plots.style import (
 from gatewise_sim.report.policy_result import PolicyResult
 from gatewise_sim.report.tables import Spending
 
+_LABEL = 36
 _PART_COLOURS = {
     "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
     "request": "system", "response": "edge", "protocol": "idle", "up": "system", "down": "edge",
@@ -153,21 +154,48 @@ def breakdown_plot(spent: Spending) -> Markup:
                 color=COLOURS[_PART_COLOURS[part]], edgecolor=COLOURS["panel"], linewidth=0.8,
             )  # fmt: skip
             left = [a + b for a, b in zip(left, values, strict=True)]
-        most = max(totals) or 1.0
-        for y, total in enumerate(totals):  # written at the end of each bar, the first on top
-            axes.text(total + 0.015 * most, y, form(total), va="center")
-        axes.set_xlim(0, 1.24 * most)
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0, labelcolor=COLOURS["ink"])
-        axes.set_xticks([])
+        _write_at_bars(axes, totals, [form(total) for total in totals])
         figure.legend(loc="outside lower left", ncols=4)
 
     texts = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
     return draw(
         paint, name=spent.key, title=f"{spent.title}, {spent.unit}", description=f"{texts}.",
         height=56 + 23.0 * len(names),
+    )  # fmt: skip
+
+
+def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
+    """Write a text at the end of each bar; the first bar is the topmost, and nothing is ruled."""
+    most = max(ends) or 1.0
+    for y, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        axes.text(end + 0.015 * most, y, text, va="center")
+    axes.set_xlim(0, 1.24 * most)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, labelcolor=COLOURS["ink"])
+    axes.set_xticks([])
+
+
+def computation_plot(spent: Spending, policy: str) -> Markup:
+    """Plot what each step of blocks takes once, and per instance under a policy, as bars."""
+    one, mean, form = spent.once, spent.policies[policy], spent.form
+    steps, rows = list(one), range(len(one))
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.barh(rows, [one[s] for s in steps], 0.62, color=COLOURS["line"], label="once")
+        axes.barh(
+            rows, [mean[s] for s in steps], 0.62, color=COLOURS["system"], label="per instance"
+        )
+        axes.set_yticks(rows, [s if len(s) <= _LABEL else f"{s[: _LABEL - 1]}…" for s in steps])
+        _write_at_bars(axes, list(one.values()), [form(mean[step]) for step in steps])
+        figure.legend(loc="outside lower left", ncols=2)
+
+    texts = "; ".join(f"{s} {form(mean[s])} of {form(one[s])}" for s in steps)
+    return draw(
+        paint, name=spent.key, title=f"What blocks compute, {spent.unit}",
+        description=f"{texts}.", height=56 + 20.0 * len(steps),
     )  # fmt: skip
 
 

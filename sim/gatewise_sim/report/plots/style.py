@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib
 from markupsafe import Markup
@@ -128,14 +128,17 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_formatter(_formatter(form))
 
 
-def log_where_far(axes: Axes, values: Sequence[float], form: Format) -> bool:
-    """Make the x axis logarithmic, with its ticks, where its values are far apart."""
+def log_where_far(
+    axes: Axes, values: Sequence[float], form: Format, which: Literal["x", "y"] = "x"
+) -> bool:
+    """Make an axis logarithmic, with its ticks, where its values are far apart."""
+    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     far = min(values) > 0 and max(values) / min(values) >= _FAR
     if far:
-        axes.set_xscale("log")
-        log_ticks(axes.xaxis, form)
+        axes.set(**{f"{which}scale": "log"})
+        log_ticks(axis, form)
     else:
-        axes.xaxis.set_major_formatter(_formatter(form))
+        axis.set_major_formatter(_formatter(form))
     return far
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.sweep_plots import points_plot
+from gatewise_sim.report.plots.sweep_plots import lines_plot, points_plot, sweep_axis
 from gatewise_sim.report.sweep.setting_text import setting, value_text
 from gatewise_sim.report.sweep.summary import cost_unit, sorted_points
 from gatewise_sim.report.tables import Cell, PageTable, print_table
@@ -25,6 +25,7 @@ _COLUMNS: Final = {
     "utilisation": "busy",
 }
 _ON_PAGE_ONLY: Final = ("p50", "bytes", "joules", "utilisation")
+_PLOTTED: Final = ("accuracy", "p95", "offloaded_p95")
 _INTERVALS: Final = ("accuracy", "cost", "p50", "p95", "offloaded_p95")
 """Figures whose interval stands below them; the others' are in the files."""
 
@@ -91,7 +92,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
             f"{len(document['points'])} settings of {names}, simulated",
             headline=(f"{first.rstrip('.')}.", f" {rest}"),
             warnings=failures,
-            sections=[*_points(document), every_point, repeat],
+            sections=[*_points(document), *_lines(document), every_point, repeat],
             footer="The same numbers, and more, are in sweep.json and sweep.csv; the report of "
             "each setting is in the folder points, for gatewise report points/*.json.",
         )
@@ -126,6 +127,20 @@ def _points(document: Mapping[str, Any]) -> Iterator[Section]:
         "within half a point of the best accuracy.",
         figures=[Plot(plot)],
     )
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[Section]:
+    axis = sweep_axis(document)
+    if axis is None:
+        return
+    plots = []
+    for key in dict.fromkeys((_PLOTTED[0], document["cost"], *_PLOTTED[1:])):
+        title = cost_unit(document) if key == document["cost"] else BY_KEY[key].name
+        if (plot := lines_plot(document, key, axis, title)) is not None:
+            plots.append(Plot(plot))
+    if plots:
+        title = f"By {axis.name.replace('_', ' ')}"
+        yield Section("lines", title, "Bars are 95 % intervals.", wide=True, figures=plots)
 
 
 def _cell(point: Mapping[str, Any], key: str) -> Cell:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations
+from gatewise_sim.report.plots.sweep_plots import sweep_axis
 from gatewise_sim.report.sweep.summary import PointResult, summarise
 from gatewise_sim.report.sweep.views import print_sweep, sweep_page
 from tests.sim.report.reports import check_in_browser, drawings, simulation
@@ -63,7 +64,7 @@ page_of = cache(lambda name: sweep_page(EVERY[name]))  # plots take their time
 @pytest.mark.parametrize("name", list(EVERY))
 def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
     found = drawings(page_of(name))
-    assert len(found) == {"all failed": 0}.get(name, 1)
+    assert len(found) == {"single": 1, "all failed": 0}.get(name, 5)
     ids = [e.get("id") for svg in found for e in svg.iter() if e.get("id")]
     assert len(ids) == len(set(ids))
     for svg in found:
@@ -107,6 +108,24 @@ def test_names_are_escaped():
     assert "&lt;em&gt;&amp;" in html
 
 
+@pytest.mark.parametrize(
+    ("sweeps", "name", "numeric", "lines"),
+    [
+        ((LINKS, DEVICES), "devices", True, ("link=wifi", "link=4g", "link=nb-iot")),
+        ((LINKS,), "link", False, ("",)),
+        ((SweptSetting("max_loss", (0.02, 0.01)), DEVICES), "devices", True,
+         ("max_loss=0.02", "max_loss=0.01")),
+        ((SweptSetting("budget", (None, 4.0)), LINKS), "budget", False,
+         ("link=wifi", "link=4g", "link=nb-iot")),
+    ],
+)  # fmt: skip
+def test_the_axis_is_a_setting_of_numbers_if_there_is_one(sweeps, name, numeric, lines):
+    axis = sweep_axis(swept(*sweeps))
+    assert (axis.name, axis.numeric, axis.series) == (name, numeric, lines)
+    assert sweep_axis(swept(SweptSetting("devices", (100, 1000, 10)))).values == (10, 100, 1000)
+    assert sweep_axis(EVERY["single"]) is None
+
+
 # -- in a browser --------------------------------------------------------------------------
 
 
@@ -119,4 +138,4 @@ def url(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(360, True), (1200, False)])
 def test_a_browser_shows_it_without_a_message(browser, url, width, dark):
-    check_in_browser(browser, url, width, dark=dark, plots=1)
+    check_in_browser(browser, url, width, dark=dark, plots=5)
