@@ -52,9 +52,9 @@ class ProgressListener:
         """Take the state of the policy's run."""
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        """Take that ``cloud``, ``link`` or ``2 workers`` will go down, or be `up` again.
+        """Take that ``cloud``, ``link`` or ``2 workers`` will go down, or be `up` again, at a time.
 
-        `at` is in seconds since the run's begin.
+        `at` is in seconds since the policy's run began; each policy meets the same faults.
         """
 
     def end(self, text: str) -> None:

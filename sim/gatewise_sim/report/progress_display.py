@@ -42,10 +42,9 @@ def shown_progress() -> Iterator[ProgressListener]:
         yield PlainLines()
 
 
-def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
-    """Counts, rates and latency of a snapshot in a few words."""
-    text = f"{count(snapshot.answered)} answered"
-    parts = [text if answered_per_second is None else f"{text} ({count(answered_per_second)}/s)"]
+def _state(snapshot: Snapshot) -> str:
+    """Counts, shares and latency of a snapshot in a few words."""
+    parts = [f"{count(snapshot.answered)} answered"]
     if snapshot.answered:
         rate = (snapshot.cloud + snapshot.fallback) / snapshot.answered
         parts.append(f"{percent(rate)} offloaded")
@@ -68,35 +67,30 @@ class PlainLines(ProgressListener):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._began = self._policy_began = clock()
-        self._faults: list[tuple[float, str, bool]] = []
-        self._shown: set[tuple[float, str, bool]] = set()  # under this policy
+        self._began = clock()
+        self._faults: list[tuple[float, str, bool]] = []  # to come under this policy
 
     def begin(self, title: str, seconds: float, expected: int | None) -> None:
         self._close()
-        self._faults.clear()
-        self._began = self._policy_began = self._clock()
+        self._began = self._clock()
         self._write(title)
         self._open(title.partition(":")[0], a_policy=False)
 
     def policy(self, key: str, name: str) -> None:
         self._close()
-        self._shown.clear()  # each policy meets the same faults
-        self._policy_began = self._clock()
+        self._faults.clear()
         self._open(name, a_policy=True)
 
     def advance(self, snapshot: Snapshot) -> None:
-        due = [f for f in self._faults if f not in self._shown and f[0] <= snapshot.at]
         if snapshot.piece is None:  # else parts come in any order: there is no now
-            for at, what, up in sorted(due):
+            for fault in sorted(f for f in self._faults if f[0] <= snapshot.at):
+                at, what, up = fault
                 self._write(f"  {what} {'back' if up else 'down'} after {duration(at)}")
-            self._shown.update(due)
-        seconds = self._clock() - self._policy_began
-        self._show(snapshot, snapshot.answered / seconds if seconds > 1.0 else None)
+                self._faults.remove(fault)
+        self._show(snapshot)
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        if (at, what, up) not in self._faults:  # each policy announces them
-            self._faults.append((at, what, up))
+        self._faults.append((at, what, up))
 
     def end(self, text: str) -> None:
         self._close()
@@ -113,16 +107,16 @@ class PlainLines(ProgressListener):
         if a_policy:
             self._write(f"  {name}")
 
-    def _show(self, snapshot: Snapshot, answered_per_second: float | None) -> None:
+    def _show(self, snapshot: Snapshot) -> None:
         self._last = snapshot
         tenth, since = int(10 * snapshot.done), self._clock() - self._written
         if (tenth > self._tenth and since >= _EVERY) or since >= _AFTER:
             self._tenth, self._written = tenth, self._clock()
-            self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot, answered_per_second)}")
+            self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot)}")
 
     def _close(self) -> None:
         if self._name and self._last is not None:
-            self._write(f"  done: {self._name}, {_state(self._last, None)}")
+            self._write(f"  done: {self._name}, {_state(self._last)}")
 
 
 class TerminalBars(PlainLines):
@@ -139,10 +133,9 @@ class TerminalBars(PlainLines):
     def _open(self, name: str, *, a_policy: bool) -> None:
         self._task = self._bars.add_task(name, total=1.0, state="")
 
-    def _show(self, snapshot: Snapshot, answered_per_second: float | None) -> None:
+    def _show(self, snapshot: Snapshot) -> None:
         if self._task is not None:
-            state = _state(snapshot, answered_per_second)
-            self._bars.update(self._task, completed=snapshot.done, state=state)
+            self._bars.update(self._task, completed=snapshot.done, state=_state(snapshot))
 
     def _close(self) -> None:
         """Complete the current bar; one without any progress goes away."""
