@@ -78,14 +78,13 @@ class PolicyRun:
         """Sum of a figure over all instances."""
         return self.mean(name) * self.estimate.instances
 
-    def energy(self, device: DeviceEnergy | None) -> EnergyTotals:
-        """Sum of what the devices drew; `device` holds their power figures, if they are known."""
+    def energy(self, device: DeviceEnergy) -> EnergyTotals:
+        """Sum of what the devices drew; `device` holds their power figures."""
         settings, radio = self.settings, self.settings.link.radio
         active = sum(self.total(name) for name in ("radio_j", "feature_j", "stage_j"))
-        watts = radio.idle_w + (0.0 if device is None else device.idle_w)
-        idle = watts * settings.seconds * settings.devices
+        idle = (radio.idle_w + device.idle_w) * settings.seconds * settings.devices
         a_day = DAY / settings.seconds
-        days = None if device is None else device.days(active / settings.devices * a_day, radio)
+        days = device.days(active / settings.devices * a_day, radio)
         return EnergyTotals(
             active,
             idle,
@@ -97,7 +96,7 @@ class PolicyRun:
         self,
         *,
         labelled: bool,
-        energy: DeviceEnergy | None,
+        energy: DeviceEnergy,
         prices: Prices | None,
         manifest: Manifest,
     ) -> PolicyResult:

@@ -72,7 +72,7 @@ class Prepared:
     system_routes: Routes  # by stage for a policy of one's own, else the same
     settings: FleetSettings  # with the calibration's service times
     calibration: Calibration
-    energy: DeviceEnergy | None
+    energy: DeviceEnergy
     prices: Prices | None
 
     @property
@@ -96,7 +96,7 @@ def prepare(
     """Read the files that a scenario names, and compute the route of each row."""
     bundle = at_goal(bundle, scenario.goal)
     manifest = bundle.manifest
-    energy = None
+    energy = DeviceEnergy()
     if scenario.device_energy is not None:
         on_device = sum(tier == "device" for tier in manifest.tiers)
         energy = DeviceEnergy.from_file(scenario.device_energy, manifest.feature_names, on_device)
@@ -233,7 +233,7 @@ def _report(
         "energy": EnergyUse(
             radio=settings.link.radio.name,
             joules_per_device_day=first.joules_per_device_day,
-            battery_wh=None if prepared.energy is None else prepared.energy.battery_wh,
+            battery_wh=prepared.energy.battery_wh,
             battery_days=first.battery_days,
         ),
         "workload": scenario.workload,

@@ -36,7 +36,6 @@ from gatewise_sim.fleet.workload.sources import (
     MARKS,
     PeriodicSource,
     PoissonSource,
-    Source,
     TraceSource,
     uniforms,
 )
@@ -173,7 +172,9 @@ def _chunks(
             yield Arrivals(times, device, row)
 
 
-def _make_source(workload: Workload, root: int, ids: _Ints) -> Source:
+def _make_source(
+    workload: Workload, root: int, ids: _Ints
+) -> PeriodicSource | PoissonSource | TraceSource:
     """Source of the arrivals of the devices `ids`, shape (n,), before thinning."""
     match workload:
         case Periodic(period, jitter, aligned):

@@ -5,7 +5,7 @@ The result does not depend on where the chunks are cut.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -84,14 +84,6 @@ class Drawn(NamedTuple):
     slot: _Ints
     ordinal: _Ints
     row: _Ints | None = None
-
-
-class Source(Protocol):
-    """Arrivals of some devices."""
-
-    def chunk(self, begin: float, end: float) -> Drawn:
-        """Those in ``[begin, end)`` (s); `begin` is where the chunk before ended."""
-        ...
 
 
 def join(parts: list[Drawn]) -> Drawn:
