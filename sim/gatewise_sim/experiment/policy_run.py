@@ -18,8 +18,7 @@ from gatewise.formats import DAY
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_signals.graph import SignalGraph
 from gatewise_sim.fleet.answers import ROUTES
-from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.energy.radio import HEADER, packets
+from gatewise_sim.fleet.energy import HEADER, DeviceEnergy, packets
 from gatewise_sim.fleet.estimate.intervals import Measurement, binomial_interval
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet

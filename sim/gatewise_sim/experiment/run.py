@@ -26,7 +26,7 @@ from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answer_rules import rows_by_stage
 from gatewise_sim.fleet.answers import ROUTES, Answers
 from gatewise_sim.fleet.devices.decisions import routes_by_stage
-from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet

@@ -137,7 +137,7 @@ class Scenario:
     device_energy: str | None = None
     """TOML: idle_w, battery_wh, stage_j, feature_j, ...
 
-    See :mod:`gatewise_sim.fleet.energy.device`.
+    See :mod:`gatewise_sim.fleet.energy`.
     """
     baselines: bool = True
     """Other policies answer the same instances, or the system alone."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import CLOUD, FEATURES_ACQUIRED, LOCAL, REASON, REQUESTED, Answers
-from gatewise_sim.fleet.energy.radio import Radio, radio_joules
+from gatewise_sim.fleet.energy import Radio, radio_joules
 from gatewise_sim.fleet.routes import Routes
 
 

@@ -157,7 +157,7 @@ class FleetRun:
     """One entry an instance, by time of arrival (of rows in turn: device after device)."""
     joules: NDArray[np.float64]
     """What each instance's messages cost its device's radio, shape (n,); see
-    :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
+    :func:`gatewise_sim.fleet.energy.radio_joules`. An exchange ends with its answer.
     """
     devices: dict[str, float]
     """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts`,

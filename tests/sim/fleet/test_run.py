@@ -6,7 +6,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.link.wire import part_topic, request_topic, response_topic
 from gatewise_sim.fleet.answers import REASON, ROUTES
-from gatewise_sim.fleet.energy.radio import Radio
+from gatewise_sim.fleet.energy import Radio
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages

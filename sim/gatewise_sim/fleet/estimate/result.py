@@ -20,7 +20,7 @@ from gatewise_sim.fleet.answers import (
     FleetRun,
     RaisedAlarms,
 )
-from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import Measurement, mean
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answer_rules import exchange_joules
 from gatewise_sim.fleet.answers import AlarmCount, Answers
-from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine, count_alarms

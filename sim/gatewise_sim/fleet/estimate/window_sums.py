@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, ROUTES, Answers
-from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import Window
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.routes import NO_LABEL, Routes

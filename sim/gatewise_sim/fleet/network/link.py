@@ -12,7 +12,7 @@ from typing import Final
 
 from gatewise.errors import InputError
 from gatewise.toml_settings import take_number
-from gatewise_sim.fleet.energy.radio import RADIOS, Radio, packets
+from gatewise_sim.fleet.energy import RADIOS, Radio, packets
 from gatewise_sim.fleet.network.outages import Outages
 
 MIN_RTO_MS: Final = 200.0  # Linux waits at least this much longer than the round trip

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise.toml_settings import SettingsTable
-from gatewise_sim.fleet.energy.radio import RADIOS, Radio
+from gatewise_sim.fleet.energy import RADIOS, Radio
 from gatewise_sim.fleet.network.link import LinkProfile
 
 _LINK_KEYS: Final = ("like", *(field.name for field in fields(LinkProfile)))

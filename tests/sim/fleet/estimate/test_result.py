@@ -10,8 +10,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, ROUTES
-from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.energy.radio import radio_joules
+from gatewise_sim.fleet.energy import DeviceEnergy, radio_joules
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet

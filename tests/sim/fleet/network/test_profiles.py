@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
+from gatewise_sim.fleet.energy import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
 from gatewise_sim.fleet.network.link import (
     LinkProfile,
 )

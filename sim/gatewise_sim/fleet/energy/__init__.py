@@ -1,1 +1,0 @@
-"""Energy of devices: radios, features, stages and batteries."""
