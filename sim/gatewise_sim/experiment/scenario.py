@@ -19,7 +19,7 @@ from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.command_options import option_words
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import profile
-from gatewise_sim.fleet.settings import FleetSettings, policy_name
+from gatewise_sim.fleet.settings import FleetSettings, policy_name, take_count
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.row_mix import RowMix
@@ -28,9 +28,6 @@ Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
 """Ways to choose an operating point."""
 
-_COUNTS: Final = (
-    "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
-)  # fmt: skip
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 OPTIONS: Final = {"seconds": "time", "outages": "outage"}
 """Options of the command line that have another name than their field."""
@@ -145,12 +142,9 @@ class Scenario:
     """Of all randomness."""
 
     def __post_init__(self) -> None:
-        for name in (*_COUNTS, "processes"):
-            value, least = getattr(self, name), 0 if name == "seed" else 1
-            if name == "processes" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
+        take_count(self.gateways, "gateways", 1)
+        if self.processes is not None:
+            take_count(self.processes, "processes", 1)
         for name, value in self.goal.items():
             take_number(value, name)
         if self.engine not in get_args(Engine):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from numbers import Integral
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
 from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.fleet.workload.row_mix import RowMix
 
+_COUNTS: Final = (
+    "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
+)  # fmt: skip
 Chunk = tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]
 Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
 """Gives, for so many devices and seconds, chunks of (times, devices, rows), sorted by time."""
@@ -35,6 +39,12 @@ def policy_name(policy: Policy | OwnPolicy) -> str:
     if not callable(policy):
         return policy
     return object_path(policy) or str(getattr(policy, "__name__", type(policy).__name__))
+
+
+def take_count(value: object, name: str, least: int) -> None:
+    """Check a whole number; InputError names it."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +119,9 @@ class FleetSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("devices", "workers", "outstanding", "queue", "max_batch", "parallel"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.gateways < 0:
-            raise InputError(f"gateways is {self.gateways}; it must be at least 0")
+        for name in _COUNTS:
+            least = 0 if name in ("gateways", "seed") else 1
+            take_count(getattr(self, name), name, least)
         for name in ("seconds", "deadline_ms"):
             take_number(getattr(self, name), name, positive=True)
         for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms", "coalesce_ms"):
