@@ -64,16 +64,13 @@ class VirtualFleet:
             raise InputError("policy cloud-only: no instance of this bundle leaves its device")
         if callable(settings.policy) != (routes.by_stage is not None):
             raise InputError("a policy of one's own takes routes by stage, and no other does")
-        decisions = None
-        if callable(settings.policy) and routes.by_stage is not None:
-            decisions = settings.policy, routes.by_stage
         self._can_offload = routes.cloud_label != NO_LABEL
         self._sends = routes.offload  # with a policy of one's own none: it says so later
         if settings.policy == "edge-only":
             self._sends = np.zeros(len(routes), bool)
         elif cloud_only:
             self._sends = self._can_offload
-        self._one_by_one = decisions is not None or settings.pace is not None
+        self._one_by_one = callable(settings.policy) or settings.pace is not None
         self._chance = routes.chance if settings.policy == "system" else 0.0
         if self._chance and settings.pace is not None:
             raise InputError("a pacer decides by the gate's score, not by chance")
@@ -124,7 +121,6 @@ class VirtualFleet:
             limit=settings.deadline_ms / 1000.0,
             guard=min(_GUARD, settings.deadline_ms / 1e4),
             model=(routes.plan.model, routes.plan.version),
-            decisions=decisions,
         )
         self._sites = [replace(state, broker=broker) for broker in brokers]
         breaks = any(window.what == "link" for window in settings.outages.windows)

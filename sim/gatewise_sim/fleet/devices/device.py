@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_edge.device.answer import OwnPolicy, Route
+from gatewise_edge.device.answer import Route
 from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
@@ -23,7 +23,6 @@ from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
-from gatewise_sim.fleet.routes import StageScores
 from gatewise_sim.fleet.settings import FleetSettings
 
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
@@ -46,7 +45,6 @@ class FleetState(RequestPath):
     can_offload: list[bool]
     limit: float
     guard: float
-    decisions: tuple[OwnPolicy, StageScores] | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
@@ -108,8 +106,8 @@ class VirtualDevice(Requester):
         """
         state = self.state
         sends = state.sends[row]
-        if state.decisions is not None:
-            policy, points = state.decisions
+        policy, points = state.settings.policy, state.rules.routes.by_stage
+        if callable(policy) and points is not None:
             left = answers.time.item(i) + state.limit - state.guard - state.clock.now
             point = points.point(
                 row, self.offloads, self._pace, left=left, connected=self.connected

@@ -21,7 +21,7 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise.formats import DAY
 from gatewise_sim.fleet.estimate.plan import AFTER_OUTAGE, SamplingPlan, Window
-from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.outages import Outages, merged
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.arrivals import parse
@@ -130,19 +130,11 @@ def _workload(settings: FleetSettings) -> Workload | None:
 
 def _around_outages(settings: FleetSettings, warm: float) -> list[tuple[float, float]]:
     """Times in which nothing is left out, apart from each other and in order."""
-    spans: list[list[float]] = []
-    found = sorted(
-        span
-        for window in settings.outages.windows
-        for span in window.spans(settings.seconds, settings.outages.day_begins)
+    found = (
+        (max(0.0, begin - 1.0), min(settings.seconds, end + AFTER_OUTAGE))
+        for _, begin, end, _ in settings.outages.faults(settings.seconds)
     )
-    for begin, end in found:
-        begin, end = max(0.0, begin - 1.0), min(settings.seconds, end + AFTER_OUTAGE)
-        if spans and begin <= spans[-1][1] + warm:
-            spans[-1][1] = max(spans[-1][1], end)
-        else:
-            spans.append([begin, end])
-    return [(begin, end) for begin, end in spans]
+    return merged(found, gap=warm)
 
 
 def exact_parts(routes: Routes, settings: FleetSettings) -> list[int]:

@@ -11,6 +11,7 @@ every simulated day; ``+30s`` counts from the start of the run and happens once:
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -101,6 +102,8 @@ class Outages:
     def __init__(self, windows: Iterable[Outage] = (), *, day_begins: float = 0.0) -> None:
         self.windows = tuple(windows)
         self.day_begins = day_begins
+        self._horizon = 0.0
+        self._merged: dict[str, list[tuple[float, float]]] = {}  # of each part, up to the horizon
 
     @classmethod
     def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
@@ -119,20 +122,20 @@ class Outages:
 
         Windows that touch or overlap are one. Of ``workers``: until all are back.
         """
-        windows = [window for window in self.windows if window.what == what]
-        # Daily windows that still touch two days after this and all others never end.
-        horizon = max([now, *(w.end for w in windows if not w.daily)]) + 2 * DAY
-        until = now
-        while ends := [
-            end
-            for window in windows
-            for begin, end in window.spans(math.nextafter(until, math.inf), self.day_begins)
-            if begin <= until < end
-        ]:
-            until = max(ends)
-            if until >= horizon:
-                return math.inf
-        return until if until > now else None
+        if now + 2 * DAY > self._horizon:
+            last = max((w.end for w in self.windows if not w.daily), default=0.0)
+            self._horizon = max(2 * (now + 2 * DAY), last + 2 * DAY)
+            self._merged.clear()
+        if what not in self._merged:
+            windows = [window for window in self.windows if window.what == what]
+            spans = (s for w in windows for s in w.spans(self._horizon, self.day_begins))
+            self._merged[what] = merged(spans)
+        at = bisect_right(self._merged[what], now, key=lambda span: span[0]) - 1
+        if at < 0 or not now < self._merged[what][at][1]:
+            return None
+        end = self._merged[what][at][1]
+        # All that was asked about lies two days before: only what never ends gets there.
+        return math.inf if end >= self._horizon else end
 
     def workers_down(self, now: float) -> int:
         """How many workers are down at `now` (s): windows that overlap add up."""
@@ -166,3 +169,18 @@ class Outages:
         ]
         for when, what, up in sorted(changes):
             on_fault(what, up, when)
+
+
+def merged(spans: Iterable[tuple[float, float]], gap: float = 0.0) -> list[tuple[float, float]]:
+    """Sort spans of time, and join those that overlap or are at most `gap` apart.
+
+    >>> merged([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0)], gap=1.0)
+    [(0.0, 3.0), (5.0, 6.0)]
+    """
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1] + gap:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
