@@ -87,7 +87,7 @@ def test_the_same_command_writes_the_same_bytes(here):
         ),
         (
             ["--engine", "live", "--broker", "http://x"],
-            "http://x",
+            "the broker's URL must begin with mqtt://",
         ),
         (["--out", "."], "holds other files"),
         (["--out", "rows.csv"], "is a file, not a folder"),
