@@ -28,6 +28,7 @@ def files(tmp_path, monkeypatch):
     y = np.array(["a", "b", "c"])[(X.reshape(300, 6) @ weights).argmax(axis=1)]
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     np.save(tmp_path / "rows.npy", X)
+    (tmp_path / "rows.csv").write_text("v,y\n1,a\n2,b\n")
     monkeypatch.chdir(tmp_path)
 
 
@@ -66,6 +67,7 @@ def test_labels_classes_and_json(files, run):
         (["--data", "none.npz"], "none.npz does not exist"),
         (["--data", "rows.npz", "--target", "z"], "no array 'z'"),
         (["--data", "small.onnx"], "the ending must be"),
+        (["--data", "rows.csv"], "'y' holds no numbers; if it is the label, give --target"),
         (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
         (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
         (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),

@@ -44,6 +44,11 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if target is None:
+        texts = list(table.select_dtypes(exclude=["number", "bool"]).columns)
+        if texts:
+            raise InputError(
+                f"{path}: column {texts[0]!r} holds no numbers; if it is the label, give --target"
+            )
         return table, None
     if target not in table.columns:
         raise InputError(f"{path} has no column {target!r}; it has {list(table.columns)[:12]}")
