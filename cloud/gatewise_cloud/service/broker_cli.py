@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import fields
 from enum import StrEnum
@@ -12,6 +13,7 @@ import typer
 
 from gatewise.console import note, print_line
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
 from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
 from gatewise_cloud.errors import BrokerError
@@ -129,6 +131,11 @@ def broker(
             renew=_split(renew),
         )
         _print_made(made, as_json=as_json)
+        if run_as is None and os.geteuid() == 0 and not as_json:
+            note(
+                "note: a mosquitto that root starts becomes the user mosquitto, who may not read "
+                "these files: give --run-as mosquitto"
+            )
         return
     of_init = {
         "DIR": folder,
@@ -182,8 +189,8 @@ def _print_made(made: BrokerFolder, *, as_json: bool) -> None:
     for name in made.revoked:
         print(f"revoked {name}: restart the broker")
     print(
-        f"{len(made.devices)} devices, {len(made.workers)} workers, {len(made.operators)} "
-        f"operators; start it with: mosquitto -c {made.config}"
+        f"{plural(len(made.devices), 'device')}, {plural(len(made.workers), 'worker')}, "
+        f"{plural(len(made.operators), 'operator')}; start it with: mosquitto -c {made.config}"
     )
     clients = made.folder / "clients"
     print(

@@ -14,6 +14,7 @@ import paho.mqtt.client as paho
 from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.link import wire
+from gatewise_edge.link.broker_url import why_lost
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
@@ -196,7 +197,7 @@ class MqttSession:
         with self._changed:
             had, self._granted = self._granted, False
         if had and reason.is_failure:
-            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, reason)
+            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, why_lost(reason))
 
     def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
         # An escaping exception would end the connection.

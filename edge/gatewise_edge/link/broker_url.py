@@ -269,6 +269,12 @@ def spread_backoff(client: paho.Client) -> None:
     client.reconnect_delay_set(jitter, jitter * _LONGEST_BACKOFF)  # type: ignore[arg-type]
 
 
+def why_lost(reason: object) -> str:
+    """Why a connection ended, from paho's reason: it has no word for one that was closed."""
+    text = str(reason)
+    return "the broker closed the connection" if text == "Unspecified error" else text
+
+
 def _tune_socket(client: Any, userdata: Any, sock: Any) -> None:
     client.forget()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

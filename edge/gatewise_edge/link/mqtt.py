@@ -22,7 +22,7 @@ import paho.mqtt.client as paho
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_device, check_positive
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
+from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff, why_lost
 from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
@@ -333,10 +333,11 @@ class MqttLink:
     ) -> None:
         had, self._ready = self._ready, False
         if self._open and reason.is_failure:
+            why = why_lost(reason)
             if had:
-                _LOG.info("link to %s is lost: %s", self.url, reason)
+                _LOG.info("link to %s is lost: %s", self.url, why)
             # A refused connection has its reason already.
-            self._fail(self._failure or str(reason))
+            self._fail(self._failure or why)
 
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         # An escaping exception would end paho's thread, and every response after it.
