@@ -9,7 +9,6 @@ parts of one segment follow each other without one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -63,7 +62,9 @@ def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:
     if not total:
         return 0.0
     freedom = total**2 / sum(v**2 / w for v, w in zip(variances, worth, strict=True))
-    return _t(freedom) * float(np.sqrt(total))
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
+
+    return float(stdtrit(freedom, 0.5 + LEVEL / 2)) * float(np.sqrt(total))
 
 
 def binomial_interval(share: float, n: int) -> tuple[float, float]:
@@ -74,10 +75,3 @@ def binomial_interval(share: float, n: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = (z2 * (share * (1 - share) / n + z2 / (4 * n**2))) ** 0.5 / (1 + z2 / n)
     return max(0.0, centre - half), min(1.0, centre + half)
-
-
-@lru_cache(maxsize=1024)
-def _t(freedom: float) -> float:
-    from scipy.special import stdtrit  # scipy.stats takes a second to load
-
-    return float(stdtrit(freedom, 0.5 + LEVEL / 2))
