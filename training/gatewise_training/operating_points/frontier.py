@@ -344,6 +344,7 @@ class Frontier:
                 shares = row.pop(kind) or ()
                 pairs = zip(self.classes, shares, strict=False)
                 row |= {f"{kind} {label}": share for label, share in pairs}
+            row["thresholds"] = row.pop("thresholds")  # the longest, so last
             rows.append(row)
         return pd.DataFrame(rows)
 
