@@ -105,9 +105,12 @@ def pack(
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     if not hasattr(system, "operating_points_"):
+        advice = "to_onnx gives a graph for other runtimes"
+        if hasattr(system, "steps"):
+            advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
         raise InputError(
             f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
-            "to_onnx gives a graph for other runtimes"
+            f"{advice}"
         )
     rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if rows is not None:

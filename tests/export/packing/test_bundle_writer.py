@@ -15,6 +15,7 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
@@ -294,6 +295,7 @@ def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: P
         ({"sample": np.zeros(13)}, "rows of 13 features"),
         ({"sample": [["hot"] * 13]}, "sample must hold numbers: .*'hot'; .* encoder="),
         ({"system": LinearRegression()}, "LinearRegression cannot be packed: .* to_onnx"),
+        ({"system": make_pipeline(LinearRegression())}, "the columns themselves"),
     ],
 )
 def test_what_cannot_be_packed(

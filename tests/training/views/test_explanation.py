@@ -90,6 +90,7 @@ def test_a_summary_shows_stages_and_figures(system, single, wine, tmp_path):
     assert f"recall (the high-cost model): class_0 {point.recall[0]:.3f}" in text
     assert "3.4e" not in text + repr(point) + repr(system.frontier_) + repr(system.stages_)
     assert "always" in single.summary()
+    assert "recall (the costliest model): " in single.summary()
     assert sum(point.exit_shares) == pytest.approx(1.0)
     for shown in (point, system.frontier_, system.stages_[0], single.frontier_):
         assert len(repr(shown)) < 200

@@ -45,7 +45,8 @@ def _lines(system: Any) -> list[str]:
     points = system.operating_points_
     classified = hasattr(system, "classes_")
     merit = point.measured if classified else "score"
-    reference = "the high-cost model" if point.agreement is not None else "the costliest model"
+    with_f0 = system.high_cost_model_ is not None
+    reference = "the high-cost model" if with_f0 else "the costliest model"
     lines = [
         f"operating point {points.index(point)} of {len(points)}, on validation rows"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
