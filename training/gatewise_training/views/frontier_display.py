@@ -53,7 +53,8 @@ class FrontierDisplay:
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
         """Draw points faint, the hull as a line, the active operating point as a ring.
 
-        Dotted: the hulls of what devices of less memory reach, an eighth each time.
+        Dotted, where points beside the curve make them: the hulls of what devices of less memory
+        reach, an eighth each time.
 
         Parameters
         ----------
@@ -76,6 +77,8 @@ class FrontierDisplay:
         ax.plot(*_xy(points), ".", alpha=0.3, color=line.get_color())
         for size in self._smaller_sizes():
             curve = self.frontier.within_bytes(size).hull().points
+            if set(curve) <= set(points):
+                continue  # nothing but the cheapest of the points: no fit was for so few bytes
             ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
