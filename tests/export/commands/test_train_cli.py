@@ -58,7 +58,10 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
         lambda f: f.assign(hue="03/04/2025 08:30"),
         "(--time 'hue=%d/%m/%Y %H:%M' or --time 'hue=%m/%d/%Y %H:%M' or --drop hue)",
     ),
-    (lambda f: f.assign(ash=np.nan, hue="x"), "To mend all: --drop ash --categorical hue"),
+    (
+        lambda f: f.assign(ash=np.nan, hue="x"),
+        "To mend all: --drop ash --categorical hue; or have `gatewise init`",
+    ),
     (put("cultivar", "moon"), "class 'moon' has one row only"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
     (doubled, "column name 'ash' stands twice"),

@@ -296,6 +296,8 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
     if len(best) > 1:
         whole = dict.fromkeys(option for way in best for option in way)
         text += f". To mend all: {_options(tuple(whole), style)}"
+        if style == "flags":
+            text += "; or have `gatewise init` write a file of kinds, for --costs"
     return text
 
 
