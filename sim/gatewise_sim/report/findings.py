@@ -198,6 +198,11 @@ def caveats(report: Report) -> list[str]:
             f"Sampled, not stepped in full: {sampling}. Figures are estimates, with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
+        if report.settings.get("pace"):
+            found.append(
+                "The pacer begins anew in every sampled window: in a fleet, where it goes on, more "
+                "is kept of its budget. Fewer --devices, or a shorter --time, are stepped whole."
+            )
     if any(policy.engine != report.engine for policy in report.policies):
         found.append(
             "Only Gatewise itself was run live; the baselines are simulated, on the same instances."
