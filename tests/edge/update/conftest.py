@@ -141,9 +141,14 @@ class Running:
             wait_until(lambda n=before: ended() > n, "a check", PATIENCE)
 
     def reaches(self, version: str) -> None:
-        """Wait until it runs a version."""
+        """Wait until it runs a version, and its trial has begun if there is one."""
         self.news()
-        wait_until(lambda: self.version == version, f"version {version}", PATIENCE)
+
+        def there() -> bool:
+            on_trial = self.store.state.on_trial
+            return self.version == version and self.updater._trial.running == on_trial
+
+        wait_until(there, f"version {version}", PATIENCE)
 
     def counts(self, what: str, number: int = 1) -> None:
         """Wait until a counter of the updater has reached a number."""
