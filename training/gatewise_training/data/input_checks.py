@@ -118,7 +118,7 @@ def check_training(
         import pandas as pd
 
         absent = pd.isna(np.ravel(np.asarray(y, object)))
-        if absent.any():
+        if y is not None and absent.any():
             raise InputError(
                 f"y is missing (NaN or None) in {absent.sum()} rows: leave them out"
             ) from None
