@@ -254,7 +254,7 @@ def test_bad_tables_and_budgets_are_refused():
     for rows, classes, settings, message in (
         (X, rare, {}, "'rare' has one row only"),
         (X, np.full(len(y), "a"), {}, "one class only"),
-        (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave them out"),
+        (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave out rows"),
         (endless, y, {}, "column 'f4' contains infinity"),
         (X, y, {"feature_costs": FeatureCosts.uniform(3)}, "3 feature costs for 9"),
         (X, y, {"budget": 0.0}, "no operating point costs at most"),

@@ -16,6 +16,7 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.instance_files import arrays_of
 from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
@@ -233,7 +234,7 @@ def read_table(
     y = frame.pop(target)
     if absent := int(y.isna().sum()):
         raise InputError(
-            f"{path}: the label {target!r} is missing in {absent} rows: leave them out"
+            f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
         )
     if frame.columns.empty:
         raise InputError(f"{path} has no column beside the label")

@@ -19,6 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.row_splitter import RowSplitter
 
@@ -119,8 +120,9 @@ def check_training(
 
         absent = pd.isna(np.ravel(np.asarray(y, object)))
         if y is not None and absent.any():
+            short = plural(absent.sum(), "row")
             raise InputError(
-                f"y is missing (NaN or None) in {absent.sum()} rows: leave them out"
+                f"y is missing (NaN or None) in {short}: leave out rows without a label"
             ) from None
         raise
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)

@@ -23,8 +23,9 @@ Job = Callable[[], dict[str, Any]]
 """Makes a report; can be pickled."""
 
 
-Report = dict[str, Any] | None
-Done = Callable[[int, Report, str], None]
+ReportDocument = dict[str, Any] | None
+"""A report as JSON has it; None of a job that failed."""
+Done = Callable[[int, ReportDocument, str], None]
 """Takes a job's number and its report, or None and why it failed, in a line."""
 
 
@@ -73,7 +74,7 @@ def _run_pool(jobs: Mapping[int, Job], processes: int, done: Done) -> dict[int, 
 # -- within a process of the pool ----------------------------------------------------------
 
 
-def _run_job(job: Job) -> tuple[Report, str]:
+def _run_job(job: Job) -> tuple[ReportDocument, str]:
     try:
         return plain(job()), ""
     except GatewiseError as error:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.sweep.pool import Report, run_jobs
+from gatewise_sim.experiment.sweep.pool import ReportDocument, run_jobs
 from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations, merged
 from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
 from gatewise_sim.report.sweep.setting_text import Value, setting
@@ -94,7 +94,7 @@ def run_sweep(
     if progress is not None and finished:
         progress(finished, len(points), f"{finished} points were finished before")
 
-    def done(number: int, report: Report, error: str) -> None:
+    def done(number: int, report: ReportDocument, error: str) -> None:
         nonlocal finished
         at = todo[number]
         if report is not None:

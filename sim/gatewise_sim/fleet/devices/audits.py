@@ -27,8 +27,8 @@ def audit_seed(seed: int, device: int) -> int:
 def make_auditor(routes: Routes, share: float, seed: int) -> Auditor:
     """Make the auditor of a device that audits a share of its own answers.
 
-    Nothing is logged: alarms are counted at the end. InputError if audits make no sense for the
-    routes.
+    Nothing is logged: alarms are counted at the end. InputError if the bundle's answers cannot be
+    audited.
     """
     return Auditor(
         Audit(share), routes.plan, routes.disagreement_bound, lambda _: None, random.Random(seed)

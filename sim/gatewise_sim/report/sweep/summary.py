@@ -3,7 +3,8 @@
 The cheapest point is that of the least cost among those whose accuracy is at most half a
 percentage point below the best of all. Cost is money where there is a price list (for a million
 instances if the points differ in how many there are, else for a month), and else the full cost of
-an instance. Equal costs: the lower p95 latency wins, then the earlier point.
+an instance. Equal costs: the lower p95 latency wins, then the earlier point. Where a still cheaper
+point falls short of that accuracy by no more than its interval allows, that is said as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise.formats import millis, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.comparison.figures import BY_KEY, figures_of_report
+from gatewise_sim.report.comparison.figures import BY_KEY, difference, figures_of_report
 from gatewise_sim.report.model import SWEEP_KIND, Report
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.sweep.setting_text import Value, setting
@@ -172,9 +173,32 @@ def _answer(document: Mapping[str, Any]) -> str:
     if fast is not None and fast != at and _value(points[fast], "p95") != _value(best, "p95"):
         other = points[fast]
         parts.append(f"Fastest: {setting(other['settings'])}, {_described(document, other)}.")
+    if (doubtful := _doubtful(document)) is not None:
+        parts.append(
+            f"Cheaper still, and by its interval perhaps as accurate: "
+            f"{setting(points[doubtful]['settings'])}, {_described(document, points[doubtful])}; "
+            "a longer run would tell."
+        )
     if failed:
         parts.append(f"{failed} of {len(points)} settings failed.")
     return " ".join(parts)
+
+
+def _doubtful(document: Mapping[str, Any]) -> int | None:
+    """Give the cheapest point of all that may be as accurate as the cheapest good one is."""
+    points, key = document["points"], document["cost"]
+    best = points[document["cheapest"]]
+    limit, needed = _value(best, key), best["figures"].get("accuracy")
+    if limit is None or needed is None:
+        return None
+    for at, point in sorted_points(document):
+        cost, accuracy = _value(point, key), point["figures"].get("accuracy")
+        if cost is None or accuracy is None or cost >= 0.99 * limit:
+            continue
+        step = difference(Measurement(**needed), Measurement(**accuracy))
+        if step.high is not None and step.high >= -_TOLERANCE and step.value < 0:
+            return at
+    return None
 
 
 def _how_good(points: Sequence[Mapping[str, Any]]) -> str:

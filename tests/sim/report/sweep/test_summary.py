@@ -58,6 +58,19 @@ def test_money_counts_where_there_is_any():
     assert document([*some, simulation()])["cost"] == "cost"
 
 
+def test_a_cheaper_point_that_chance_may_have_put_down_is_said():
+    unsure = [
+        simulation(accuracy=0.99, half=0.02, cost=9.0),
+        simulation(accuracy=0.97, half=0.02, cost=3.0),
+    ]
+    assert "perhaps as accurate: workers=2" in document(unsure)["answer"]
+    sure = [
+        simulation(accuracy=0.99, half=0.002, cost=9.0),
+        simulation(accuracy=0.97, half=0.002, cost=3.0),
+    ]
+    assert "perhaps" not in document(sure)["answer"]
+
+
 def test_failures_are_said_and_have_no_figures():
     found = document(["it broke", simulation()])
     assert (found["cheapest"], found["fastest"]) == (1, 1)
