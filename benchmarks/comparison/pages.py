@@ -171,7 +171,7 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
     """Draw accuracy on test against cost on test, a line a method, as a small SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(6.8, 3.6), layout="constrained")
@@ -201,7 +201,7 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
             ylim=(max(floor - 0.01, top - 0.3), top + 0.01),
         )
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.grid(alpha=0.25)
         figure.legend(frameon=False, fontsize=7, loc="outside right upper")

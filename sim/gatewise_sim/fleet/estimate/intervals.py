@@ -37,11 +37,17 @@ class Measurement:
             raise InputError("lies outside of its own interval")
 
 
-def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Measurement:
-    """Ratio of two totals over the parts, arrays of shape (n_parts,); `sizes` are not all 0."""
+def mean(
+    sums: _Floats, sizes: _Floats, segments: NDArray[np.int64], *, most: float = np.inf
+) -> Measurement:
+    """Ratio of two totals over the parts, arrays of shape (n_parts,); `sizes` are not all 0.
+
+    Its interval lies in what the ratio can be, from 0 to `most`.
+    """
     value = float(sums.sum() / sizes.sum())
     half = half_width(sums - value * sizes, segments) / float(sizes.sum())
-    return Measurement(value, value - half, value + half)
+    low, high = max(value - half, 0.0), min(value + half, most)
+    return Measurement(value, min(low, value), max(high, value))  # a share may be 1 and a rounding
 
 
 def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:

@@ -49,6 +49,7 @@ MEANS: Final = {
     },
 }
 """Each mean as a ratio of two sums."""
+_SHARES: Final = ("accuracy", "edge_accuracy", "offload_rate", *ROUTES)
 _BREAKDOWN: Final = ("device", "network", "cloud", "waiting")
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
@@ -172,7 +173,12 @@ def combine(
         plan=plan,
         instances=scale * total["n"],
         means={
-            name: mean(sums[:, SUMS.index(above)], sums[:, SUMS.index(below)], segments)
+            name: mean(
+                sums[:, SUMS.index(above)],
+                sums[:, SUMS.index(below)],
+                segments,
+                most=1.0 if name in _SHARES else np.inf,
+            )
             for name, (above, below) in MEANS.items()
             if total[below]
         },

@@ -11,7 +11,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, ROUTES
 from gatewise_sim.fleet.energy import DeviceEnergy, radio_joules
-from gatewise_sim.fleet.estimate.intervals import Measurement
+from gatewise_sim.fleet.estimate.intervals import Measurement, mean
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.network.outages import Outages
@@ -224,3 +224,12 @@ def test_without_a_truth_or_instances(small, routes):
         estimate_fleet(routes, settings(devices=1, seconds=0.001))
     with pytest.raises(InputError, match="jobs is 0"):
         estimate_fleet(routes, settings(), jobs=0)
+
+
+def test_an_interval_of_a_share_ends_at_what_shares_can_be():
+    sizes, segments = np.full(6, 10.0), np.zeros(6, np.int64)
+    right = np.array([10.0, 10.0, 9.0, 10.0, 10.0, 10.0])
+    found = mean(right, sizes, segments, most=1.0)
+    assert found.low < found.value < found.high == 1.0
+    assert mean(10.0 - right, sizes, segments).low == 0.0
+    assert mean(right, sizes, segments).high > 1.0
