@@ -68,7 +68,8 @@ def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict
     ]
     if n_rows <= LARGE:
         return small
-    large = [{"num_leaves": 255 if n_classes == 2 else 63, "learning_rate": 0.1}]
+    leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
+    large = [{"num_leaves": leaves, "learning_rate": rate}]
     return [*large, *small] if noisy else large
 
 
@@ -89,6 +90,7 @@ def booster_fit(
     objective: dict[str, Any] = {"objective": "binary", "metric": "binary_logloss"}
     if n_classes > 2:
         objective = {"objective": "multiclass", "num_class": n_classes, "metric": "multi_logloss"}
+        objective["max_delta_step"] = 1.5
     settings = {
         "verbosity": -1,
         "num_threads": 1,

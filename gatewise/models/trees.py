@@ -228,6 +228,25 @@ class TreeEnsemble:
         kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
         return replace(kept, base=self.base[:-1])
 
+    def centred(self) -> TreeEnsemble:
+        """Move the middle of each tree's leaves into `base`, so that none is larger than need be.
+
+        LightGBM adds the classes' prior to the leaves of the first trees. Trees that add a row to
+        all outputs stay as they are.
+        """
+        if not self.n_trees:
+            return self
+        leaf = self.feature == LEAF
+        tree = np.repeat(np.arange(self.n_trees), np.diff(self.roots, append=self.n_nodes))[leaf]
+        low, high = np.full(self.n_trees, np.inf), np.full(self.n_trees, -np.inf)
+        np.minimum.at(low, tree, self.value[leaf, 0])
+        np.maximum.at(high, tree, self.value[leaf, 0])
+        middle = np.where(self.output >= 0, (low + high) / 2, 0.0)
+        value, base = self.value.astype(np.float64), self.base.astype(np.float64)
+        value[leaf] -= middle[tree, None]
+        np.add.at(base, self.output[self.output >= 0], middle[self.output >= 0])
+        return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
+
     def with_byte_leaves(self) -> TreeEnsemble:
         """Round the leaves to multiples of a power of two that take 8 bits each.
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import lightgbm as lgb
 import numpy as np
 import pytest
@@ -131,6 +133,22 @@ def test_every_evaluation_is_that_of_a_walk(seed, mixed, n):
     margins, again = trees.run(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
     np.testing.assert_array_equal(again, visited)
+
+
+@given(st.integers(0, 2**31), st.booleans())
+def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
+    trees, x = random_trees(seed, mixed=mixed)
+    middle = trees.centred()
+    near = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
+    np.testing.assert_allclose(middle.margins(x), trees.margins(x), rtol=0, atol=near)
+    for tree, (begin, end) in enumerate(pairwise([*trees.roots.tolist(), trees.n_nodes])):
+        leaf = trees.feature[begin:end] < 0
+        before, after = (t.value[begin:end][leaf] for t in (trees, middle))
+        if trees.output[tree] < 0:
+            np.testing.assert_array_equal(after, before)
+        else:
+            assert np.isclose(after[:, 0].max(), -after[:, 0].min(), atol=near)
+            assert np.isclose(np.ptp(after[:, 0]), np.ptp(before[:, 0]), atol=near)
 
 
 @settings(max_examples=60, deadline=None)

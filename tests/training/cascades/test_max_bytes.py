@@ -16,11 +16,18 @@ from gatewise.acquisition import exit_costs
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.model_families import cross_fitted_stage
-from gatewise_training.learners.stage_bounds import Bounds, ThresholdGrid, grid_of, shaped
+from gatewise_training.learners.stage_bounds import (
+    LARGE_STEP,
+    Bounds,
+    ThresholdGrid,
+    TreeShape,
+    grid_of,
+    shaped,
+)
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of
@@ -98,6 +105,33 @@ def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
         assert bounds.admit(stage)
     unbound = Bounds(trees=9)  # without a bound of size there is one shape
     assert shaped(families, unbound, 400, 2, 2) == {f: (f, unbound) for f in families}
+
+
+def test_a_stage_fills_its_room() -> None:
+    """Rounds go on until the tables are full; all but one round of the last fit."""
+    x, y = chessboard(2000)
+    problem = problem_of(np.round(x, 2), y)
+    for size in (700, 2_000):
+        bounds = Bounds(packed_bytes=size, shape=TreeShape(8, 0.4))
+        stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
+        taken = packed_sizes((stage,), "c99").total([0])
+        assert taken <= size
+        assert taken > size - taken / (stage.n_trees - 1) - 16
+
+
+def test_leaves_of_a_rare_class_take_a_byte() -> None:
+    """A Newton step of a class of 12 rows in 1,200 would be hundreds of times the others."""
+    x, _ = chessboard(1200)
+    y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
+    problem = problem_of(x, y)
+    bounds = Bounds(packed_bytes=6_000, shape=TreeShape(16, 0.4))
+    stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
+    leaves = stage.model.value[stage.model.feature < 0]
+    assert byte_leaves(leaves) is not None
+    assert np.abs(leaves).max() <= 0.4 * LARGE_STEP + 0.01
+    held = problem.plan.y[problem.plan.validation_rows]
+    frequent = held < 2
+    assert np.mean(outputs.argmax(axis=1)[frequent] == held[frequent]) > 0.95
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from gatewise.models.losses import (
     prior_margins,
 )
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.boosting import objective_of, tree_params, varies
+from gatewise_training.learners.boosting import LARGEST_STEP, objective_of, tree_params, varies
 
 MOST_BITS = 2**31
 """LightGBM keeps a bit for each row and feature, and counts them in 32 bits with a sign."""
@@ -110,6 +110,8 @@ class LazyBooster:
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_lazy": [0.0] * n_features,
         }
+        if self._outputs > 1:
+            self._settings["max_delta_step"] = LARGEST_STEP
         self._settings |= dict(params or {})
         check_lazy(n, n_features, self._settings)
         self._targets = one_hot(y, n_classes)

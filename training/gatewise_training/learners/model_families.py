@@ -28,7 +28,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.stage_bounds import Bounds, ThresholdGrid
+from gatewise_training.learners.stage_bounds import LARGE_STEP, Bounds, ThresholdGrid
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -93,10 +93,12 @@ def _random_boosting(task: _Task) -> _Fitted:
 def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     outputs = 1 if task.n_classes == 2 else task.n_classes
     trees, leaves = task.bounds.tree_budget(
-        ROUNDS * outputs, params["num_leaves"], task.x.shape[1], outputs
+        ROUNDS * outputs, params["num_leaves"], task.x.shape[1], outputs, at_best=True
     )
     if (shape := task.bounds.shape) is not None:
         params = params | {"learning_rate": shape.rate}
+        if outputs > 1:
+            params["max_delta_step"] = LARGE_STEP
     unseen = task.unseen
     model, kept = fit_boosting(
         task.x_fit,
@@ -231,11 +233,19 @@ def cross_fitted_stage(
         return placed(FAMILIES[family](task(rows, unseen, rounds)))
 
     def placed(fitted: _Fitted) -> _StageFit:
-        model, link, rounds = fitted
-        if isinstance(model, TreeEnsemble):
-            model = bounds.rounded(model if grid is None else grid.snapped(model))
-        stage = Stage.from_model(model, link)
-        return _StageFit(replace(stage, features=features[stage.features]), rounds)
+        model, link, grown = fitted
+
+        def stage_of(rounds: int) -> Stage:
+            part = model
+            if isinstance(part, TreeEnsemble):
+                if rounds < grown:
+                    part, _ = part.select_trees(np.arange(part.n_trees * rounds // grown))
+                part = bounds.rounded(part if grid is None else grid.snapped(part))
+            stage = Stage.from_model(part, link)
+            return replace(stage, features=features[stage.features])
+
+        rounds = bounds.most_rounds(stage_of, grown)
+        return _StageFit(stage_of(rounds), rounds)
 
     # leaving one out, or a few groups, is cheaper than five folds, and all margins are of one scale
     if family == "svm" and len(plan.folds) > 1:

@@ -7,7 +7,7 @@ trees should reuse thresholds is ToaD's idea (ICLR 2026); here they choose from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,6 +30,9 @@ LEAVES = (4, 8, 16, 31, 63, 127, 255)
 LARGEST = np.finfo(np.float32).max
 HIGH_RATE = 0.4
 """Learning rate that makes much of few trees."""
+LARGE_STEP = 4.0
+"""Leaves of a tree for one of many classes at most, before the learning rate: few trees must go
+further with each."""
 FEWEST_ROUNDS = 4
 """Larger trees are not tried once fewer rounds of them fit."""
 FEWEST_THRESHOLDS, MOST_THRESHOLDS = 64, 252
@@ -131,13 +134,22 @@ class Bounds:
         return self.stage_bytes is not None or self.packed_bytes is not None
 
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
-        """Round leaves to 8 bits where the size of C's tables is bounded.
-
-        Not those of boosted trees of more than two classes: the leaves of rare ones are huge.
-        """
+        """Round leaves to 8 bits where the size of C's tables is bounded."""
         small = self.packed_bytes is not None and self.packed_as == "c99"
-        small &= trees.n_outputs == 1 or bool((trees.output < 0).all())
-        return trees.with_byte_leaves() if small else trees
+        return trees.centred().with_byte_leaves() if small else trees
+
+    def most_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
+        """Find how many of so many rounds a stage within the bounds can keep; at least one.
+
+        `stage_of` makes the stage of the first rounds.
+        """
+        if not self.of_size or self.admit(stage_of(rounds)):
+            return rounds
+        low, above = 1, rounds
+        while above - low > 1:
+            middle = (low + above) // 2
+            low, above = (middle, above) if self.admit(stage_of(middle)) else (low, middle)
+        return low
 
     def admit(self, stage: Stage) -> bool:
         """Whether a fitted stage is within the bounds."""
@@ -147,10 +159,13 @@ class Bounds:
             fits = sizes.total((0,), free_thresholds=self.grid_bytes // 4) <= self.packed_bytes
         return fits and (self.trees is None or stage.n_trees <= self.trees)
 
-    def trees_of(self, leaves: int, n_columns: int, outputs: int, values: int = 1) -> int | None:
-        """Get how many trees of so many leaves fit, of a model that reads so many columns.
+    def trees_of(
+        self, leaves: int, n_columns: int, outputs: int, values: int = 1, *, at_best: bool = False
+    ) -> int | None:
+        """Get how many trees of so many leaves surely fit, of a model that reads so many columns.
 
-        `values` are the numbers of a leaf. None: as many as one likes.
+        `values` are the numbers of a leaf. `at_best`: how many may fit, if trees share nearly all
+        of their thresholds. None: as many as one likes.
         """
         most = [] if self.trees is None else [self.trees]
         if self.stage_bytes is not None:
@@ -160,10 +175,9 @@ class Bounds:
             beside = 6 * n_columns + 4 * outputs + 16
             if self.packed_as == "onnx":
                 beside = TREES_GRAPH_BYTES
-            leaf = 4 if outputs > 1 and values == 1 else 1  # as `rounded` has them
-            size = (leaves, leaf, values, n_columns, self.packed_as)
+            size = (leaves, 1, values, n_columns, self.packed_as)  # leaves as `rounded` has them
             room, more = self.packed_bytes - beside, int(outputs > 1)
-            fitting = room // (tree_bytes(*size) + more)
+            fitting = room // (tree_bytes(*size, key=1 if at_best else 4) + more)
             if self.thresholds is not None:
                 room -= 4 * n_columns + max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
                 fitting = max(fitting, room // (tree_bytes(*size, key=1) + more))
@@ -171,9 +185,19 @@ class Bounds:
         return min(most, default=None)
 
     def tree_budget(
-        self, n_trees: int, n_leaves: int, n_columns: int, outputs: int = 1, values: int = 1
+        self,
+        n_trees: int,
+        n_leaves: int,
+        n_columns: int,
+        outputs: int = 1,
+        values: int = 1,
+        *,
+        at_best: bool = False,
     ) -> tuple[int, int]:
-        """Get trees and leaves of each that fit: few leaves rather than few trees, but not tiny."""
+        """Get trees and leaves of each that fit: few leaves rather than few trees, but not tiny.
+
+        `at_best`: see :meth:`trees_of`.
+        """
         if self.shape is not None:
             n_leaves = self.shape.leaves
         wanted, of_size = min(n_trees, SOME_TREES * outputs), replace(self, trees=None)
@@ -182,7 +206,7 @@ class Bounds:
             if fitting is None or fitting >= wanted:
                 break
             n_leaves = max(FEW_LEAVES, n_leaves // 2)
-        fitting = self.trees_of(n_leaves, n_columns, outputs, values)
+        fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
         return max(1, n_trees if fitting is None else min(n_trees, fitting)), n_leaves
 
 
@@ -197,7 +221,7 @@ def shaped(
     most = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
     del found["boosting"]
     for leaves in LEAVES:
-        rounds = (bounds.trees_of(leaves, n_columns, outputs) or 0) // outputs
+        rounds = (bounds.trees_of(leaves, n_columns, outputs, at_best=True) or 0) // outputs
         if leaves > LEAVES[0] and (leaves > most or rounds < FEWEST_ROUNDS):
             break
         for rate in (HIGH_RATE, 0.2 if rounds < 100 else 0.1):
