@@ -1,16 +1,20 @@
 """Our cascade beside neural feature acquisition at hard budgets of features, by its authors' code.
 
     git clone https://github.com/a-norcliffe/SEFA FOLDER
-    python3 -m venv ENV && ENV/bin/pip install torch torchmetrics numpy scikit-learn
-    python -m benchmarks.bench_neural --field FOLDER --python ENV/bin/python
+    git clone https://github.com/lupalab/aaco AACO
+    python3 -m venv ENV
+    ENV/bin/pip install torch torchmetrics numpy scikit-learn "xgboost<2" pyyaml
+    python -m benchmarks.bench_neural --field FOLDER --aaco AACO --python ENV/bin/python
     python -m benchmarks.bench_neural --field FOLDER --python ENV/bin/python --only mbne_tiny
 
-SEFA, DIME, GDFS and Opportunistic RL are run as that repository has them, in a process and an
-environment of their own, with the epochs of its configurations. Every feature costs 1; a method
-acquires at most 5, 10 or 15 of each instance, and the mean is over 0, 1, 2, ... features. Rows are
-the same for all; validation chooses and test rows only report. Each fit is kept under .bench-cache/
-and read from there. Writes neural.json and neural.md into benchmarks/results. Without the clone
-nothing is run. GATEWISE_FIELD and GATEWISE_FIELD_PYTHON stand for the two options.
+SEFA, DIME, GDFS and Opportunistic RL are run as the first repository has them, in a process and an
+environment of their own, with the epochs of its configurations; AACO as the second has it, or not
+at all without it. Every feature costs 1; a method acquires at most 5, 10 or 15 of each instance,
+and the mean is over 0, 1, 2, ... features. Rows are the same for all; validation chooses and test
+rows only report. Each fit is kept under .bench-cache/ and read from there. Peers take hours: with
+--again the figures of those that are not kept are taken from the results as they stand, and ours
+are measured. Writes neural.json and neural.md into benchmarks/results. Without the first clone
+nothing is run. GATEWISE_FIELD, GATEWISE_AACO and GATEWISE_FIELD_PYTHON stand for the options.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.cache import CACHE, code_version, write_whole
 from benchmarks.neural.methods import (
+    AACO,
     CONFIGS,
     FEW_VALIDATION_ROWS,
     FITTED_BUDGETS,
     MOST_VALIDATION_ROWS,
+    SEFA,
     Answers,
     Peers,
     cascade,
@@ -50,6 +56,7 @@ from benchmarks.neural.tasks import (
     score,
 )
 from gatewise.console import note, plain
+from gatewise.errors import InputError
 
 SEEDS: Mapping[str, tuple[int, ...]] = {
     "mbne_tiny": (0,),
@@ -64,12 +71,19 @@ HOURS = {
     "opportunistic": "its 20,000 episodes would take 48 CPU minutes on statlog_heart, the "
     "smallest set, and hours on the others",
     "sefa": "it takes a gradient of every class for each of 200 samples at every acquisition",
+    "aaco": "its search would take an hour or more of each set: on four instances it took 0.8 "
+    "(thyroid) and 1.2 (mbne_tiny) CPU seconds of each at a price of 0.005, and 6 on digits even "
+    "at 0.05; on letter-26 and forest-7 its fit alone had not ended after 100 seconds",
 }
-NOT_RUN: Mapping[tuple[str, str], str] = {
-    **{(name, "opportunistic"): HOURS["opportunistic"] for name in SEEDS},
-    **{(name, "sefa"): HOURS["sefa"] for name in ("letter-26", "forest-7", "digits")},
+"""Why peers are left out."""
+NOT_RUN: Mapping[tuple[str, str], tuple[int, ...]] = {
+    **{(name, "opportunistic"): seeds for name, seeds in SEEDS.items()},
+    **{(name, "sefa"): SEEDS[name] for name in ("letter-26", "forest-7", "digits")},
+    **{(name, "aaco"): seeds for name, seeds in SEEDS.items() if name != "statlog_heart"},
 }
-"""Set and peer, and why they are left out of a run; --all runs them too."""
+"""Set and peer, and the seeds that are left out of a run; --all runs them too."""
+FASTER = 1.4
+"""How much faster the machine was on which the figures that --again takes were measured."""
 OURS = "gatewise"
 TITLES = {
     OURS: "`StagedCascade`",
@@ -77,6 +91,7 @@ TITLES = {
     "dime": "DIME",
     "gdfs": "GDFS",
     "opportunistic": "Opportunistic RL",
+    "aaco": "AACO",
 }
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba")
 KEPT = CACHE / "neural"
@@ -89,24 +104,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.description, parser.formatter_class = __doc__, RawDescriptionHelpFormatter
     given = os.environ.get
     parser.add_argument("--field", metavar="FOLDER", default=given("GATEWISE_FIELD"))
+    parser.add_argument("--aaco", metavar="FOLDER", default=given("GATEWISE_AACO"))
     parser.add_argument("--python", metavar="FILE", default=given("GATEWISE_FIELD_PYTHON"))
     parser.add_argument("--all", action="store_true", help="run also what takes hours")
     parser.add_argument("--kept", action="store_true", help="no new fit of a peer: what is kept")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="of a peer that is not kept the figures in results/neural.json as they stand, with "
+        "the CPU times of the earlier run; ours anew",
+    )
     options = parser.parse_args(arguments)
 
     def action() -> int:
         if options.field is None:
             note("the peers' code is not given: name a clone of it with --field; nothing is run")
             return 0
-        peers = Peers.found(Path(options.field), Path(options.python or sys.executable))
+        python = Path(options.python or sys.executable)
+        field = Peers.found(Path(options.field), python)
+        aaco = Peers.found(Path(options.aaco), python, AACO) if options.aaco else None
+        peers = {model: aaco if model == "aaco" else field for model in CONFIGS}
         sets = harness.chosen_parts(options, SEEDS)
+        record = harness.RESULTS / "neural.json"
+        standing = json.loads(record.read_text()) if options.again else {}
         found: Found = {
             "settings": {
                 "most_features": MOST_FEATURES,
                 "configurations": {model: list(tried) for model, tried in CONFIGS.items()},
                 "most_validation_rows": dict(MOST_VALIDATION_ROWS),
-                "peers": "https://github.com/a-norcliffe/SEFA",
-                "peers_commit": peers.commit,
+                "peers": SEFA.url,
+                "peers_commit": field.commit,
+                **({"aaco": AACO.url, "aaco_commit": aaco.commit} if aaco else {}),
             },
             **harness.environment(PACKAGES),
             "sets": {},
@@ -114,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in sets:
             seeds = SEEDS[name][:1] if options.quick else SEEDS[name]
             ways = {"kept": options.kept or options.quick, "every": options.all}
-            found["sets"][name] = _measure(name, seeds, peers, **ways)
+            found["sets"][name] = _measure(name, seeds, peers, standing, **ways)
         found["summary"] = summary(found["sets"])
         out = harness.out_folder(options, whole=sets == list(SEEDS))
         harness.write_results(out, "neural", plain(found), page(found))
@@ -123,15 +151,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return harness.run_command(action, "stopped; finished fits are kept")
 
 
-def _measure(name: str, seeds: Sequence[int], peers: Peers, *, kept: bool, every: bool) -> Found:
+def _measure(
+    name: str,
+    seeds: Sequence[int],
+    peers: Mapping[str, Peers | None],
+    standing: Found,
+    *,
+    kept: bool,
+    every: bool,
+) -> Found:
     methods: Found = {}
     task = draw(name, seeds[0])
     for seed in seeds:
         task = draw(name, seed)
         runs = {OURS: _ours(task)}
         for model, tried in CONFIGS.items():
-            long = (name, model) in NOT_RUN and not every
-            if (run := _peer(task, model, tried, peers, kept=kept or long)) is not None:
+            if (clone := peers[model]) is None:
+                continue
+            run = None
+            if not all(clone.is_kept(task, model, config, KEPT) for config in tried):
+                run = stands(standing, task, model, clone.commit)
+            long = seed in NOT_RUN.get((name, model), ()) and not every
+            if run := run or _peer(task, model, tried, clone, kept=kept or long):
                 runs[model] = run
         for method, run in runs.items():
             mine = methods.setdefault(method, {"curves": {}, "figures": {}, "cpu_seconds": {}})
@@ -139,14 +180,36 @@ def _measure(name: str, seeds: Sequence[int], peers: Peers, *, kept: bool, every
             mine["figures"][seed] = figures(run["curve"], task.budgets())
             mine["cpu_seconds"][seed] = run["about"]["cpu_seconds"]
             mine.setdefault("about", {})[seed] = run["about"]
-    rows = [len(part[1]) for part in (task.train, task.validation, task.test)]
+    return _shape(task) | {"methods": methods}
+
+
+def _shape(task: Task) -> Found:
     return {
         "metric": task.metric,
         "features": task.n_features,
         "classes": task.n_classes,
-        "rows": rows,
-        "methods": methods,
+        "rows": [len(part[1]) for part in (task.train, task.validation, task.test)],
     }
+
+
+def stands(standing: Found, task: Task, model: str, commit: str) -> Found | None:
+    """Take a run of a peer from results as they stand, None if it has none.
+
+    Rows are drawn by the seed, so that the counts and the metric say whether they are the same;
+    InputError if they, the commit or the configurations are others.
+    """
+    part = standing.get("sets", {}).get(task.name, {})
+    curves = part.get("methods", {}).get(model, {}).get("curves", {})
+    if str(task.seed) not in curves:
+        return None
+    settings = standing["settings"]
+    then = settings["aaco_commit" if model == "aaco" else "peers_commit"]
+    same = {key: part[key] for key in _shape(task)} == _shape(task)
+    tried = settings["configurations"][model] == list(CONFIGS[model])
+    if not (same and tried and then == commit):
+        raise InputError(f"the results of {model} on {task.name} stand for other rows or settings")
+    about = part["methods"][model]["about"][str(task.seed)]
+    return {"curve": curves[str(task.seed)], "about": about | {"earlier": True}}
 
 
 def _ours(task: Task) -> Found:
@@ -165,10 +228,10 @@ def _run(task: Task, answers: Answers) -> Found:
 
 
 def _peer(
-    task: Task, model: str, tried: Sequence[int], peers: Peers, *, kept: bool
+    task: Task, model: str, tried: Sequence[float], peers: Peers, *, kept: bool
 ) -> Found | None:
     """Run a peer's configurations; validation chooses. None if none is kept and none shall run."""
-    best: tuple[float, int, Answers] | None = None
+    best: tuple[float, float, Answers] | None = None
     for config in tried:
         if kept and not peers.is_kept(task, model, config, KEPT):
             continue
@@ -224,7 +287,7 @@ def page(found: Found) -> str:
         "Test AUROC (two classes) or accuracy (more) in percent when each instance may acquire at "
         f"most so many features, at a price of 1 each; *{MEAN}*: over 0, 1, 2, ... features, the "
         f"area by trapezes up to {MOST_FEATURES} features, or all there are. Mean over "
-        "seeds, ± standard error. Bold: the highest.",
+        "seeds, ± standard error. Bold: the highest of those with all seeds.",
         "",
         f"Of {total['cells']} cells `StagedCascade` leads {total['led']} ({share:.0f} %) before "
         "all peers that were run on them.",
@@ -258,7 +321,8 @@ def _cells(name: str, part: Found, column: str, methods: Sequence[str]) -> str:
         method: [100 * each[column] for each in _by_seed(mine).values()]
         for method, mine in part["methods"].items()
     }
-    highest = max(values, key=lambda method: float(np.mean(values[method])))
+    whole = [method for method in values if len(values[method]) == len(values[OURS])]
+    highest = max(whole, key=lambda method: float(np.mean(values[method])))
     texts = {m: _figure(v) for m, v in values.items()} | {
         highest: f"**{_figure(values[highest])}**"
     }
@@ -283,15 +347,23 @@ def _times(found: Found) -> list[str]:
         _rule(3 + len(methods)),
     ]
     for name, part in found["sets"].items():
-        shown = [
-            _figure(list(part["methods"][method]["cpu_seconds"].values()), 0)
-            if method in part["methods"]
-            else ""
-            for method in methods
-        ]
+        shown = [_seconds(part["methods"].get(method)) for method in methods]
         rows = " / ".join(f"{n:,}" for n in part["rows"])
         lines.append(_line(name, rows, str(part["features"]), *shown))
+    if "\\*" in "".join(lines):
+        lines += [
+            "",
+            f"\\* of an earlier run, on a machine about {FASTER} times as fast: beside ours these "
+            "peers took longer than it says here.",
+        ]
     return lines
+
+
+def _seconds(method: Found | None) -> str:
+    if method is None:
+        return ""
+    earlier = any(each.get("earlier") for each in method["about"].values())
+    return _figure(list(method["cpu_seconds"].values()), 0) + "\\*" * earlier
 
 
 def _against(total: Found) -> list[str]:
@@ -311,12 +383,14 @@ def _against(total: Found) -> list[str]:
 def _notes(found: Found) -> list[str]:
     settings = found["settings"]
     configs = ", ".join(
-        f"{TITLES[m]} {' and '.join(map(str, n))}" for m, n in settings["configurations"].items()
+        f"{TITLES[m]} {' and '.join(map(str, n))}"
+        for m, n in settings["configurations"].items()
+        if m != "aaco"
     )
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     missing = []
     for peer in CONFIGS:
-        left = [name for name, part in found["sets"].items() if peer not in part["methods"]]
+        left = [each for name, part in found["sets"].items() if (each := _left(name, part, peer))]
         if left:
             reason = f": {HOURS[peer]}" if peer in HOURS else ""
             missing.append(f"- Not run: {TITLES[peer]} on {', '.join(left)}{reason}.")
@@ -338,18 +412,56 @@ def _notes(found: Found) -> list[str]:
         f"stage alone. With fewer than {FEW_VALIDATION_ROWS} validation rows there is a fit for "
         f"budgets of {', '.join(map(str, FITTED_BUDGETS))}, cross-fitted on these and the rows to "
         "fit, and its own operating point answers.",
+        *_about_aaco(found),
         *missing,
         "",
         f"Versions: {versions}. `make bench-neural` writes this page.",
     ]
 
 
+def _left(name: str, part: Found, peer: str) -> str:
+    """Name of a set on which a peer was not run, with the seeds if it was on some."""
+    run = part["methods"].get(peer, {"curves": {}})["curves"]
+    seeds = [str(seed) for seed in part["methods"][OURS]["curves"] if seed not in run]
+    if run and seeds:
+        return f"{name} (seed {' and '.join(seeds)})"
+    return name if seeds else ""
+
+
+def _about_aaco(found: Found) -> list[str]:
+    runs = [
+        run
+        for part in found["sets"].values()
+        for run in part["methods"].get("aaco", {"about": {}})["about"].values()
+    ]
+    if not runs:
+        return []
+    settings = found["settings"]
+    prices = " and ".join(map(str, settings["configurations"]["aaco"]))
+    searched = sum(run["acquisition_cpu_seconds"] for run in runs)
+    each = searched / sum(run["instances"] for run in runs)
+    return [
+        f"- AACO: {settings['aaco']}, commit {settings['aaco_commit'][:12]}, torch "
+        f"{runs[0]['torch']}, xgboost {runs[0]['xgboost']}, by its script's rollout with random "
+        f"masks and 20 neighbours; prices of a feature tried: {prices}, its own first. Its trained "
+        "classifiers are not published: one XGBoost model is fitted with its settings, on five "
+        "copies of each row with features hidden at random, as the name of its MNIST model says; "
+        "the feature to begin with is the best one alone on the rows to fit. An instance that "
+        "stops keeps its answer. The CPU time above is of that model alone: the search itself takes another "
+        f"{each:.2f} CPU seconds of each instance."
+    ]
+
+
 def _torch(found: Found) -> str:
-    for part in found["sets"].values():
-        for method, mine in part["methods"].items():
-            if method != OURS:
-                return str(next(iter(mine["about"].values()))["torch"])
-    return "not run"
+    """Versions of torch that peers of the first repository were run with."""
+    versions = {
+        run["torch"]
+        for part in found["sets"].values()
+        for name, method in part["methods"].items()
+        for run in method["about"].values()
+        if name not in (OURS, "aaco")
+    }
+    return " and ".join(sorted(versions, reverse=True)) or "not run"
 
 
 if __name__ == "__main__":

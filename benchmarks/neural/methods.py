@@ -29,14 +29,31 @@ from gatewise.decision import probabilities, split
 from gatewise.errors import InputError
 from gatewise_training import StagedCascade
 
-SCRIPT = Path(__file__).with_name("peer.py")
-CONFIGS: Mapping[str, tuple[int, ...]] = {
+
+@dataclass(frozen=True)
+class Code:
+    """Public code of peers: its address, a file that a clone has, and our script that runs it."""
+
+    url: str
+    file: str
+    script: Path
+
+
+SEFA = Code(
+    "https://github.com/a-norcliffe/SEFA", "models/sefa.py", Path(__file__).with_name("peer.py")
+)
+AACO = Code(
+    "https://github.com/lupalab/aaco", "src/aaco_rollout.py", Path(__file__).with_name("aaco.py")
+)
+CONFIGS: Mapping[str, tuple[float, ...]] = {
     "sefa": (1,),
     "dime": (1, 5),
     "gdfs": (1, 5),
     "opportunistic": (9,),
+    "aaco": (0.05, 0.005),
 }
-"""Peers, and which of their nine configurations are tried; validation chooses."""
+"""Peers, and which of their nine configurations are tried, of AACO prices of a feature (theirs is
+0.05); validation chooses."""
 MOST_VALIDATION_ROWS = {"sefa": 250}
 """SEFA acquires on all validation rows after each of 120 epochs, with 200 samples of each: rows
 beyond so many are rows to fit instead."""
@@ -64,15 +81,16 @@ class Peers:
 
     folder: Path
     python: Path
+    code: Code = SEFA
 
     @classmethod
-    def found(cls, folder: Path, python: Path) -> Peers:
+    def found(cls, folder: Path, python: Path, code: Code = SEFA) -> Peers:
         """Check both; InputError if the models are not there or the interpreter is not."""
-        if not (folder / "models" / "sefa.py").is_file():
-            raise InputError(f"{folder} is no clone of https://github.com/a-norcliffe/SEFA")
+        if not (folder / code.file).is_file():
+            raise InputError(f"{folder} is no clone of {code.url}")
         if not python.is_file():
             raise InputError(f"no interpreter {python}: name one that has torch with --python")
-        return cls(folder.absolute(), python.absolute())
+        return cls(folder.absolute(), python.absolute(), code)
 
     @property
     def commit(self) -> str:
@@ -81,18 +99,18 @@ class Peers:
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         return done.stdout.strip() or "unknown"
 
-    def key(self, task: Task, model: str, config: int) -> str:
+    def key(self, task: Task, model: str, config: float) -> str:
         """Name of what is kept of a run: readable, and a hash of all that decides it."""
-        script = ast.dump(ast.parse(SCRIPT.read_text()))
+        script = ast.dump(ast.parse(self.code.script.read_text()))
         decides = [task.digest, self._settings(task, model, config), script, self.commit]
         digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
         return f"{task.name}.{model}-{config}.{task.seed}.{digest}"
 
-    def is_kept(self, task: Task, model: str, config: int, cache: Path) -> bool:
+    def is_kept(self, task: Task, model: str, config: float, cache: Path) -> bool:
         """Whether a run is in the cache."""
         return (cache / f"{self.key(task, model, config)}.npz").is_file()
 
-    def run(self, task: Task, model: str, config: int, cache: Path) -> Answers:
+    def run(self, task: Task, model: str, config: float, cache: Path) -> Answers:
         """Fit a model in a process of its own, on one thread, unless the cache has it."""
         kept = cache / f"{self.key(task, model, config)}.npz"
         if not kept.is_file():
@@ -113,13 +131,15 @@ class Peers:
         outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         with log.open("w") as text:
             done = subprocess.run(
-                [self.python, "-u", SCRIPT, self.folder, given, found],
+                [self.python, "-u", self.code.script, self.folder, given, found],
                 env=outside | one,
                 stderr=text,
                 check=False,
             )
         if done.returncode:
-            raise InputError(f"{SCRIPT.name} ended with status {done.returncode}; see {log}")
+            raise InputError(
+                f"{self.code.script.name} ended with status {done.returncode}; see {log}"
+            )
 
     @staticmethod
     def validation_labels(task: Task, model: str) -> NDArray[np.int64]:
@@ -128,7 +148,7 @@ class Peers:
         return found
 
     @staticmethod
-    def _settings(task: Task, model: str, config: int) -> dict[str, Any]:
+    def _settings(task: Task, model: str, config: float) -> dict[str, Any]:
         return {
             "model": model,
             "config": config,

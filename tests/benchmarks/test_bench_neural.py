@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_neural
-from benchmarks.bench_neural import OURS, main, page, summary
+from benchmarks.bench_neural import OURS, main, page, stands, summary
 from benchmarks.neural.methods import Peers, cascade
 from benchmarks.neural.tasks import Task, ahead, draw, figures, led, mean_over_steps, score
 from gatewise.errors import InputError
@@ -69,6 +69,55 @@ def test_summary_counts_cells_and_time_and_the_page_shows_losses():
     assert json.loads(json.dumps(total)) == total
 
 
+def test_page_says_what_the_search_of_aaco_takes():
+    found = document()
+    assert "- AACO:" not in page(found)
+    found["settings"] |= {"aaco": "y", "aaco_commit": "abd"}
+    found["settings"]["configurations"]["aaco"] = [0.05]
+    methods = found["sets"]["mbne_tiny"]["methods"]
+    about = {"torch": "1", "xgboost": "2", "acquisition_cpu_seconds": 3.0, "instances": 6}
+    methods["aaco"] = methods["dime"] | {"about": {0: about}}
+    assert "another 0.50 CPU seconds of each instance" in page(found)
+
+
+def small(n: int, held: int) -> Task:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n + held, 4)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
+    cuts = np.split(np.arange(len(y)), [400, 400 + held])
+    return Task("drawn", 0, *((x[rows], y[rows]) for rows in cuts), n_classes=2)
+
+
+def test_figures_as_they_stand_are_taken_for_the_same_rows_and_settings_alone():
+    task = small(900, 60)
+    sefa = {"curves": {"0": [0.5, 0.9]}, "about": {"0": {"cpu_seconds": 7.0}}}
+    part = {"metric": "auroc", "features": 4, "classes": 2, "rows": [400, 60, 500]}
+    settings = {"configurations": {"sefa": [1]}, "peers_commit": "abc"}
+    standing = {"settings": settings, "sets": {"drawn": part | {"methods": {"sefa": sefa}}}}
+    about = {"cpu_seconds": 7.0, "earlier": True}
+    assert stands(standing, task, "sefa", "abc") == {"curve": [0.5, 0.9], "about": about}
+    assert stands(standing, task, "dime", "abc") is None
+    assert stands({}, task, "sefa", "abc") is None
+    for other, commit in ((small(901, 60), "abc"), (task, "abd")):
+        with pytest.raises(InputError, match="stand for other rows or settings"):
+            stands(standing, other, "sefa", commit)
+
+
+def test_page_marks_times_of_an_earlier_run_and_seeds_that_were_left_out():
+    found = document()
+    assert "earlier run" not in page(found)
+    methods = found["sets"]["mbne_tiny"]["methods"]
+    methods["sefa"]["about"][0]["earlier"] = True
+    for each in methods[OURS], methods["dime"]:
+        for values in each.values():
+            values[1] = values[0]
+    text = page(found)
+    assert "| 2 ± 0 | 100\\* | 10 ± 0 |" in text
+    assert "\\* of an earlier run" in text
+    assert "Not run: SEFA on mbne_tiny (seed 1)" in text
+    assert "| **90.00 ± 0.00** | 95.00 |" in text  # a part of the seeds is not compared
+
+
 def test_drawn_parts_share_no_row():
     task = draw("breast_cancer", 0)
     assert task.metric == "auroc"
@@ -79,11 +128,7 @@ def test_drawn_parts_share_no_row():
 
 @pytest.mark.parametrize("held", [60, 400])
 def test_cascade_answers_within_each_budget(held):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(900 + held, 4)).astype(np.float32)
-    y = (x[:, 0] + x[:, 1] > 0).astype(np.int64)
-    cuts = np.split(np.arange(len(y)), [400, 400 + held])
-    task = Task("drawn", 0, *((x[rows], y[rows]) for rows in cuts), n_classes=2)
+    task = small(900, held)
     answers = cascade(task)
     assert answers.test.shape == (5, 500, 2)
     scores = [score(p, task.test[1]) for p in answers.test]
@@ -103,4 +148,7 @@ def test_without_the_peers_nothing_is_run(monkeypatch, capsys, tmp_path):
     (tmp_path / "models" / "sefa.py").touch()
     with pytest.raises(InputError, match="no interpreter"):
         Peers.found(tmp_path, tmp_path / "python")
-    assert set(bench_neural.SEEDS) >= {name for name, _ in bench_neural.NOT_RUN}
+    assert main(["--field", str(tmp_path), "--aaco", str(tmp_path)]) == 2
+    assert "no clone of https://github.com/lupalab/aaco" in capsys.readouterr().err
+    seeds = bench_neural.SEEDS
+    assert all(set(left) <= set(seeds[name]) for (name, _), left in bench_neural.NOT_RUN.items())
