@@ -447,8 +447,8 @@ def _about_aaco(found: Found) -> list[str]:
         "classifiers are not published: one XGBoost model is fitted with its settings, on five "
         "copies of each row with features hidden at random, as the name of its MNIST model says; "
         "the feature to begin with is the best one alone on the rows to fit. An instance that "
-        "stops keeps its answer. The CPU time above is of that model alone: the search itself takes another "
-        f"{each:.2f} CPU seconds of each instance."
+        "stops keeps its answer. The CPU time above is of that model alone: the search itself "
+        f"takes another {each:.2f} CPU seconds of each instance."
     ]
 
 
