@@ -385,7 +385,8 @@ def _page(found: dict[str, list[Cell]], rows: Sequence[tuple[str, ...]]) -> str:
         "today is boosting's alone. *Prices*: that, and ToaD's prices (ICLR 2026) on the first "
         "use of a threshold and of a feature, in LightGBM's gain: "
         + ", ".join(f"{p.threshold:g}/{p.feature:g}" for p in PRICES)
-        + ". Validation rows choose shape and prices, test rows report: accuracy in %, "
+        + f". Validation rows choose shape and prices, with prices among {len(PRICES)} times as "
+        "many models; test rows report: accuracy in %, "
         f"differences in points, paired, ± standard error over {len(next(iter(found.values())))} "
         "seeds. A seed draws four fifths of the training rows, of Forest 12,000. Bytes, distinct "
         "thresholds and features are means in the order of the ways. Where the set has no "
