@@ -113,8 +113,8 @@ bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
 bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
 	$(BIN)/python -m benchmarks.bench_models
 
-bench-neural: $(STAMP)     ## hard budgets beside neural feature acquisition: FIELD=a clone of a-norcliffe/SEFA, FIELD_PYTHON=an interpreter with torch
-	$(BIN)/python -m benchmarks.bench_neural $(if $(FIELD),--field $(FIELD)) $(if $(FIELD_PYTHON),--python $(FIELD_PYTHON))
+bench-neural: $(STAMP)     ## hard budgets beside neural feature acquisition: FIELD=a clone of a-norcliffe/SEFA, AACO=one of lupalab/aaco, FIELD_PYTHON=an interpreter with torch
+	$(BIN)/python -m benchmarks.bench_neural $(if $(FIELD),--field $(FIELD)) $(if $(AACO),--aaco $(AACO)) $(if $(FIELD_PYTHON),--python $(FIELD_PYTHON))
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees
