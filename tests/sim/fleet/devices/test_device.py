@@ -170,7 +170,7 @@ def looks_at_everything(point: DecisionPoint) -> str:
     sure = point.stops if point.last else best - second > 0.15
     if sure or point.outstanding > 1 or point.left_ms < 1.1 * point.round_trip_ms:
         return "stop"
-    return "offload" if best < 0.18 and point.cost < 40 and point.connected else "continue"
+    return "offload" if best < 0.28 and point.cost < 40 and point.connected else "continue"
 
 
 @pytest.mark.parametrize(
