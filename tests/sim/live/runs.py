@@ -33,7 +33,7 @@ def asks_early(point: DecisionPoint) -> str:
     best = float(point.probabilities.max())
     if point.last:
         return "stop" if best > 0.9 else "continue"
-    if point.cost > 0 and best < 0.18:
+    if point.cost > 0 and best < 0.24:
         return "offload"
     return "stop" if best > 0.3 else "continue"
 
