@@ -26,7 +26,7 @@ from gatewise_training.forests.grower.binning import Codes, between
 from gatewise_training.forests.grower.growing_arrays import copy_into
 from gatewise_training.learners.boost_kernel import MIN_HESSIAN, MIN_ROWS
 from gatewise_training.learners.boosting import LARGE_ROWS, PATIENCE
-from gatewise_training.learners.stage_bounds import LARGE_STEP, TreeShape
+from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, TreeShape
 
 Table = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -138,7 +138,7 @@ class _State:
             feature, threshold, left, right, value, steps = _grow_tree(
                 codes.codes, codes.start, codes.lower, codes.upper, gradient[m], hessian[m],
                 self.prices.threshold, self.prices.feature, self.threshold_used, self.feature_used,
-                self.shape.rate, LARGE_STEP if n_outputs > 1 else np.inf, *self.work,
+                self.shape.rate, LARGEST_STEP_OF_FEW if n_outputs > 1 else np.inf, *self.work,
             )  # fmt: skip
             if len(feature) > 1:
                 tree = TreeEnsemble(

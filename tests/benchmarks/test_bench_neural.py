@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_neural
-from benchmarks.bench_neural import OURS, main, page, stands, summary
+from benchmarks.bench_neural import main, stands
 from benchmarks.neural.methods import Peers, cascade
+from benchmarks.neural.pages import OURS, page, summary
 from benchmarks.neural.tasks import Task, ahead, draw, figures, led, mean_over_steps, score
 from gatewise.errors import InputError
 

@@ -10,9 +10,10 @@ import pytest
 from benchmarks import bench_reuse
 from benchmarks.data import problems
 from benchmarks.trees.reuse_boosting import Prices, boost
+from benchmarks.trees.reuse_page import page, row
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.boosting import fit_boosting
-from gatewise_training.learners.stage_bounds import LARGE_STEP, TreeShape
+from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, TreeShape
 
 pytestmark = pytest.mark.slow  # compiles growth
 
@@ -45,7 +46,7 @@ def test_without_prices_trees_are_those_of_lightgbm(rows):
     x, y, n_classes = rows
     params = {"num_leaves": SHAPE.leaves, "learning_rate": SHAPE.rate, "min_data_in_bin": 1}
     if n_classes > 2:
-        params["max_delta_step"] = LARGE_STEP
+        params["max_delta_step"] = LARGEST_STEP_OF_FEW
     # LightGBM estimates rows of a leaf by hessians, which differ by row from the second round on
     rounds = 3 if n_classes == 2 else 1
     theirs, _ = fit_boosting(x, y, n_classes, rounds=rounds, params=params)
@@ -99,8 +100,7 @@ def test_sizes_are_kept_and_a_page_is_made(folds):
         cell["sizes"] |= {str(size): found for size in bench_reuse.SIZES}
         cell["sizes"]["8192"] = dict.fromkeys(bench_reuse.WAYS)  # nothing is as small
     sets = {"breast_cancer": cells}
-    page = bench_reuse._page(
-        sets, [bench_reuse._row("breast_cancer", size, cells) for size in bench_reuse.SIZES]
-    )
-    assert "mean of 3 pairs of set and size" in page
-    assert "| breast_cancer | 8 | - | - | - |" in page
+    rows = [row("breast_cancer", size, cells) for size in bench_reuse.SIZES]
+    text = page(sets, rows, prices)
+    assert "mean of 3 pairs of set and size" in text
+    assert "| breast_cancer | 8 | - | - | - |" in text

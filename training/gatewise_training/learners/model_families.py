@@ -28,7 +28,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.stage_bounds import LARGE_STEP, Bounds, ThresholdGrid
+from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, Bounds, ThresholdGrid
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -98,7 +98,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     if (shape := task.bounds.shape) is not None:
         params = params | {"learning_rate": shape.rate}
         if outputs > 1:
-            params["max_delta_step"] = LARGE_STEP
+            params["max_delta_step"] = LARGEST_STEP_OF_FEW
     unseen = task.unseen
     model, kept = fit_boosting(
         task.x_fit,

@@ -30,7 +30,7 @@ LEAVES = (4, 8, 16, 31, 63, 127, 255)
 LARGEST = np.finfo(np.float32).max
 HIGH_RATE = 0.4
 """Learning rate that makes much of few trees."""
-LARGE_STEP = 4.0
+LARGEST_STEP_OF_FEW = 4.0
 """Leaves of a tree for one of many classes at most, before the learning rate: few trees must go
 further with each."""
 FEWEST_ROUNDS = 4
