@@ -24,7 +24,7 @@ from gatewise.models.losses import (
 from gatewise.models.trees import LEAF, TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes, between
 from gatewise_training.forests.grower.growing_arrays import copy_into
-from gatewise_training.learners.boost_kernel import MIN_HESSIAN, MIN_ROWS
+from gatewise_training.learners.boost_kernel import MIN_HESSIAN, MIN_ROWS, count_codes
 from gatewise_training.learners.boosting import LARGE_ROWS, PATIENCE
 from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, TreeShape
 
@@ -113,7 +113,7 @@ class _State:
         self.threshold_used = np.zeros(self.codes.start[-1], np.bool_)
         self.feature_used = np.zeros(n_features, np.bool_)
         self.work = (
-            np.zeros((leaves, self.codes.start[-1], 3)),
+            np.zeros((leaves, n_features, int(self.codes.n_codes.max()), 3)),
             np.empty((leaves, n_features)),
             np.zeros((leaves, n_features), np.int64),
             np.empty(n, np.int64),
@@ -162,7 +162,7 @@ def _grow_tree(
     """Grow a tree and note what it uses; returns its nodes and each row's step.
 
     Shapes: `codes` (n_features, n), `gradient, hessian, rows, spare` (n,), `sums` (n_leaves,
-    n_codes.sum(), 3), `gains, cuts` (n_leaves, n_features); returns `feature, threshold,
+    n_features, most codes, 3), `gains, cuts` (n_leaves, n_features); returns `feature, threshold,
     left, right, value` (n_nodes,) and `steps` (n,).
     """
     n_leaves, n_features, n = len(sums), len(codes), len(gradient)
@@ -176,11 +176,12 @@ def _grow_tree(
         total[0, 0] += gradient[i]
         total[0, 1] += hessian[i]
     leaf[0, 1] = n
-    _count(codes, start, rows, 0, n, gradient, hessian, sums[0])
+    active = np.arange(n_features)
+    count_codes(codes, rows, 0, n, gradient, hessian, active, sums[0])
     for k in range(n_features):
         gains[0, k], cuts[0, k] = _best_cut(
-            sums[0], start[k], start[k + 1], total[0], n, largest_step, threshold_price,
-            feature_price, threshold_used, feature_used[k],
+            sums[0, k], total[0], n, largest_step, threshold_price, feature_price,
+            threshold_used[start[k] : start[k + 1]], feature_used[k],
         )  # fmt: skip
     n_open = 1
     while n_open < n_leaves:
@@ -221,7 +222,9 @@ def _grow_tree(
         small, large = (at, new) if middle - begin <= end - middle else (new, at)
         if small == at:
             copy_into(sums[new].reshape(-1), 0, sums[at].reshape(-1), sums[at].size)
-        _count(codes, start, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, sums[small])
+        count_codes(
+            codes, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, active, sums[small]
+        )
         part, other = sums[large].reshape(-1), sums[small].reshape(-1)
         for i in range(len(part)):
             part[i] -= other[i]
@@ -231,8 +234,8 @@ def _grow_tree(
                 # what was paid is cheaper from here on, in the other leaves too
                 if counted or (cheaper and j == k):
                     gains[s, j], cuts[s, j] = _best_cut(
-                        sums[s], start[j], start[j + 1], total[s], leaf[s, 1] - leaf[s, 0],
-                        largest_step, threshold_price, feature_price, threshold_used,
+                        sums[s, j], total[s], leaf[s, 1] - leaf[s, 0], largest_step,
+                        threshold_price, feature_price, threshold_used[start[j] : start[j + 1]],
                         feature_used[j],
                     )  # fmt: skip
     steps = np.empty(n)
@@ -253,25 +256,9 @@ def _grow_tree(
 
 
 @numba.njit(cache=True, nogil=True)
-def _count(
-    codes: Any, start: Any, rows: Any, begin: int, end: int, gradient: Any, hessian: Any, sums: Any
-) -> None:
-    """Sum gradients, hessians and rows by code of each column."""
-    sums[:] = 0.0
-    for k in range(len(codes)):
-        part, column = sums[start[k] :], codes[k]
-        for i in range(begin, end):
-            r = rows[i]
-            c = column[r]
-            part[c, 0] += gradient[r]
-            part[c, 1] += hessian[r]
-            part[c, 2] += 1.0
-
-
-@numba.njit(cache=True, nogil=True)
 def _best_cut(
-    sums: Any, first: int, end: int, total: Any, n: int, largest_step: float,
-    threshold_price: float, feature_price: float, threshold_used: Any, feature_used: bool,
+    sums: Any, total: Any, n: int, largest_step: float, threshold_price: float,
+    feature_price: float, threshold_used: Any, feature_used: bool,
 ) -> Any:  # fmt: skip
     """Gain of a column's best split less its prices, and its last code on the left."""
     whole = _gain(total[0], total[1], largest_step)
@@ -279,7 +266,7 @@ def _best_cut(
         whole += feature_price
     best, cut = -np.inf, -1
     g = h = count = 0.0
-    for c in range(first, end - 1):
+    for c in range(len(threshold_used) - 1):
         g += sums[c, 0]
         h += sums[c, 1]
         count += sums[c, 2]
@@ -292,7 +279,7 @@ def _best_cut(
         if not threshold_used[c]:
             gain -= threshold_price
         if gain > best:
-            best, cut = gain, c - first
+            best, cut = gain, c
     return best, cut
 
 

@@ -74,7 +74,7 @@ def grow_boosted_tree(
     feature[first] = -1
     if n_active == 0:
         return 0
-    _count(codes, rows, leaf[0, 0], n, gradient, hessian, active, sums[0])
+    count_codes(codes, rows, leaf[0, 0], n, gradient, hessian, active, sums[0])
     _search(start, active, sums[0], total[0], n, raw[0], cut[0], nan_side[0])
     best[0, 0], best[0, 1] = _best(active, raw[0], toll)
     n_open, n_nodes = 1, 1
@@ -133,7 +133,9 @@ def grow_boosted_tree(
         small, large = (at, new) if middle - begin <= end - middle else (new, at)
         if small == at:
             copy_into(sums[new].reshape(-1), 0, sums[at].reshape(-1), sums[at].size)
-        _count(codes, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, active, sums[small])
+        count_codes(
+            codes, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, active, sums[small]
+        )
         for j in range(len(active)):
             part, other = sums[large, active[j]], sums[small, active[j]]
             for c in range(start[active[j] + 1] - start[active[j]] + 1):
@@ -172,7 +174,7 @@ def scratch(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _count(
+def count_codes(
     codes: Any, rows: Any, begin: int, end: int, gradient: Any, hessian: Any, active: Any, sums: Any
 ) -> None:
     """Sum gradients, hessians and rows by code of each column."""
