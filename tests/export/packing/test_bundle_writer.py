@@ -59,7 +59,7 @@ def test_no_row_is_decided_otherwise(fitted: Any, packed: Bundle) -> None:
 
 
 def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> None:
-    points = fitted.system.frontier_.points
+    points = fitted.system.operating_points_
     for i in sorted({0, len(points) // 2, len(points) - 1}):
         twin = copy.copy(fitted.system)
         twin.operating_point_ = points[i]

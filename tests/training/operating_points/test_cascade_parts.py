@@ -122,3 +122,31 @@ def test_bytes_change_neither_curve_nor_hull(figures) -> None:
     frame = surface.to_frame()
     assert frame["on_curve"].sum() == len(plain.points)
     assert frame["bytes"].tolist() == [p.bytes for p in (*surface.points, *surface.others)]
+
+
+RATES = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(1, 50), st.integers(0, 10)), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(figures=RATES, most=st.integers(0, 10))
+def test_no_point_that_offloads_as_little_is_better_than_that_of_a_rate(figures, most) -> None:
+    points = [
+        OperatingPoint((0.5,), cost=float(c), accuracy=a / 50, offload_rate=r / 10, chain=i)
+        for i, (c, a, r) in enumerate(figures)
+    ]
+    plain = Frontier.from_points(points, reference_accuracy=1.0)
+    frontier = plain.with_less_offload(points)
+    assert frontier.points == plain.points
+    rivals = [p for p in points if p.offload_rate <= most / 10]
+    if not rivals:
+        with pytest.raises(InputError, match="no operating point offloads at most"):
+            frontier.at(offload_rate=most / 10)
+        return
+    chosen = frontier.at(offload_rate=most / 10)
+    assert chosen.offload_rate <= most / 10
+    assert chosen.accuracy == max(p.accuracy for p in rivals)
+    same = [p for p in rivals if p.accuracy == chosen.accuracy]
+    least = min(p.offload_rate for p in same)  # of equals the frontier has that of the lowest rate
+    assert chosen.cost <= min(p.cost for p in same if p.offload_rate == least)

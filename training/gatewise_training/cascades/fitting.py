@@ -264,6 +264,8 @@ class TrainedClassifier(BudgetedClassifier):
             frontier = frontier.with_others(points, bounds)
         if self.max_bytes is not None:
             frontier = frontier.with_small(points)
+        if f0 is not None:
+            frontier = frontier.with_less_offload(points)
         stages = [candidate.stages for candidate in candidates]
         loss = self._goal().get("max_loss", MAX_LOSS)
         frontier = with_group_errors(frontier, points, records, loss)

@@ -38,7 +38,7 @@ class LossError(InputError):
 class Frontier:
     """Operating points that no other beats in both cost and accuracy, by rising cost.
 
-    With :attr:`others` they are a surface of accuracy, cost and bytes.
+    With :attr:`others` they are a surface of accuracy, cost, offload rate and bytes.
 
     Attributes
     ----------
@@ -48,8 +48,9 @@ class Frontier:
         Accuracy on validation rows of the high-cost model (of the last stage where there is
         none); `max_loss` is measured against it, or against `reference_weighted_accuracy`.
     others : tuple of OperatingPoint
-        Further points, which only :meth:`at` with `max_bytes` or bounds on classes picks from:
-        they are smaller, or better for some class, not cheaper or more accurate.
+        Further points, which only :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes
+        picks from: they offload less, are smaller, or better for some class, not cheaper or more
+        accurate.
     classes : tuple
         The labels, in the order of a point's `recall`.
     class_rows : tuple of int
@@ -166,6 +167,15 @@ class Frontier:
             size += max(size // 2, 1)
         return replace(self, others=(*self.others, *found))
 
+    def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
+        """Get the same frontier with those `points` that are better than all that offload less.
+
+        The curve of accuracy and offload rate: on that of cost, points that offload hide these.
+        """
+        known = {*self.points, *self.others}
+        found = [p for p in _undominated(points, _merit, _rate) if p not in known]
+        return replace(self, others=(*self.others, *found))
+
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points of at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
@@ -223,7 +233,8 @@ class Frontier:
             of each class named is at most so much below the high-cost model's, the cheapest, or
             what a budget or an offload rate beside it picks; the key None bounds the loss of all.
         offload_rate : float, optional
-            The most accurate point that offloads at most this share.
+            The most accurate point that offloads at most this share, and of equals the cheapest; 0
+            is for devices without a link.
         min_recall, min_precision : mapping of class label to float, optional
             Beside one of the three: only points that keep these shares are picked from.
         max_bytes : int, optional
@@ -302,13 +313,14 @@ class Frontier:
                     f"the cheapest costs {self.points[0].cost:g}"
                 )
             return good[-1]
-        good = [p for p in self.points if p.offload_rate <= offload_rate + 1e-12]  # type: ignore[operator]
+        every = (*self.points, *self.others)
+        good = [p for p in every if p.offload_rate <= offload_rate + 1e-12]  # type: ignore[operator]
         if not good:
-            least = min(p.offload_rate for p in self.points)
+            least = min(p.offload_rate for p in every)
             raise InputError(
                 f"no operating point offloads at most {offload_rate:g}; least {least:g}"
             )
-        return good[-1]
+        return max(good, key=lambda p: (p.merit, -p.cost))
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
         """List the points that keep `bounds`, `slack` standard errors inside them if any do.
@@ -364,18 +376,28 @@ def _merit(point: OperatingPoint) -> float:
     return point.merit
 
 
+def _cost(point: OperatingPoint) -> float:
+    return point.cost
+
+
+def _rate(point: OperatingPoint) -> float:
+    return point.offload_rate
+
+
 def _share(kind: str, c: int, point: OperatingPoint) -> float:
     """Recall or precision of a class, 0 where there is none."""
     return float(getattr(point, kind)[c] or 0.0)
 
 
 def _undominated(
-    points: Iterable[OperatingPoint], value: Callable[[OperatingPoint], float]
+    points: Iterable[OperatingPoint],
+    value: Callable[[OperatingPoint], float],
+    price: Callable[[OperatingPoint], float] = _cost,
 ) -> list[OperatingPoint]:
-    """Keep the points that no other beats in both cost and a value; of equals the first given."""
+    """Keep the points that no other beats in both a price and a value; of equals the cheapest."""
     kept: list[OperatingPoint] = []
     best = -math.inf
-    for point in sorted(points, key=lambda p: (p.cost, -value(p))):
+    for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
         if value(point) > best + 1e-12:
             kept.append(point)
             best = value(point)
