@@ -25,7 +25,10 @@ MaxLossByClass = Annotated[
         "a class; may be repeated, for several classes.",
     ),
 ]
-OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
+OffloadRate = Annotated[
+    float | None,
+    typer.Option(help="Share of instances to offload at most; 0 for a device without a link."),
+]
 MinRecall = Annotated[
     list[str] | None,
     typer.Option(help="CLASS=SHARE: least recall of a class, as fault=0.9; may be repeated."),

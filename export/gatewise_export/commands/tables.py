@@ -223,12 +223,13 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     head = ["point", "cost", _merit(manifest)]
     head += ["weighted accuracy"] * curve.weighted
     head += [f"recall {manifest.classes[c]}" for c in shown]
-    size = "as C tables" if manifest.packed_as == "c99" else "as files"
+    given = any(stage.origin == "given" for stage in manifest.stages)  # files in C, too
+    size = "as C tables" if manifest.packed_as == "c99" and not given else "as files"
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
     if any("off the curve" in str(row[-1]) for row in rows):
         print(
-            "off the curve: others cost less and are as accurate, but find less of a class, or are "
-            "less often right about it, or take more bytes"
+            "off the curve: others cost less and are as accurate, but offload more, find less of a "
+            "class, or are less often right about it, or take more bytes"
         )
 
 
