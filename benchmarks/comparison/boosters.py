@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.data.validation_split import Rows, ValidationSplit
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import link_of
 
 LARGE = 5000
-"""Above this many rows a model gets the high-cost model's capacity."""
+"""Above this many rows models have the leaves that are best on all features."""
+
+LEAVES = (255, 63, 15, 4)
+"""Leaves of a tree that are tried there: from 255 on, for many classes from 63, while it pays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +58,34 @@ class Booster:
         return packed_bytes([Stage.from_model(trees, link_of(self.n_classes))], "c99")
 
 
-def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict[str, Any]]:
+def capacities(
+    plan: ValidationSplit, n_classes: int, *, seed: int, noisy: bool = False
+) -> list[dict[str, Any]]:
     """Settings that every peer may choose from on validation.
 
-    Large sets get the high-cost model's: 255 leaves, for many classes 63 a class. On small sets
-    large trees overfit, so that both small and middling are tried; on large ones with noisy
-    labels all three.
+    On small sets large trees overfit, so that small and middling ones are tried; on large ones
+    those that are best on all features, and with noisy labels small, middling and large ones.
     """
     small = [
         {"num_leaves": 7, "learning_rate": 0.1},
         {"num_leaves": 31, "learning_rate": 0.1},
     ]
-    if n_rows <= LARGE:
+    if len(plan.fit_rows) <= LARGE:
         return small
     leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
-    large = [{"num_leaves": leaves, "learning_rate": rate}]
-    return [*large, *small] if noisy else large
+    if noisy:
+        return [{"num_leaves": leaves, "learning_rate": rate}, *small]
+    rows, every = plan.validation_rows, np.arange(plan.x.shape[1])
+    tried: list[tuple[float, dict[str, Any]]] = []
+    for fewer in LEAVES[LEAVES.index(leaves) :]:
+        settings = {"num_leaves": fewer, "learning_rate": rate}
+        fit = booster_fit(plan, every, n_classes, settings, seed=seed)
+        _, held = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
+        loss = float(-np.log(np.maximum(held[np.arange(len(rows)), plan.y[rows]], 1e-12)).mean())
+        if tried and loss >= tried[-1][0]:
+            break
+        tried.append((loss, settings))
+    return [tried[-1][1]]
 
 
 def booster_fit(

@@ -29,7 +29,7 @@ def coupled(
     """
     costs, points = problem.costs, []
     judges, truth = fold.held(plan), fold.truth
-    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
     for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
@@ -61,7 +61,7 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
     """
     costs, points = problem.costs, []
     judges, truth = fold.held(plan), fold.truth
-    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
     for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:

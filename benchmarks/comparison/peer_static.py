@@ -53,7 +53,7 @@ def subsets(
 ) -> list[Subset]:
     """Fit models on about `fits` nested subsets, at each capacity."""
     found = []
-    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
     for capacity in choices:
         columns = np.arange(problem.costs.n_features)
         sizes = np.geomspace(problem.costs.total, problem.cheapest, fits)
@@ -91,7 +91,7 @@ def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np
 def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Cloud:
     """Fit the high-cost model: the most accurate on judging rows of the project's families."""
     start = time.process_time()
-    model, labels, proba = train_high_cost_model(plan, problem.n_classes, seed=seed)
+    model, labels, proba, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
     held = fold.held(plan).answers(proba, labels)
     test = fold.truth.ask(model.labels, model.predict_proba, fold.test[0])
     return Cloud(model.kind, held, test, time.process_time() - start)

@@ -236,7 +236,7 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
                     "high_cost_predictions are those of a fitted high_cost_model: give it, too"
                 )
             problem.report(0, 1, "high-cost model")
-            f0, answers, chances = train_high_cost_model(
+            found = train_high_cost_model(
                 problem.plan,
                 problem.n_classes,
                 template=given,
@@ -246,7 +246,8 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
                 n_jobs=self.n_jobs,
                 report=lambda what: problem.report(0, 1, what),
             )
-            return replace(problem, high_cost_model=f0).answered(answers, chances)
+            problem = replace(problem, high_cost_model=found.model, tree_shape=found.shape)
+            return problem.answered(found.labels, found.probabilities)
         names = getattr(self, "feature_names_in_", None)
         n, shape = problem.plan.x.shape[1], None
         if self.high_cost_input == "window":

@@ -23,8 +23,9 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
+from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.model_families import cross_fitted_stage
-from gatewise_training.learners.stage_bounds import Bounds, shaped
+from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
 
 FAR_WORSE = 1.15, 1.0
 """A family whose regret is so many times the best one's will not be selected beside it: on few
@@ -170,6 +171,13 @@ class FamilySelection:
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
 
 
+def shape_without_bounds(problem: Problem, families: Sequence[str]) -> TreeShape | None:
+    """Get what boosted trees are best where no bound limits them; None: those of `capacity`."""
+    if problem.tree_shape is not None or "boosting" not in families:
+        return problem.tree_shape
+    return tree_shape(problem.plan, problem.n_classes, problem.seed)
+
+
 def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedStages]:
     """Cross-fit one model of a family on each of several nested feature sets, the last all."""
     every = np.arange(problem.costs.n_features)
@@ -180,7 +188,7 @@ def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedS
     selection = FamilySelection(
         problem,
         (family,),
-        Bounds(),
+        Bounds(shape=shape_without_bounds(problem, (family,))),
         lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
     )
     best = selection.select(subsets)

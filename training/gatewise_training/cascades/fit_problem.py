@@ -16,6 +16,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.stage_bounds import TreeShape
 
 SettingsFit = Callable[[Rows], list[Stage]]
 """Fits of one stage for each of several settings that start from one another."""
@@ -44,6 +45,8 @@ class Problem:
     calibration_labels: NDArray[np.int64] | None = None
     # (n, n_columns): rows as the high-cost model reads them; None: those of the plan
     high_cost_rows: NDArray[np.float32] | None = None
+    # what boosted trees are best on these rows and columns, where the high-cost model's fit has it
+    tree_shape: TreeShape | None = None
 
     def answered(
         self,
@@ -79,7 +82,8 @@ class Problem:
         assert found.high_cost_model is not None
         f0 = replace(found.high_cost_model, features=found.high_cost_model.features + first)
         plan, costs, aside = self.plan, self.costs, self.calibration
-        return replace(found, plan=plan, costs=costs, calibration=aside, high_cost_model=f0)
+        own = replace(found, plan=plan, costs=costs, calibration=aside, high_cost_model=f0)
+        return replace(own, tree_shape=None) if first else own
 
     def of_stages(self, upto: int, costs: FeatureCosts) -> Problem:
         """Get the problem of stages that read the columns up to `upto`, of these prices."""

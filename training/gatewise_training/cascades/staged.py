@@ -16,7 +16,12 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import FamilySelection, FeatureSet, SelectedStage
+from gatewise_training.cascades.family_selection import (
+    FamilySelection,
+    FeatureSet,
+    SelectedStage,
+    shape_without_bounds,
+)
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
@@ -254,8 +259,11 @@ class StagedCascade(TrainedCascade):
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
-        if self.max_bytes is None:
+        if self.max_bytes is None and bounds.of_size:
             return [bounds]
+        if self.max_bytes is None:
+            families = self._families_to_try(len(problem.plan.fit_rows))
+            return [replace(bounds, shape=shape_without_bounds(problem, families))]
         bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
         if self.packed_as == "c99" and self.acquisition == "stage":
             plan = problem.plan

@@ -97,7 +97,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     )
     if (shape := task.bounds.shape) is not None:
         params = params | {"learning_rate": shape.rate}
-        if outputs > 1:
+        if outputs > 1 and task.bounds.of_size:
             params["max_delta_step"] = LARGEST_STEP_OF_FEW
     unseen = task.unseen
     model, kept = fit_boosting(
