@@ -1,0 +1,65 @@
+"""Leaves of boosted trees are those that validation rows ask for, in all models."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from gatewise_training import StagedCascade
+from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.boosting import capacity
+from gatewise_training.learners.high_cost_training import train_high_cost_model, tree_shape
+
+
+def sums(n: int = 7000):
+    """Noisy sums of twelve features: no feature changes what another says."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(n, 12)).astype(np.float32)
+    return x, (x.sum(axis=1) + draw.normal(size=n) > 0).astype(np.int64)
+
+
+def squares(n: int = 12000):
+    """A chessboard of 12 x 12: a tree needs a leaf for every square."""
+    x = np.random.default_rng(0).uniform(0, 12, size=(n, 2)).astype(np.float32)
+    return x, (np.floor(x).sum(axis=1) % 2).astype(np.int64)
+
+
+def plan_of(rows) -> ValidationSplit:
+    x, y = rows
+    return ValidationSplit.choose(x, y, np.ones(len(x)), validation=None, seed=0)
+
+
+def most_leaves(trees) -> int:
+    """Leaves of the tree with the most of them; trees stand one after another."""
+    leaves = np.add.reduceat((trees.feature < 0).astype(int), trees.roots)
+    return int(leaves.max())
+
+
+def test_sums_get_small_trees_and_squares_large_ones() -> None:
+    small = tree_shape(plan_of(sums()), 2, seed=0)
+    large = tree_shape(plan_of(squares()), 2, seed=0)
+    assert small is not None
+    assert large is not None
+    assert small.leaves <= 15
+    assert large.leaves == capacity(12000, 2)["num_leaves"] == 255
+
+
+def test_the_shape_is_that_of_the_least_loss_of_those_tried() -> None:
+    plan = plan_of(sums())
+    found = train_high_cost_model(plan, 2, seed=0)
+    assert found.shape == tree_shape(plan, 2, seed=0)
+
+
+def test_few_rows_keep_the_shape_of_their_capacity() -> None:
+    assert tree_shape(plan_of(sums(2000)), 2, seed=0) is None
+
+
+@pytest.mark.parametrize("high_cost_model", [None, LogisticRegression()])
+def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
+    x, y = sums()
+    shape = tree_shape(plan_of((x, y)), 2, seed=0)
+    assert shape is not None
+    cascade = StagedCascade(
+        high_cost_model=high_cost_model, families=("boosting",), n_stages=3, random_state=0
+    ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
+    stages = {stage for chain in cascade.chains_ for stage in chain}
+    assert max(most_leaves(stage.model) for stage in stages) <= shape.leaves
