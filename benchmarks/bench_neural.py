@@ -60,7 +60,7 @@ SEEDS: Mapping[str, tuple[int, ...]] = {
 }
 """Data sets, and the seeds of fits and of drawn parts."""
 NOT_RUN: Mapping[tuple[str, str], tuple[int, ...]] = {
-    **{(name, "opportunistic"): seeds for name, seeds in SEEDS.items()},
+    **{(name, "opportunistic"): s[name == "statlog_heart" :] for name, s in SEEDS.items()},
     **{(name, "sefa"): SEEDS[name] for name in ("letter-26", "forest-7", "digits")},
     **{(name, "aaco"): seeds for name, seeds in SEEDS.items() if name != "statlog_heart"},
 }
