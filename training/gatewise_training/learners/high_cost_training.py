@@ -42,7 +42,7 @@ NEAR = 0.01
 """They are if the few are that close to the best accuracy."""
 
 LEAVES = (255, 63, 15, 4)
-"""Leaves of a boosted tree that are tried on more than 5,000 rows, from `capacity`'s downwards."""
+"""Leaves of a boosted tree that are tried on more than 5,000 rows, from `capacity`'s on."""
 
 LEAST_CHANCE = 1e-12
 """No probability is less in a log loss."""
@@ -102,7 +102,7 @@ def train_high_cost_model(
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape | None:
     """Find out what boosted trees are best on the rows, on validation rows.
 
-    None on few rows, where trees of :func:`.capacity` are as good.
+    None on few rows, where trees are small.
     """
     return _best_shape(n_classes, seed, plan)[0] if _is_large(plan) else None
 
@@ -136,7 +136,7 @@ def _boosting(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
     if not _is_large(plan):
         return _boosted(n_classes, seed, {}, plan)
     shape, found = _best_shape(n_classes, seed, plan)
-    if len(plan.fit_rows) > MANY_ROWS:  # the shape is that of some of the rows
+    if len(plan.folds) == 1 and len(plan.fit_rows) > MANY_ROWS:  # `found` knows some of them
         found = _boosted(n_classes, seed, {"num_leaves": shape.leaves}, plan)
     return found._replace(shape=shape)
 
