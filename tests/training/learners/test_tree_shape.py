@@ -37,8 +37,6 @@ def most_leaves(trees) -> int:
 def test_sums_get_small_trees_and_squares_large_ones() -> None:
     small = tree_shape(plan_of(sums()), 2, seed=0)
     large = tree_shape(plan_of(squares()), 2, seed=0)
-    assert small is not None
-    assert large is not None
     assert small.leaves <= 15
     assert large.leaves == capacity(12000, 2)["num_leaves"] == 255
 
@@ -49,15 +47,17 @@ def test_the_shape_is_that_of_the_least_loss_of_those_tried() -> None:
     assert found.shape == tree_shape(plan, 2, seed=0)
 
 
-def test_few_rows_keep_the_shape_of_their_capacity() -> None:
-    assert tree_shape(plan_of(sums(2000)), 2, seed=0) is None
+def test_few_rows_get_fine_bins_for_sharp_thresholds() -> None:
+    x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
+    stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
+    assert tree_shape(plan_of((x, stripes)), 2, seed=0).bins == 255
+    assert tree_shape(plan_of(sums(2000)), 2, seed=0).leaves == capacity(2000, 2)["num_leaves"]
 
 
 @pytest.mark.parametrize("high_cost_model", [None, LogisticRegression()])
 def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
     x, y = sums()
     shape = tree_shape(plan_of((x, y)), 2, seed=0)
-    assert shape is not None
     cascade = StagedCascade(
         high_cost_model=high_cost_model, families=("boosting",), n_stages=3, random_state=0
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))

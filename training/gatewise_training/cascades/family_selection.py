@@ -171,8 +171,8 @@ class FamilySelection:
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
 
 
-def shape_without_bounds(problem: Problem, families: Sequence[str]) -> TreeShape | None:
-    """Get what boosted trees are best where no bound limits them; None: those of `capacity`."""
+def best_shape(problem: Problem, families: Sequence[str]) -> TreeShape | None:
+    """Get what boosted trees are best where no bound limits them; None where none are asked for."""
     if problem.tree_shape is not None or "boosting" not in families:
         return problem.tree_shape
     return tree_shape(problem.plan, problem.n_classes, problem.seed)
@@ -188,7 +188,7 @@ def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedS
     selection = FamilySelection(
         problem,
         (family,),
-        Bounds(shape=shape_without_bounds(problem, (family,))),
+        Bounds().with_best(best_shape(problem, (family,))),
         lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
     )
     best = selection.select(subsets)

@@ -159,7 +159,7 @@ class _StagesFit:
         """Fit a stage for each strength, perhaps without trees; `unseen` or `rounds` end it."""
         problem, plan = self.problem, self.problem.plan
         n_classes = problem.n_classes
-        params = capacity(len(plan.fit_rows), n_classes)
+        params = self.bounds.with_bins(capacity(len(plan.fit_rows), n_classes))
         outputs = 1 if n_classes == 2 else n_classes
         trees, leaves = self.bounds.tree_budget(
             ROUNDS * outputs, params["num_leaves"], plan.x.shape[1], outputs

@@ -20,7 +20,7 @@ from gatewise_training.cascades.family_selection import (
     FamilySelection,
     FeatureSet,
     SelectedStage,
-    shape_without_bounds,
+    best_shape,
 )
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
@@ -258,12 +258,10 @@ class StagedCascade(TrainedCascade):
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
+        shape = best_shape(problem, self._families_to_try(len(problem.plan.fit_rows)))
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
-        if self.max_bytes is None and bounds.of_size:
-            return [bounds]
         if self.max_bytes is None:
-            families = self._families_to_try(len(problem.plan.fit_rows))
-            return [replace(bounds, shape=shape_without_bounds(problem, families))]
+            return [bounds.with_best(shape)]
         bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
         if self.packed_as == "c99" and self.acquisition == "stage":
             plan = problem.plan
@@ -272,7 +270,7 @@ class StagedCascade(TrainedCascade):
                 bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
                 room -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
-        return [replace(bounds, packed_bytes=room // share) for share in shares]
+        return [replace(bounds, packed_bytes=room // share).with_best(shape) for share in shares]
 
     def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages on their tiers; a stage of several candidates stays one on each tier."""

@@ -33,7 +33,8 @@ thresholds tell known rows and groups apart, not classes, and take up to three t
 
 PATIENCE = (12, 0.003), (20, 0.0)
 """Rounds that end a fit if the mean log loss of validation rows has not fallen by more than so much
-since the best one: on few rows, and on more than 5,000."""
+since the best one: on few rows, and on more than 5,000. Where classes are so uneven that less than
+a bit is to be learnt, the same share of what is."""
 
 LARGEST_STEP = 1.5
 """Leaves of a tree for one of many classes at most, before the learning rate. Newton's steps of a
@@ -115,6 +116,7 @@ def fit_boosting(
     if validation is not None:
         valid = [data.create_valid(validation[0], validation[1], weight=validation[2])]
         rounds_left, fall = PATIENCE[len(x) > LARGE_ROWS]
+        fall *= min(1.0, _bits(y, weight))
         callbacks = [lgb.early_stopping(rounds_left, verbose=False, min_delta=fall)]
     booster = lgb.train(
         settings,
@@ -126,6 +128,13 @@ def fit_boosting(
     )
     kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
     return TreeEnsemble.from_lightgbm(booster, num_iteration=kept), kept
+
+
+def _bits(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
+    """Entropy of the classes, in bits."""
+    count = np.bincount(y, weight)
+    share = count[count > 0] / count.sum()
+    return float(-(share * np.log2(share)).sum())
 
 
 def first_use_penalty(

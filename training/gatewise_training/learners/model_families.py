@@ -95,8 +95,9 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     trees, leaves = task.bounds.tree_budget(
         ROUNDS * outputs, params["num_leaves"], task.x.shape[1], outputs, at_best=True
     )
+    params = task.bounds.with_bins(params)
     if (shape := task.bounds.shape) is not None and task.bounds.of_size:
-        params = params | {"learning_rate": shape.rate}
+        params["learning_rate"] = shape.rate
         if outputs > 1:
             params["max_delta_step"] = LARGEST_STEP_OF_FEW
     unseen = task.unseen

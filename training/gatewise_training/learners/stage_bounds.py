@@ -7,8 +7,9 @@ trees should reuse thresholds is ToaD's idea (ICLR 2026); here they choose from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +47,11 @@ SOME_TREES, FEW_LEAVES = 24, 8
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Leaves of each tree, and the learning rate."""
+    """Leaves of each tree, the learning rate, and bins of a feature, None: by the data's size."""
 
     leaves: int
     rate: float
+    bins: int | None = None
 
 
 def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
@@ -109,8 +111,9 @@ class Bounds:
     """What a stage must keep; None: no bound.
 
     `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as a device
-    keeps it, in the form `packed_as`. `shape`: that of boosted trees, where it is searched.
-    `thresholds`: of a feature, in the trees of all stages; `grid_bytes` are for them, beside.
+    keeps it, in the form `packed_as`. `shape`: that of boosted trees, where it is known or
+    searched. `bins`: of a feature, where they are known to be best. `thresholds`: of a feature, in
+    the trees of all stages; `grid_bytes` are for them, beside.
     """
 
     stage_bytes: int | None = None
@@ -118,6 +121,7 @@ class Bounds:
     packed_bytes: int | None = None
     packed_as: PackedAs = "c99"
     shape: TreeShape | None = None
+    bins: int | None = None
     thresholds: int | None = None
     grid_bytes: int = 0
 
@@ -127,6 +131,16 @@ class Bounds:
         if self.packed_bytes is None:
             return None
         return self.packed_bytes - (SUMS_GRAPH_BYTES if self.packed_as == "onnx" else 0)
+
+    def with_best(self, shape: TreeShape | None) -> Bounds:
+        """Get the bounds with the best shape of trees, where size is bounded its bins alone."""
+        if shape is None:
+            return self
+        return replace(self, bins=shape.bins, shape=None if self.of_size else shape)
+
+    def with_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Get LightGBM's settings with the best number of bins."""
+        return dict(params) | ({} if self.bins is None else {"max_bin": self.bins})
 
     @property
     def of_size(self) -> bool:
