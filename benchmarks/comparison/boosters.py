@@ -24,7 +24,7 @@ from gatewise_training.learners.boosting import link_of
 LARGE = 5000
 """Above this many rows models have the leaves that are best on all features."""
 
-LEAVES = (255, 63, 15, 4)
+FEWER_LEAVES = (255, 63, 15, 4)
 """Leaves of a tree that are tried there: from 255 on, for many classes from 63, while it pays."""
 
 
@@ -77,7 +77,7 @@ def capacities(
         return [{"num_leaves": leaves, "learning_rate": rate}, *small]
     rows, every = plan.validation_rows, np.arange(plan.x.shape[1])
     tried: list[tuple[float, dict[str, Any]]] = []
-    for fewer in LEAVES[LEAVES.index(leaves) :]:
+    for fewer in FEWER_LEAVES[FEWER_LEAVES.index(leaves) :]:
         settings = {"num_leaves": fewer, "learning_rate": rate}
         fit = booster_fit(plan, every, n_classes, settings, seed=seed)
         _, held = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))

@@ -6,8 +6,12 @@ from sklearn.linear_model import LogisticRegression
 
 from gatewise_training import StagedCascade
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.boosting import capacity
-from gatewise_training.learners.high_cost_training import train_high_cost_model, tree_shape
+from gatewise_training.learners.boosting import capacity, fit_boosting
+from gatewise_training.learners.high_cost_training import (
+    FEWER_LEAVES,
+    train_high_cost_model,
+    tree_shape,
+)
 
 
 def sums(n: int = 7000):
@@ -41,10 +45,27 @@ def test_sums_get_small_trees_and_squares_large_ones() -> None:
     assert large.leaves == capacity(12000, 2)["num_leaves"] == 255
 
 
-def test_the_shape_is_that_of_the_least_loss_of_those_tried() -> None:
+def test_no_tried_number_of_leaves_has_a_lower_loss() -> None:
     plan = plan_of(sums())
     found = train_high_cost_model(plan, 2, seed=0)
     assert found.shape == tree_shape(plan, 2, seed=0)
+    (rows, unseen), params = plan.folds[0], capacity(len(plan.fit_rows), 2)
+
+    def loss(leaves: int) -> float:
+        trees, _ = fit_boosting(
+            plan.x[rows],
+            plan.y[rows],
+            2,
+            weight=plan.weight[rows],
+            validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
+            rounds=600,
+            params=params | {"num_leaves": leaves},
+        )
+        margin = trees.margins(plan.x[unseen])[:, 0].astype(float)
+        return float(np.logaddexp(0, np.where(plan.y[unseen] == 1, -margin, margin)).mean())
+
+    losses = {leaves: loss(leaves) for leaves in FEWER_LEAVES}
+    assert losses[found.shape.leaves] == min(losses.values())
 
 
 def test_few_rows_get_fine_bins_for_sharp_thresholds() -> None:

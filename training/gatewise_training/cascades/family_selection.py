@@ -188,7 +188,7 @@ def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedS
     selection = FamilySelection(
         problem,
         (family,),
-        Bounds().with_best(best_shape(problem, (family,))),
+        Bounds().with_shape(best_shape(problem, (family,))),
         lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
     )
     best = selection.select(subsets)

@@ -261,7 +261,7 @@ class StagedCascade(TrainedCascade):
         shape = best_shape(problem, self._families_to_try(len(problem.plan.fit_rows)))
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.max_bytes is None:
-            return [bounds.with_best(shape)]
+            return [bounds.with_shape(shape)]
         bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
         if self.packed_as == "c99" and self.acquisition == "stage":
             plan = problem.plan
@@ -270,7 +270,7 @@ class StagedCascade(TrainedCascade):
                 bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
                 room -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
-        return [replace(bounds, packed_bytes=room // share).with_best(shape) for share in shares]
+        return [replace(bounds, packed_bytes=room // share).with_shape(shape) for share in shares]
 
     def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages on their tiers; a stage of several candidates stays one on each tier."""

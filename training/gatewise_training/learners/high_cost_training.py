@@ -41,7 +41,7 @@ TREES, TRIAL_TREES = (300, 150, 100), 30
 NEAR = 0.01
 """They are if the few are that close to the best accuracy."""
 
-LEAVES = (255, 63, 15, 4)
+FEWER_LEAVES = (255, 63, 15, 4)
 """Leaves of a boosted tree that are tried on more than 5,000 rows, from `capacity`'s on."""
 
 FINE_BINS = 255
@@ -130,7 +130,7 @@ def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:
 def _boosting(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
     """Cross-fit boosted trees of the best shape."""
     shape, found = _best_shape(n_classes, seed, plan)
-    if len(plan.folds) == 1 and len(plan.fit_rows) > MANY_ROWS:  # `found` knows some of them
+    if len(plan.folds) == 1 and len(plan.fit_rows) > MANY_ROWS:  # `found` is fitted on some
         found = _boosted(n_classes, seed, {"num_leaves": shape.leaves}, plan)
     return found._replace(shape=shape)
 
@@ -146,7 +146,7 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     if len(plan.folds) == 1:
         plan = plan.with_fit_rows(MANY_ROWS, seed)
     leaves, bins = params["num_leaves"], params.get("max_bin")
-    changes = [(fewer, bins) for fewer in LEAVES if fewer <= leaves]
+    changes = [(fewer, bins) for fewer in FEWER_LEAVES if fewer <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:
         changes = [(leaves, bins), (leaves, FINE_BINS)]
     tried: list[tuple[float, TreeShape, TrainedModel]] = []

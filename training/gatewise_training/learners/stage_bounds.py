@@ -132,7 +132,7 @@ class Bounds:
             return None
         return self.packed_bytes - (SUMS_GRAPH_BYTES if self.packed_as == "onnx" else 0)
 
-    def with_best(self, shape: TreeShape | None) -> Bounds:
+    def with_shape(self, shape: TreeShape | None) -> Bounds:
         """Get the bounds with the best shape of trees, where size is bounded its bins alone."""
         if shape is None:
             return self
