@@ -184,5 +184,8 @@ def test_the_first_trees_are_stages_too():
 def test_trees_grow_with_the_data(size, leaves, rate):
     settings = tree_settings(Growth(), *size, few_leaves=8)
     assert (settings["num_leaves"], settings["learning_rate"]) == (leaves, rate)
-    given = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size)
+    for best, fewest in ((63, 126), (15, 31), (4, 31)):
+        fewer = tree_settings(Growth(), *size, few_leaves=8, best_leaves=best)
+        assert fewer["num_leaves"] == min(leaves, fewest)
+    given = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size, best_leaves=15)
     assert (given["num_leaves"], given["learning_rate"]) == (7, 0.5)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from gatewise_training import StagedCascade
+from gatewise_training import AdaptGBRT, StagedCascade
+from gatewise_training.cascades.family_selection import best_shape
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import capacity, fit_boosting
 from gatewise_training.learners.high_cost_training import (
@@ -12,6 +13,7 @@ from gatewise_training.learners.high_cost_training import (
     train_high_cost_model,
     tree_shape,
 )
+from tests.support.fit_problems import problem_of
 
 
 def sums(n: int = 7000):
@@ -84,3 +86,20 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
     assert max(most_leaves(stage.model) for stage in stages) <= shape.leaves
+
+
+@pytest.mark.parametrize(("given", "at_most"), [(None, 31), (50, 50)])
+def test_trees_of_adapt_have_few_leaves_where_these_are_best_unless_told(given, at_most) -> None:
+    x, y = sums()
+    cascade = AdaptGBRT(
+        p_full=(0.3,), penalties=(0.0001,), stop="gate", n_rounds=20, num_leaves=given
+    ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
+    leaves = {most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
+    assert max(leaves) == at_most
+
+
+def test_within_bounds_of_size_leaves_are_not_searched_beforehand() -> None:
+    many, few = problem_of(*sums(7000)), problem_of(*sums(1000))
+    assert best_shape(many, ("boosting",), of_size=True) is None
+    assert best_shape(many, ("linear",)) is None
+    assert best_shape(few, ("boosting",), of_size=True) == tree_shape(few.plan, 2, seed=0)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +23,7 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import single_models
+from gatewise_training.cascades.family_selection import best_shape, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
@@ -81,6 +81,8 @@ class Adapt(PenalisedCascade):
         return ()
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        shape = best_shape(problem, (self._family,))
+        problem = replace(problem, tree_shape=shape)
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
         bounds = self.p_full

@@ -97,7 +97,8 @@ class AdaptGBRT(Growth, Adapt):
         such as have not learned the training rows by heart.
     num_leaves : int, optional
         By default 8; on more than 1,000 training rows 31; on more than 5,000 127, or 63 for more
-        than two classes.
+        than two classes, or twice as many as are best for boosted trees on validation rows (31 at
+        least).
     max_depth : int, optional
         Bound on the trees' depth, as in the paper; none by default.
     learning_rate : float, optional
@@ -194,7 +195,14 @@ def grow(
     unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
     strength = 2.0 * len(sample.x) * gamma / unit
     few = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEWEST_ROWS else {}
-    settings = tree_settings(growth, len(sample.x), sample.n_classes, **few)
+    shape = sample.tree_shape
+    settings = tree_settings(
+        growth,
+        len(sample.x),
+        sample.n_classes,
+        best_leaves=None if shape is None else shape.leaves,
+        **few,
+    )
     warm_up = warm_up if p_full else growth.n_rounds
     if len(sample.x) <= LARGE_ROWS:
         return boost(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,6 +12,7 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.learners.stage_bounds import TreeShape
 
 LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
@@ -30,6 +31,7 @@ class Sample:
     f0_loss: NDArray[np.float64]  # (n,): ``-log p(y | x; f0)`` in nats; 0 without a high-cost model
     n_classes: int
     costs: FeatureCosts
+    tree_shape: TreeShape | None = None  # what boosted trees are best on all rows, where known
 
     @classmethod
     def all_rows(cls, problem: Problem) -> Sample:
@@ -38,7 +40,8 @@ class Sample:
         if problem.high_cost_model is not None:
             proba = problem.high_cost_chances()
             f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
-        return cls(plan.x, plan.y, plan.weight, f0_loss, problem.n_classes, problem.costs)
+        n_classes, costs, shape = problem.n_classes, problem.costs, problem.tree_shape
+        return cls(plan.x, plan.y, plan.weight, f0_loss, n_classes, costs, shape)
 
     @cached_property
     def codes(self) -> Codes:
@@ -49,4 +52,4 @@ class Sample:
         """Some of the rows."""
         weight = self.weight[rows] / self.weight[rows].mean()
         x, y, f0_loss = self.x[rows], self.y[rows], self.f0_loss[rows]
-        return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
+        return replace(self, x=x, y=y, weight=weight, f0_loss=f0_loss)

@@ -171,9 +171,16 @@ class FamilySelection:
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
 
 
-def best_shape(problem: Problem, families: Sequence[str]) -> TreeShape | None:
-    """Get what boosted trees are best where no bound limits them; None where none are asked for."""
-    if problem.tree_shape is not None or "boosting" not in families:
+def best_shape(
+    problem: Problem, families: Sequence[str], *, of_size: bool = False
+) -> TreeShape | None:
+    """Get what boosted trees are best on the rows; None where none are asked for.
+
+    Nor where stages have bounds of size (`of_size`) and the rows are many: what is best without
+    bounds are bins that large data has anyway, and leaves that are searched anew within them.
+    """
+    searched_anew = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
+    if problem.tree_shape is not None or "boosting" not in families or searched_anew:
         return problem.tree_shape
     return tree_shape(problem.plan, problem.n_classes, problem.seed)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import joblib
 import numpy as np
@@ -57,7 +58,7 @@ def fit_lazy_stages(problem: Problem, *, n_stages: int, bounds: Bounds) -> Fitte
     plan, costs = problem.plan, problem.costs
     check_lazy(len(plan.fit_rows), costs.n_features)
     prices = lazy_prices(costs)
-    search = _PriceSearch(problem, prices)
+    search = _PriceSearch(problem, bounds, prices)
     strengths = []
     for done, target in enumerate(search.targets(n_stages)):
         problem.report(done, 3 * n_stages, "choosing prices")
@@ -87,6 +88,7 @@ class _PriceSearch:
     """Bisection for prices of first uses; `known` maps the tried ones to mean costs."""
 
     problem: Problem
+    bounds: Bounds
     prices: NDArray[np.float64]
     known: dict[float, float] = field(default_factory=dict)
 
@@ -127,7 +129,7 @@ class _PriceSearch:
         rows = plan.fit_rows
         if len(rows) > PROBE_ROWS:
             rows = np.random.default_rng(problem.seed).choice(rows, PROBE_ROWS, replace=False)
-        params = capacity(len(plan.fit_rows), problem.n_classes)
+        _, params = _growth(problem, self.bounds)
         x, weight = np.ascontiguousarray(plan.x[rows]), plan.weight[rows]
         booster = LazyBooster(
             x, plan.y[rows], problem.n_classes, weight=weight, seed=problem.seed, params=params
@@ -159,11 +161,7 @@ class _StagesFit:
         """Fit a stage for each strength, perhaps without trees; `unseen` or `rounds` end it."""
         problem, plan = self.problem, self.problem.plan
         n_classes = problem.n_classes
-        params = self.bounds.with_bins(capacity(len(plan.fit_rows), n_classes))
-        outputs = 1 if n_classes == 2 else n_classes
-        trees, leaves = self.bounds.tree_budget(
-            ROUNDS * outputs, params["num_leaves"], plan.x.shape[1], outputs
-        )
+        most_rounds, params = _growth(problem, self.bounds)
         booster = LazyBooster(
             np.ascontiguousarray(plan.x[rows]),
             plan.y[rows],
@@ -171,17 +169,26 @@ class _StagesFit:
             weight=plan.weight[rows],
             validation=None if unseen is None else (plan.x[unseen], plan.y[unseen]),
             seed=problem.seed,
-            params=params | {"num_leaves": leaves},
+            params=params,
         )
         stages, kept = [], []
         for number, strength in enumerate(self.strengths):
-            most = max(1, trees // outputs) if rounds is None else round(float(rounds[number]))
+            most = most_rounds if rounds is None else round(float(rounds[number]))
             penalty = _penalty(strength, self.prices)
             model, grown = booster.stage(penalty, rounds=most, patience=PATIENCE)
             model = self.bounds.rounded(model)
             stages.append(Stage.from_model(model, link_of(n_classes), acquisition="node"))
             kept.append(grown)
         return stages, kept
+
+
+def _growth(problem: Problem, bounds: Bounds) -> tuple[int, dict[str, Any]]:
+    """Get rounds of a stage at most, and LightGBM's settings."""
+    n_classes, n_columns = problem.n_classes, problem.plan.x.shape[1]
+    params = bounds.with_bins(capacity(len(problem.plan.fit_rows), n_classes))
+    outputs = 1 if n_classes == 2 else n_classes
+    trees, leaves = bounds.tree_budget(ROUNDS * outputs, params["num_leaves"], n_columns, outputs)
+    return max(1, trees // outputs), params | {"num_leaves": leaves}
 
 
 def _penalty(strength: float, prices: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -258,8 +258,10 @@ class StagedCascade(TrainedCascade):
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
-        shape = best_shape(problem, self._families_to_try(len(problem.plan.fit_rows)))
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
+        families = self._families_to_try(len(problem.plan.fit_rows))
+        of_size = self.max_bytes is not None or bounds.of_size
+        shape = best_shape(problem, families, of_size=of_size)
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
         bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
