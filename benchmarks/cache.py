@@ -57,7 +57,11 @@ def _source(name: str) -> Path | None:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    return _module(found.origin) if found else None
+    if found is None:  # what a package hands on: the module that it is from
+        package, _, public = name.rpartition(".")
+        home = getattr(getattr(importlib.import_module(package), public, None), "__module__", "")
+        return _source(home) if home else None
+    return _module(found.origin)
 
 
 def _module(path: str | None) -> Path | None:

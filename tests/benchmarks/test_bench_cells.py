@@ -77,6 +77,13 @@ def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
     cache.code_version.cache_clear()
 
 
+def test_what_a_package_hands_on_is_followed_to_its_module():
+    assert cache._source("gatewise_training.StagedCascade").name == "staged.py"
+    assert cache._source("gatewise_training.methods").name == "methods.py"
+    assert cache._source("gatewise_training.nothing") is None
+    assert cache._source("gatewise_training") is None
+
+
 def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
     read = []
     source = cache._source

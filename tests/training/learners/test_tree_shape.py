@@ -13,6 +13,7 @@ from gatewise_training.learners.high_cost_training import (
     train_high_cost_model,
     tree_shape,
 )
+from gatewise_training.learners.stage_bounds import Bounds, ForestShape, shaped
 from tests.support.fit_problems import problem_of
 
 
@@ -103,3 +104,31 @@ def test_within_bounds_of_size_leaves_are_not_searched_beforehand() -> None:
     assert best_shape(many, ("boosting",), of_size=True) is None
     assert best_shape(many, ("linear",)) is None
     assert best_shape(few, ("boosting",), of_size=True) == tree_shape(few.plan, 2, seed=0)
+
+
+def test_stages_that_stand_alone_are_larger_forests_with_leaves_that_validation_chooses() -> None:
+    x, y = squares()
+    settings = {"families": ("extra-trees",), "n_stages": 2, "random_state": 0}
+    feature_costs = [1.0, 1.0]
+    before_a_model = StagedCascade(feature_costs=feature_costs, **settings).fit(x, y)
+    alone = StagedCascade(
+        LogisticRegression(), feature_costs=feature_costs, max_instance_cost=1.5, **settings
+    )
+    alone = alone.fit(x, y)
+    trees = [
+        {stage.n_trees for chain in cascade.chains_ for stage in chain}
+        for cascade in (before_a_model, alone)
+    ]
+    assert trees == [{50}, {150}]
+
+
+def test_extra_trees_have_several_shapes_only_alone_and_without_bounds_of_size() -> None:
+    def tried(n_rows: int, **bounds) -> list[ForestShape | None]:
+        kinds = shaped(("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5)
+        assert kinds.pop("linear") == ("linear", Bounds(**bounds))
+        assert {family for family, _ in kinds.values()} == {"extra-trees"}
+        return [found.forest for _, found in kinds.values()]
+
+    assert tried(7000, alone=True) == [ForestShape(150, 1), ForestShape(150, 2)]
+    assert tried(7000) == tried(5000, alone=True) == [None]
+    assert tried(7000, alone=True, stage_bytes=65536) == [None]

@@ -122,7 +122,7 @@ class FamilySelection:
 
     @cached_property
     def _kinds(self) -> dict[str, tuple[str, Bounds]]:
-        """Families, within bounds of size boosted trees in several shapes."""
+        """Families, some in several shapes."""
         problem = self.problem
         n_rows, n_columns = len(problem.plan.fit_rows), problem.costs.n_features
         return shaped(self.families, self.bounds, n_rows, problem.n_classes, n_columns)

@@ -258,7 +258,8 @@ class StagedCascade(TrainedCascade):
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
-        bounds = Bounds(self.max_stage_bytes, self.max_trees)
+        alone = self._set_limit(problem.costs) is not None
+        bounds = Bounds(self.max_stage_bytes, self.max_trees, alone=alone)
         families = self._families_to_try(len(problem.plan.fit_rows))
         of_size = self.max_bytes is not None or bounds.of_size
         shape = best_shape(problem, families, of_size=of_size)

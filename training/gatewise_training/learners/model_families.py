@@ -28,7 +28,12 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, Bounds, ThresholdGrid
+from gatewise_training.learners.stage_bounds import (
+    LARGEST_STEP_OF_FEW,
+    Bounds,
+    ForestShape,
+    ThresholdGrid,
+)
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -115,17 +120,18 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
 
 
 def _extra_trees(task: _Task) -> _Fitted:
-    bound = task.bounds.of_size
-    most = 100 if len(task.rows) <= LARGE_ROWS else 50
-    trees, leaves = task.bounds.tree_budget(most, 256, task.x.shape[1], values=task.n_classes)
-    if not bound:
+    shape = task.bounds.forest or ForestShape(100 if len(task.rows) <= LARGE_ROWS else 50)
+    trees, leaves = task.bounds.tree_budget(
+        shape.trees, 256, task.x.shape[1], values=task.n_classes
+    )
+    if not task.bounds.of_size:
         found = fit_extra_trees(
             task.x_fit,
             task.y_fit,
             task.n_classes,
             weight=task.weight,
             n_trees=trees,
-            min_rows=2,
+            min_rows=shape.leaf_rows,
             seed=task.seed,
         )
         return found, "identity", 0
@@ -133,7 +139,7 @@ def _extra_trees(task: _Task) -> _Fitted:
 
     forest = ExtraTreesClassifier(
         trees,
-        min_samples_leaf=2,
+        min_samples_leaf=shape.leaf_rows,
         max_leaf_nodes=leaves,
         random_state=task.seed,
     )
