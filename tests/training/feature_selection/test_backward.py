@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.backward import backward_sets
+from gatewise_training.feature_selection.backward import backward_sequences
 from tests.support.fit_problems import problem_of
+
+
+def backward_sets(problem: Problem, **settings: Any) -> list[Any]:
+    return backward_sequences(problem, **settings)[0]
 
 
 @pytest.fixture(scope="module")
@@ -66,3 +71,19 @@ def test_many_classes_and_missing_values() -> None:
     x[rng.random(x.shape) < 0.1] = np.nan
     sets = backward_sets(problem_of(x, y), n_stages=3)
     assert sets[0].tolist() == [3]
+
+
+def test_of_many_features_cheap_sets_lie_between() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(600, 120))
+    wide = problem_of(x, x[:, :6].sum(axis=1) > 0)
+    first, between = backward_sequences(wide, n_stages=6)
+    costs = sorted([len(chosen) for chosen in [*first, *between]])
+    assert len(between) >= 2
+    assert len(set(costs)) == len(costs)
+    assert len(between[-1]) < len(first[-1]) / 4
+    for sets in (first, between):
+        assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))
+    cheap = [cost for cost in costs if cost <= len(between[-1])]
+    assert max(b / a for a, b in pairwise(cheap)) <= 2
+    assert len(backward_sequences(wide, n_stages=30)) == 1

@@ -26,7 +26,7 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.backward import backward_sets
+from gatewise_training.feature_selection.backward import backward_sequences
 from gatewise_training.feature_selection.forward import (
     acquisition_units,
     come_in_blocks,
@@ -317,7 +317,7 @@ class StagedCascade(TrainedCascade):
             poor = len(found[0]) <= n // 2
             if not self.allow_missing and (poor or (few and self.effort != "low")):
                 found.append(forward_sets(problem, n_stages=n, limit=limit))
-        found.append(backward_sets(problem, n_stages=n, limit=limit))
+        found += backward_sequences(problem, n_stages=n, limit=limit)
         return [sets for sets in found if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:

@@ -23,10 +23,14 @@ STEP = 0.2
 """Share of the price that goes at a time, at least one feature or group."""
 
 
-def backward_sets(
+def backward_sequences(
     problem: Problem, *, n_stages: int, limit: float | None = None
-) -> list[NDArray[np.intp]]:
-    """Find nested sets by backward elimination; arguments and result as :func:`.nested_sets`."""
+) -> list[list[NDArray[np.intp]]]:
+    """Find nested sets by backward elimination; arguments as those of :func:`.nested_sets`.
+
+    Where features are so many that the sets' costs are far apart, there is a second sequence: cheap
+    sets that lie between. A budget between the costs of two sets may allow much better ones.
+    """
     costs = problem.costs
     most = LARGEST * costs.total if limit is None else limit
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:ROWS]
@@ -42,7 +46,13 @@ def backward_sets(
         left = _without_least(gain, left, units, costs)
         if left.any() and costs.price(left) <= most:
             path.append(left)
-    return spread(path[::-1], costs, n_stages)
+    path = path[::-1]
+    wide = spread(path, costs, n_stages)
+    if len(path) < 2 * n_stages:
+        return [wide]
+    sizes, most = {len(chosen) for chosen in wide}, costs.price(wide[len(wide) // 2])
+    between = [s for s in path if s.sum() not in sizes and costs.price(s) < most]
+    return [wide, spread(between, costs, n_stages)]
 
 
 def _gains(
