@@ -120,8 +120,8 @@ class StagedCascade(TrainedCascade):
         it takes the penalty's place.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
-        extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
-        boosting alone is tried.
+        extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
+        `allow_missing` boosting alone is tried.
     max_bytes : int, optional
         Bytes that a device keeps of all its stages together. Which stages, and how many trees of
         how many leaves, is chosen on validation rows.

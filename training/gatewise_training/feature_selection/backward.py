@@ -22,6 +22,9 @@ ROWS = 20_000
 STEP = 0.2
 """Share of the price that goes at a time, at least one feature or group."""
 
+MANY_SETS = 16
+"""So many sets come of about a hundred features or groups."""
+
 
 def backward_sequences(
     problem: Problem, *, n_stages: int, limit: float | None = None
@@ -48,7 +51,7 @@ def backward_sequences(
             path.append(left)
     path = path[::-1]
     wide = spread(path, costs, n_stages)
-    if len(path) < 2 * n_stages:
+    if len(path) < MANY_SETS:
         return [wide]
     sizes, most = {len(chosen) for chosen in wide}, costs.price(wide[len(wide) // 2])
     between = [s for s in path if s.sum() not in sizes and costs.price(s) < most]

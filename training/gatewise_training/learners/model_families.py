@@ -28,6 +28,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
+from gatewise_training.learners.high_cost_training import SVM_ROWS
 from gatewise_training.learners.stage_bounds import (
     LARGEST_STEP_OF_FEW,
     Bounds,
@@ -208,11 +209,14 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
     """List families worth trying on so many rows; random thresholds lose once rows are many.
 
+    A kernel machine, which sees `KERNEL_ROWS` at most, does so above `SVM_ROWS`.
+
     >>> families_for(20_000)
-    ('boosting', 'extra-trees', 'linear', 'svm')
+    ('boosting', 'extra-trees', 'linear')
     """
     few = ("random-boosting",) if n_rows <= LARGE_ROWS else ()
-    return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", "svm")))
+    svm = ("svm",) if n_rows <= SVM_ROWS else ()
+    return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", *svm)))
 
 
 def cross_fitted_stage(
