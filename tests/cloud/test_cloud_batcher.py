@@ -50,6 +50,22 @@ def test_rows_of_several_requests_run_together_in_their_order():
     assert batch.rows.shape == (6, 3)
 
 
+def test_a_refusal_tells_when_what_is_queued_will_have_run():
+    batcher = Batcher()
+    batcher.offer(ticket(1, rows=4), 0.0)
+    assert batcher.wait_ms(1) == 1  # nothing has run yet
+    for _ in range(100):
+        batcher.ran(8, 0.4)  # 50 ms an instance
+    assert batcher.wait_ms(1) == 200
+    assert batcher.wait_ms(2) == 100
+    for number in range(2, 40):
+        batcher.offer(ticket(number, rows=50), 0.0)
+    assert batcher.wait_ms(1) == 30_000
+    while batcher.take(0.0)[0]:
+        pass
+    assert batcher.wait_ms(1) == 1
+
+
 def test_models_do_not_mix_and_the_oldest_goes_first():
     batcher = Batcher()
     for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):

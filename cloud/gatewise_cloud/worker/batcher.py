@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ from gatewise_edge.errors import WireError
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.messages import AnnouncedParts, AuditMark, Part
 
+#: Longest wait, in ms, that a refused request is told.
+_LONGEST_WAIT_MS: Final = 30_000
+#: Share of the last run in the smoothed time of a row.
+_GAIN: Final = 0.1
 #: Bytes that a request in parts is charged beside its values and its first message.
 _OVERHEAD: Final = 1024
 
@@ -158,6 +163,7 @@ class Batcher:
         self._rows: Counter[ModelKey] = Counter()  # instances queued
         self._answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
+        self._row_seconds = 0.0  # of the last runs
 
     def __len__(self) -> int:
         return self._queued
@@ -166,6 +172,15 @@ class Batcher:
     def rows(self) -> int:
         """Instances queued."""
         return self._rows.total()
+
+    def ran(self, rows: int, seconds: float) -> None:
+        """Learn from a run of `rows` instances in `seconds` how long one takes."""
+        self._row_seconds += _GAIN * (seconds / rows - self._row_seconds)
+
+    def wait_ms(self, parallel: int) -> int:
+        """Milliseconds until the queue will have run, `parallel` runs at a time; at least 1."""
+        seconds = self.rows * self._row_seconds / parallel
+        return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
     def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
         """Queue `ticket` at `now`, or return why not: no space, or known; or its answer."""

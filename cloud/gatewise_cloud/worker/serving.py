@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -33,10 +32,6 @@ from gatewise_edge.link.messages import Request
 #: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
 #: it to another thread and back costs about a third of that.
 _AT_ONCE: Final = 0.0003
-#: Longest wait, in ms, that a refused request is told.
-_LONGEST_WAIT_MS: Final = 30_000
-#: Share of the last run in the smoothed time of a row.
-_GAIN: Final = 0.1
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -70,7 +65,6 @@ class BatchServer:
         self._plans = plans
         self._joiner = Joiner()  # of the thread that reads
         self._work = threading.Condition()  # guards the batcher, _end and _runs
-        self._row_seconds = 0.0  # of the last runs
         self._runs = 0  # batches that were taken and are not answered
         self._end: Literal["", "drain", "now"] = ""
         self._threads = [
@@ -208,7 +202,9 @@ class BatchServer:
         offer = self._offer(ticket, model) if whole else self._expect(ticket, request, payload)
         if offer is Verdict.BUSY:
             detail = "the queue, or this device's share of it, is full"
-            self._refuse(ticket, wire.BUSY, detail, wait_ms=self._wait_ms())
+            with self._work:
+                wait_ms = self._batcher.wait_ms(len(self._threads))
+            self._refuse(ticket, wire.BUSY, detail, wait_ms=wait_ms)
         elif offer is Verdict.DUPLICATE:
             self._counters.add("duplicates")
         elif isinstance(offer, bytes):
@@ -250,12 +246,6 @@ class BatchServer:
         if batch is not None:
             self._answer(batch)
         return offer
-
-    def _wait_ms(self) -> int:
-        """Milliseconds until what is queued now will have run, as a refusal gives them."""
-        with self._work:
-            seconds = self._batcher.rows * self._row_seconds / len(self._threads)
-        return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
     # -- responses ---------------------------------------------------------------------------
 
@@ -378,7 +368,8 @@ class BatchServer:
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)
         self._plans.learn(batch.model, rows, seconds)
-        self._row_seconds += _GAIN * (seconds / rows - self._row_seconds)
+        with self._work:
+            self._batcher.ran(rows, seconds)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answers import CLOUD, FEATURES_ACQUIRED, LOCAL, REASON, REQUESTED, Answers
+from gatewise_sim.fleet.answers import CLOUD, LOCAL, REASON, Answers
 from gatewise_sim.fleet.energy import Radio, radio_joules
 from gatewise_sim.fleet.routes import Routes
 
@@ -65,15 +65,15 @@ class AnswerRules:
         """
         which = np.flatnonzero((answers.route >= 0) & ~LOCAL[answers.reason])
         routes, row = self.routes, answers.row[which]
-        cloud, reason = answers.route[which] == CLOUD, answers.reason[which]
+        cloud = answers.route[which] == CLOUD
         features = np.where(
-            FEATURES_ACQUIRED[reason], routes.request_cost[row], routes.local_cost[row]
+            answers.acquired[which], routes.request_cost[row], routes.local_cost[row]
         )
         ran = np.ones(len(which), bool)
         if self.cloud_only:
             features = np.where(cloud, routes.alone_cost, features)
             ran = ~cloud
-        requests = np.where(REQUESTED[reason], routes.plan.request_price, 0.0)
+        requests = np.where(answers.requested[which], routes.plan.request_price, 0.0)
         label, stage, price = (column[row] for column in self._remote)
         if routes.gateway is not None:
             alone = answers.stood_in[which]

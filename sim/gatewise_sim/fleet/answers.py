@@ -37,11 +37,10 @@ REASONS: Final = (
 REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
 EDGE, CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 LOCAL: Final = np.isin(REASONS, ("stopped", "edge-only", "value"))
-REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
-FEATURES_ACQUIRED: Final = REQUESTED | np.isin(
+_REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
+_ACQUIRED: Final = _REQUESTED | np.isin(
     REASONS, ("offloaded", "gateway", "cloud-only", "deadline", "unsent")
 )
-"""By reason: whether the features of a request were acquired."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +80,8 @@ class Answers:
     """Whether a pacer decided."""
     stood_in: NDArray[np.bool_]
     """Whether a gateway answered since the cloud above it had not; in virtual time alone."""
+    held: NDArray[np.bool_]
+    """Whether a ``cloud:busy`` of before kept the device from asking; in virtual time alone."""
 
     @classmethod
     def empty(cls, time: NDArray[np.float64], device: NDArray[Any], row: NDArray[Any]) -> Self:
@@ -106,6 +107,16 @@ class Answers:
     def audited(self) -> NDArray[np.bool_]:
         """Whether the device's own answer was sent to the high-cost model, too, shape (n,)."""
         return np.asarray((self.route == EDGE) & (self.payload_up > 0), np.bool_)
+
+    @property
+    def requested(self) -> NDArray[np.bool_]:
+        """Whether a request was made that got no answer in time, shape (n,)."""
+        return _REQUESTED[self.reason] & ~self.held
+
+    @property
+    def acquired(self) -> NDArray[np.bool_]:
+        """Whether the features of a request were acquired, shape (n,)."""
+        return _ACQUIRED[self.reason] & ~self.held
 
     def take(self, which: NDArray[Any]) -> Answers:
         """Some of them, by indices or a mask."""

@@ -36,8 +36,8 @@ class Sizes:
     """Payload bytes of messages, with a time to live and a worker's time of 0.
 
     `pairs` are requests and responses of one instance, of two, and so on, as many as fit a message.
-    `busy` is a refusal by a worker with a full queue. A request that is larger than a message has
-    `parts` behind it, which a worker accepts first with an `acceptance`.
+    `busy` is a refusal by a worker with a full queue, for a wait of 1 ms. A request that is larger
+    than a message has `parts` behind it, which a worker accepts first with an `acceptance`.
     """
 
     pairs: tuple[tuple[int, int], ...]
@@ -49,7 +49,7 @@ class Sizes:
     def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
         """Encode one of each; `exits`: whether responses name the stage that answered."""
         request, _ = _example(plan, exits=exits)
-        busy = Response.refusal(request, BUSY, "the queue is full")
+        busy = replace(Response.refusal(request, BUSY, "the queue is full"), wait_ms=1)
         _, content = encode_in_parts(request)
         acceptance = Response.acceptance(request, _WORKER)
         most = 1 if content else most_rows(len(plan.request_inputs), len(plan.classes))
@@ -73,6 +73,10 @@ class Sizes:
     def response(self, worker_us: int, rows: int = 1) -> int:
         """Bytes of an answer that took a worker so many microseconds."""
         return self.pairs[rows - 1][1] + _more_bytes(worker_us)
+
+    def refusal(self, wait_ms: int) -> int:
+        """Bytes of a refusal for so many ms."""
+        return self.busy + _more_bytes(wait_ms)
 
 
 class Messages:
@@ -103,10 +107,17 @@ class Messages:
         """Make a worker's response to an audit, with the high-cost model's class index."""
         return replace(self._responses[1], id=id, labels=np.array([label]))
 
-    def response(self, id: bytes, error: str | None, rows: int = 1) -> Response:  # noqa: A002
+    def response(
+        self,
+        id: bytes,  # noqa: A002
+        error: str | None,
+        rows: int = 1,
+        wait_ms: int = 0,
+    ) -> Response:
         """Make a worker's response to a request; one object for all answers of so many rows."""
         if error is not None:
-            return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
+            model, version = self._plan.model, self._plan.version
+            return Response(id=id, model=model, version=version, error=error, wait_ms=wait_ms)
         if rows not in self._responses:
             self._responses[rows] = _example(self._plan, exits=False, rows=rows)[1]
         response = self._responses[rows]

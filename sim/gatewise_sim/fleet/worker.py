@@ -107,10 +107,13 @@ class WorkerCounts:
 class DeviceSide(Protocol):
     """The device's side of a request."""
 
-    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
+    def reply(
+        self, error: str | None, worker_us: int, *, stood_in: bool = False, wait_ms: int = 0
+    ) -> None:
         """Take the worker's response: an error's code, or None for an answer.
 
-        `stood_in`: a gateway's, for rows that the cloud above it did not answer.
+        `stood_in`: a gateway's, for rows that the cloud above it did not answer. `wait_ms`: with
+        ``busy``, until the next request.
         """
 
     @property
@@ -205,7 +208,7 @@ class VirtualWorker:
         verdict = self._batcher.offer(ticket, self._clock.now)
         if verdict is Verdict.BUSY:
             self.counts.busy += 1
-            ticket.requester.reply("busy", 0)
+            ticket.requester.reply("busy", 0, wait_ms=self._batcher.wait_ms(self._parallel))
         elif verdict is Verdict.DUPLICATE:
             self.counts.duplicates += 1
         elif isinstance(verdict, bytes):
@@ -241,12 +244,13 @@ class VirtualWorker:
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)
-                self._clock.at(now + seconds, self._finish, batch)
+                self._clock.at(now + seconds, self._finish, batch, seconds)
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: Batch, seconds: float) -> None:
         if batch not in self._running:  # the worker was down in between
             return
         self._running.discard(batch)
+        self._batcher.ran(len(batch.rows), seconds)
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
             self._conclude(ticket)

@@ -29,6 +29,7 @@ _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ROUTES: Final[tuple[Route, ...]] = ("edge", "cloud", "fallback")
 _ROW: Final = np.zeros(0, np.float32)
 _SOONEST: Final = 0.001  # a request with less time than this is not made, as by the uplink
+_HELD: Final = "cloud:busy"  # the reason of an instance that is kept back, as by the uplink
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -140,6 +141,7 @@ class VirtualDevice(Requester):
         deadline = instance.answers.time.item(instance.i) + state.limit - state.guard
         why = self._refusal(now, deadline)
         if why is not None:
+            instance.answers.held[instance.i] = why == _HELD
             self._fall_back(instance, why)
             return
         if state.settings.coalesce_ms:
@@ -163,6 +165,8 @@ class VirtualDevice(Requester):
         """Why no request may be made now, as the device's uplink decides; None: it may."""
         if not self.connected:
             return "link-down"
+        if now < self.offloads.hold_until:
+            return _HELD
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
             return "full"

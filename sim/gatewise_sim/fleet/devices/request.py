@@ -246,11 +246,15 @@ class VirtualRequest:
         """See :class:`.DeviceSide`."""
         return [request.instance.row for request in self.riders or (self,)]
 
-    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
+    def reply(
+        self, error: str | None, worker_us: int, *, stood_in: bool = False, wait_ms: int = 0
+    ) -> None:
         """See :class:`.DeviceSide`."""
         state = self.device.state
-        size = state.sizes.busy if error else state.sizes.response(worker_us, self.item.rows)
-        state.broker.return_response(self._let_go, self._arrive, size, error, worker_us, stood_in)
+        sizes, rows = state.sizes, self.item.rows
+        size = sizes.refusal(wait_ms) if error else sizes.response(worker_us, rows)
+        response = error, worker_us, stood_in, wait_ms
+        state.broker.return_response(self._let_go, self._arrive, size, *response)
 
     def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
         """Send a response on its way from the broker; on arrival do what follows."""
@@ -268,7 +272,9 @@ class VirtualRequest:
         if state.availability.link_delivers:
             self.device.link.send(state.clock.now, PUBACK_BYTES, True)
 
-    def _arrive(self, size: int, error: str | None, worker_us: int, stood_in: bool) -> None:
+    def _arrive(
+        self, size: int, error: str | None, worker_us: int, stood_in: bool, wait_ms: int
+    ) -> None:
         device, item = self.device, self.item
         state, now = device.state, device.state.clock.now
         self._take_in(size)
@@ -279,7 +285,8 @@ class VirtualRequest:
             if outcome is not None and outcome.kind == "answered":
                 self.auditor.compare(item.audit, response)
             return
-        device.offloads.receive(state.messages.response(item.id, error, item.rows), now)
+        response = state.messages.response(item.id, error, item.rows, wait_ms)
+        device.offloads.receive(response, now)
         for request in self.riders or (self,):
             if not request.over:
                 request.worker_us = worker_us

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, ROUTES, Answers
+from gatewise_sim.fleet.answers import REASONS, ROUTES, Answers
 from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import Window
 from gatewise_sim.fleet.estimate.sketch import Sketch
@@ -179,7 +179,7 @@ class WindowSums:
                 where, weights=times * columns[name], minlength=len(self._bins)
             )
         self._count_classes(a, times, columns)
-        acquired = self._acquired_set(a, FEATURES_ACQUIRED[a.reason])
+        acquired = self._acquired_set(a, a.acquired)
         self._sets += np.bincount(acquired, times, minlength=len(self._sets))
         answered = a.route >= 0
         self._reasons += np.bincount(
@@ -207,7 +207,7 @@ class WindowSums:
         labelled = truth != NO_LABEL
         cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
         audited = a.audited
-        features = self._acquired_set(a, FEATURES_ACQUIRED[a.reason] | audited)
+        features = self._acquired_set(a, a.acquired | audited)
         stages = facts.stage_j[a.row]
         if facts.cloud_only:
             stages = np.where(cloud, 0.0, stages)

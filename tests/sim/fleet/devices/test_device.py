@@ -5,6 +5,7 @@ counters of the virtual one must be the same to the last bit.
 """
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,10 +39,13 @@ class Reply:
     def __init__(self, link: "ClockLink", request: wire.Request) -> None:
         self.link, self.request = link, request
 
-    def reply(self, error: str | None, worker_us: int, *, stood_in: bool = False) -> None:
+    def reply(
+        self, error: str | None, worker_us: int, *, stood_in: bool = False, wait_ms: int = 0
+    ) -> None:
         request = self.request
         if error is not None:
-            response = wire.Response.refusal(request, error, "the queue is full")
+            refusal = wire.Response.refusal(request, error, "the queue is full")
+            response = replace(refusal, wait_ms=wait_ms)
         else:
             labels, probabilities = self.link.model.answer(request.X)
             response = wire.Response(
@@ -249,6 +253,8 @@ def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms,
     assert a.payload_up.sum() == counters["bytes_up"]
     assert a.payload_down.sum() == counters["bytes_down"]
     assert {k: counters[k] for k in run.devices} == run.devices
+    if link.name == "busy":  # a refusal had said when to ask again
+        assert a.held.any()
     if coalesce_ms:  # most messages carried several rows
         assert run.devices["sent"] < 0.75 * np.isin(a.reason, SENT).sum()
     if callable(policy):  # each kind of decision was taken
