@@ -244,13 +244,13 @@ class VirtualWorker:
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)
-                self._clock.at(now + seconds, self._finish, batch, seconds)
+                self._clock.at(now + seconds, self._finish, batch, rows, seconds)
 
-    def _finish(self, batch: Batch, seconds: float) -> None:
+    def _finish(self, batch: Batch, rows: int, seconds: float) -> None:
         if batch not in self._running:  # the worker was down in between
             return
         self._running.discard(batch)
-        self._batcher.ran(len(batch.rows), seconds)
+        self._batcher.ran(rows, seconds)
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
             self._conclude(ticket)
