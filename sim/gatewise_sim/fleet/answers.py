@@ -110,7 +110,7 @@ class Answers:
 
     @property
     def requested(self) -> NDArray[np.bool_]:
-        """Whether a request was made that got no answer in time, shape (n,)."""
+        """Whether a request was made that the cloud did not answer in time, shape (n,)."""
         return _REQUESTED[self.reason] & ~self.held
 
     @property

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.feature_selection.backward import backward_sequences
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 from gatewise_training.feature_selection.penalised import nested_sets
 from tests.support.fit_problems import problem_of
+from tests.training.feature_selection.test_backward import backward_sets
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,6 @@ def test_the_telling_feature_comes_first_and_noise_never(problem):
     assert all(set(a) < set(b) for a, b in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
     assert len(forward_sets(problem, n_stages=8, limit=2.0)[-1]) == 2
-
-
-def backward_sets(problem, **settings):
-    return backward_sequences(problem, **settings)[0]
 
 
 @pytest.mark.parametrize("find", [nested_sets, forward_sets, backward_sets])

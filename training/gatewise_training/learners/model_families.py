@@ -207,9 +207,10 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
 
 
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
-    """List families worth trying on so many rows; random thresholds lose once rows are many.
+    """List families worth trying on so many rows.
 
-    A kernel machine, which sees `KERNEL_ROWS` at most, does so above `SVM_ROWS`.
+    Random thresholds lose once rows are many, and above `SVM_ROWS` a kernel machine loses, which
+    sees `KERNEL_ROWS` at most.
 
     >>> families_for(20_000)
     ('boosting', 'extra-trees', 'linear')
