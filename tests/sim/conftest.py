@@ -11,7 +11,7 @@ import pytest
 from gatewise.costs import CloudPrices
 from tests.support import processes
 from tests.support.once import MakeOnce
-from tests.support.processes import run_here
+from tests.support.processes import below, command_line, run_here
 from tests.support.small_fits import fit_little
 
 command = processes.command
@@ -88,6 +88,14 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
         return SimpleNamespace(words=words, folder=folder / "demo-out", printed=done.stdout)
 
     return make_once("quick-demo", make)
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Assert that a test leaves no process behind."""
+    before = below()
+    yield
+    assert {pid: command_line(pid) for pid in below(aside=before)} == {}
 
 
 @pytest.fixture(scope="session")

@@ -159,15 +159,20 @@ def running(pid: int) -> bool:
     return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
 
 
-def below(pid: int | None = None) -> set[int]:
-    """Processes below one (this one by default) that have not ended."""
+def below(pid: int | None = None, *, aside: Collection[int] = ()) -> set[int]:
+    """Processes below one (this one by default) that have not ended.
+
+    Left out are those `aside`, and what runs below them: a browser that tests share starts
+    processes of its own at any time.
+    """
     pid = os.getpid() if pid is None else pid
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
             parents[int(entry.name)] = int(stat[1])
+    candidates = {p: parent for p, parent in parents.items() if p not in aside}
     found: set[int] = set()
-    while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
+    while more := {p for p, parent in candidates.items() if parent in {pid, *found}} - found:
         found |= more
     return found
 

@@ -17,7 +17,6 @@ from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.report.run_page import render
 from tests.sim.report.test_schema import check as check_schema
-from tests.support.processes import below
 
 pytestmark = pytest.mark.slow
 
@@ -339,8 +338,8 @@ def test_no_arrival_is_told(small):
         simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")
 
 
+@pytest.mark.usefixtures("nothing_left")
 def test_live_at_another_operating_point(small):
-    before = below()
     scenario = Scenario(
         devices=6,
         seconds=5.0,
@@ -352,7 +351,6 @@ def test_live_at_another_operating_point(small):
         seed=1,
     )
     report = simulate(small.bundle, small.rows, small.truth, scenario=scenario).report.to_dict()
-    assert below() == before
     assert report["engine"] == "live"
     assert [entry["engine"] for entry in report["legs"]] == ["live"] + ["virtual"] * 5
     assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}

@@ -116,15 +116,14 @@ def test_outages_that_overlap_or_never_end(small):
 
 def test_a_worker_and_a_broker_that_die_unasked_are_named(small):
     done: list[str] = []
-    others = set(below())  # a broker that tests share must live
+    others = below()  # a broker that tests share must live
 
     def kill(snapshot: Snapshot) -> None:
         if snapshot.at > 1.0 and not done:
             done.append("x")
             os.kill(named("service.worker_process")[0], signal.SIGKILL)
             program = f"{find_mosquitto()} "
-            started = set(below()) - others
-            (broker,) = (p for p in started if command_line(p).startswith(program))
+            (broker,) = (p for p in below(aside=others) if command_line(p).startswith(program))
             os.kill(broker, signal.SIGKILL)
 
     live = run(small, settings(seconds=4.0, devices=4, deadline_ms=300.0), watch=Recorder(kill))
