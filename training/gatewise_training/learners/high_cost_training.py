@@ -36,12 +36,13 @@ SVM_ROWS = 16000
 """Above this many rows the kernel machine, quadratic in them, is not tried."""
 
 TREES, TRIAL_TREES = (300, 150, 100), 30
-"""Trees of extra-trees by size of the data; above 5,000 rows a few are tried first."""
+"""Trees of extra-trees by size of the data; above 5,000 rows a few are tried first, above 50,000 on
+some of the rows, as boosting is."""
 
 NEAR = 0.01
-"""They are if the few are that close to the best accuracy."""
+"""What is tried first is fitted whole if it is that close to the best accuracy."""
 
-FEWER_LEAVES = (255, 63, 15, 4)
+FEWER_LEAVES = (1023, 255, 63, 15, 4)
 """Leaves of a boosted tree that are tried on more than 5,000 rows, from `capacity`'s on."""
 
 FINE_BINS = 255
@@ -93,12 +94,12 @@ def train_high_cost_model(
             tried.append(result)
             right.append(float(np.average(result.labels == y, weights=weight)))
 
-    recipes = _recipes(plan, n_classes, template, names, allow_missing, seed)
-    cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes])
-    near = max(right) - NEAR
-    tries = zip(recipes, right.copy(), strict=True)
-    cross_fit_all([(r.kind, r.fit) for r, accuracy in tries if r.trial and accuracy >= near])
+    recipes = partial(_recipes, plan, n_classes, template, names, allow_missing, seed)
+    cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
     shape = next((found.shape for found in tried if found.shape), None)
+    near = max(right) - NEAR
+    tries = zip(recipes(shape), right.copy(), strict=True)
+    cross_fit_all([(r.kind, r.fit) for r, accuracy in tries if r.trial and accuracy >= near])
     return tried[int(np.argmax(right))]._replace(shape=shape)
 
 
@@ -127,12 +128,33 @@ def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:
     return TrainedModel(model, unseen[:, 0].astype(np.int64), unseen[:, 1:])
 
 
-def _boosting(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    """Cross-fit boosted trees of the best shape."""
-    shape, found = _best_shape(n_classes, seed, plan)
-    if len(plan.folds) == 1 and len(plan.fit_rows) > MANY_ROWS:  # `found` is fitted on some
-        found = _boosted(n_classes, seed, {"num_leaves": shape.leaves}, plan)
+def _boosting(
+    n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
+) -> TrainedModel:
+    """Cross-fit boosted trees of a shape; None: of the best one, on some of many rows."""
+    if shape is None:
+        shape, found = _best_shape(n_classes, seed, plan)
+    else:
+        found = _boosted(n_classes, seed, _tree_params(shape), plan)
     return found._replace(shape=shape)
+
+
+def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> TrainedModel:
+    return _cross_fitted(_forest_fit(plan, n_classes, n_trees, seed), plan)
+
+
+def _forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
+    return _forest(n_classes, seed, TRIAL_TREES, _some_of_many(plan, seed))
+
+
+def _some_of_many(plan: ValidationSplit, seed: int) -> ValidationSplit:
+    """Rows that say which model is best, if not how good it is on all."""
+    return plan.with_fit_rows(MANY_ROWS, seed) if len(plan.folds) == 1 else plan
+
+
+def _tree_params(shape: TreeShape) -> dict[str, Any]:
+    bins = {} if shape.bins is None else {"max_bin": shape.bins}
+    return {"num_leaves": shape.leaves, "learning_rate": shape.rate} | bins
 
 
 def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeShape, TrainedModel]:
@@ -143,17 +165,15 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     bins: 63 are better on MiniBooNE, and lose half a point on Thyroid's sharp thresholds.
     """
     params, rows = _capacity(plan, n_classes), plan.validation_rows
-    if len(plan.folds) == 1:
-        plan = plan.with_fit_rows(MANY_ROWS, seed)
-    leaves, bins = params["num_leaves"], params.get("max_bin")
+    plan = _some_of_many(plan, seed)
+    leaves, rate, bins = params["num_leaves"], params["learning_rate"], params.get("max_bin")
     changes = [(fewer, bins) for fewer in FEWER_LEAVES if fewer <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:
         changes = [(leaves, bins), (leaves, FINE_BINS)]
     tried: list[tuple[float, TreeShape, TrainedModel]] = []
     for n_leaves, n_bins in changes:
-        shape = TreeShape(n_leaves, params["learning_rate"], n_bins)
-        settings = {"num_leaves": n_leaves} | ({} if n_bins is None else {"max_bin": n_bins})
-        found = _boosted(n_classes, seed, settings, plan)
+        shape = TreeShape(n_leaves, rate, n_bins)
+        found = _boosted(n_classes, seed, _tree_params(shape), plan)
         chance = found.probabilities[np.arange(len(rows)), plan.y[rows]]
         loss = np.average(-np.log(np.maximum(chance, LEAST_CHANCE)), weights=plan.weight[rows])
         if tried and loss >= tried[-1][0]:
@@ -181,24 +201,25 @@ def _recipes(
     names: Sequence[str] | None,
     allow_missing: bool,
     seed: int,
+    shape: TreeShape | None,
 ) -> list[_F0Recipe]:
+    """List what to try; `shape`: that of boosted trees, once it is known."""
     if template is not None:
         kind = type(template).__name__
         wanted = names if _finds_by_name(template) else None
         fit = _estimator_fit(plan, n_classes, "given", template, wanted)
         return [_F0Recipe(kind, partial(_cross_fitted, fit))]
-    recipes = [_F0Recipe("boosting", partial(_boosting, n_classes, seed))]
-    large = len(plan.fit_rows) > LARGE_ROWS
+    large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
+    boosting = partial(_boosting, n_classes, seed, shape)
+    tried_first = many and len(plan.folds) == 1
+    recipes = [_F0Recipe("boosting", boosting, boosting if tried_first else None)]
     if not large:
         random = partial(_boosted, n_classes, seed, RANDOM_THRESHOLDS)
         recipes.append(_F0Recipe("random boosting", random))
     if not allow_missing:
-        trees = TREES[large + (len(plan.fit_rows) > MANY_ROWS)]
-        some, many = (
-            partial(_cross_fitted, _forest_fit(plan, n_classes, n, seed))
-            for n in (TRIAL_TREES, trees)
-        )
-        recipes.append(_F0Recipe("extra-trees", many, some if large else None))
+        forest = partial(_forest, n_classes, seed, TREES[large + many])
+        trial = partial(_forest_trial, n_classes, seed) if large else None
+        recipes.append(_F0Recipe("extra-trees", forest, trial))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
         few = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)

@@ -228,8 +228,8 @@ class Bounds:
 
         `at_best`: see :meth:`trees_of`.
         """
-        if self.shape is not None:
-            n_leaves = self.shape.leaves
+        if self.shape is not None:  # found on all rows; what fewer rows can bear is fewer leaves
+            n_leaves = self.shape.leaves if self.of_size else min(n_leaves, self.shape.leaves)
         wanted, of_size = min(n_trees, SOME_TREES * outputs), replace(self, trees=None)
         while self.shape is None and n_leaves > FEW_LEAVES:
             fitting = of_size.trees_of(n_leaves, n_columns, outputs, values)
