@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ from gatewise_export.onnx_files.graph_rules import (
 )
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
-
-_MOST_LAZY_BYTES: Final = 64 << 20
 
 
 class GraphSession:
@@ -84,9 +82,8 @@ def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
 def _check(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
     """Read and check a stage's file; return what starts its model."""
     n_inputs, n_outputs, file = len(spec.inputs), spec.outputs, f"stage file {spec.file}"
-    most = _MOST_LAZY_BYTES if spec.kind == "lazy" else MOST_STAGE_BYTES
-    if spec.bytes > most:  # before it is read into memory
-        raise BundleError(f"{file} is too large: {spec.bytes} B, at most {most}")
+    if spec.bytes > MOST_STAGE_BYTES:  # before it is read into memory
+        raise BundleError(f"{file} is too large: {spec.bytes} B, at most {MOST_STAGE_BYTES}")
     content = bundle.read(spec.file)
     if spec.kind == "lazy":
         trees = read_trees(content, spec.file, n_features=n_inputs, n_outputs=n_outputs)

@@ -40,7 +40,7 @@ __all__ = [
 
 Checked = TypeVar("Checked")
 
-MOST_STAGE_BYTES: Final = 32 << 20
+MOST_STAGE_BYTES: Final = 64 << 20
 MOST_PARTS: Final = 4096
 _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
 _GIVEN_RULES: Final = {"": {**LAYER_RULES, **LAYOUT_RULES}, ML_DOMAIN: ML_RULES}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
+from gatewise.formats import byte_size
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
@@ -30,6 +31,7 @@ from gatewise_export.bundle.flat_trees import write_trees
 from gatewise_export.bundle.manifest import MANIFEST, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
+from gatewise_export.onnx_files.graph_rules import MOST_STAGE_BYTES
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_export.packing.system_manifest import BACKEND, CLOUD, manifest_of_system, stage_file
@@ -96,7 +98,8 @@ def pack(
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
     InputError
-        If `system` is no fitted one, the sample does not fit it, or the key cannot be used.
+        If `system` is no fitted one, a stage of it is larger than devices read, the sample does not
+        fit it, or the key cannot be used.
     ConversionError
         If the high-cost model has no form as a graph.
     VerifyError
@@ -132,6 +135,7 @@ def pack(
     f0 = system.high_cost_model_
     cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
     files = {stage_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
+    _check_sizes(files)
     files |= {} if signal is None else signal.models
     if f0 is not None and cloud is not None:
         files[CLOUD] = _bytes(cloud.model)
@@ -175,6 +179,17 @@ def _active_chain_alone(system: BudgetedClassifier) -> BudgetedClassifier:
     own.chains_, own.operating_point_ = (system.stages_,), active
     own.frontier_ = replace(frontier, points=points or (active,), others=others)
     return own
+
+
+def _check_sizes(files: Mapping[str, bytes]) -> None:
+    """Refuse stages' files that a device would refuse, with what to do."""
+    large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MOST_STAGE_BYTES]
+    if large:
+        raise InputError(
+            f"a device reads stages of {byte_size(MOST_STAGE_BYTES)} at most, but there would be "
+            f"{' and '.join(large)}: fit with max_bytes= or max_stage_bytes=, or give a "
+            "smaller model"
+        )
 
 
 def _content(stage: Stage) -> bytes:

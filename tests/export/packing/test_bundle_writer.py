@@ -21,6 +21,7 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError, VerifyError
 from gatewise_export.bundle.signing import PublicKey, keygen
+from gatewise_export.packing import bundle_writer
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_training import HighCostModel, StagedCascade
 from tests.support.bundle_files import contents
@@ -222,6 +223,16 @@ def test_a_converter_that_computes_something_else_is_found_out(tmp_path: Path) -
     assert caught.value.report.cloud_probability_max_difference > 0.05
     assert left_over(path) == []
     assert list(path.iterdir()) == []
+
+
+def test_a_stage_that_devices_do_not_read_is_refused_at_once(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle_writer, "MOST_STAGE_BYTES", 100)
+    expected = r"stages of 100 B at most.* stage_0\.onnx of 500 B.*: fit with max_bytes="
+    with pytest.raises(InputError, match=expected):
+        pack(small.system, tmp_path / "b", sample=small.rows)
+    assert left_over(tmp_path / "b") == []
 
 
 def test_a_failure_leaves_the_old_bundle(

@@ -245,8 +245,8 @@ GRAPH_CASES: Cases = {
         "too many nodes",
     ),
     "graph beyond its size": (
-        stage_0(lambda: bytes(50 << 20)),
-        r"stage_0\.onnx is too large: 52428800 B",
+        stage_0(lambda: bytes(80 << 20)),
+        r"stage_0\.onnx is too large: 83886080 B",
     ),
     # cloud models: a device passes them over, a worker must not
     "cloud with constant of shape": (cloud(bomb), r"cloud\.onnx .* ConstantOfShape: .* more than"),

@@ -8,6 +8,7 @@ import pytest
 from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
+from gatewise_training.learners import model_families, stage_bounds
 from gatewise_training.learners.stage_bounds import Bounds
 from tests.support.fit_problems import problem_of
 
@@ -70,6 +71,20 @@ def test_families_are_chosen_on_some_of_many_rows_and_fitted_on_all(monkeypatch)
         np.testing.assert_array_equal(
             found[key].stage.margins(many.problem.plan.x[rows]), expected.outputs
         )
+
+
+@pytest.mark.parametrize("family", ["boosting", "extra-trees"])
+def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
+    free, _ = selection(1200, families=(family,))
+    most = max(found.stage.nbytes for found in free.select(SETS).values()) // 2
+    for module in (model_families, stage_bounds):
+        monkeypatch.setattr(module, "LARGEST_STAGE", most)
+    bounded, _ = selection(1200, families=(family,))
+    found = bounded.select(SETS)
+    assert len(found) == len(SETS)  # none is given up for it
+    assert most / 2 < max(selected.stage.nbytes for selected in found.values()) <= most
+    for key, selected in found.items():
+        assert selected.regret <= 1.3 * free.best[key].regret
 
 
 def test_what_is_too_large_is_left_out() -> None:

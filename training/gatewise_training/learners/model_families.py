@@ -18,7 +18,7 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.trees import NODE_BYTES, TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
@@ -30,6 +30,7 @@ from gatewise_training.learners.boosting import (
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.high_cost_training import SVM_ROWS
 from gatewise_training.learners.stage_bounds import (
+    LARGEST_STAGE,
     LARGEST_STEP_OF_FEW,
     Bounds,
     ForestShape,
@@ -126,16 +127,8 @@ def _extra_trees(task: _Task) -> _Fitted:
         shape.trees, 256, task.x.shape[1], values=task.n_classes
     )
     if not task.bounds.of_size:
-        found = fit_extra_trees(
-            task.x_fit,
-            task.y_fit,
-            task.n_classes,
-            weight=task.weight,
-            n_trees=trees,
-            min_rows=shape.leaf_rows,
-            seed=task.seed,
-        )
-        return found, "identity", 0
+        shape = ForestShape(trees, _leaf_rows(task, trees, shape.leaf_rows))
+        return _forest(task, shape), "identity", 0
     from sklearn.ensemble import ExtraTreesClassifier
 
     forest = ExtraTreesClassifier(
@@ -147,6 +140,30 @@ def _extra_trees(task: _Task) -> _Fitted:
     forest.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
     model = TreeEnsemble.from_forest(forest)
     return with_all_classes(model, np.asarray(forest.classes_), task.n_classes), "identity", 0
+
+
+def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
+    return fit_extra_trees(
+        task.x_fit,
+        task.y_fit,
+        task.n_classes,
+        weight=task.weight,
+        n_trees=shape.trees,
+        min_rows=shape.leaf_rows,
+        seed=task.seed,
+    )
+
+
+def _leaf_rows(task: _Task, n_trees: int, least: int) -> int:
+    """Choose rows of a leaf so that a forest is no larger than a stage may be, by one tree."""
+    most, rows = 0.95 * LARGEST_STAGE / n_trees, least
+    node_bytes = NODE_BYTES + 4 * (task.n_classes - 1)
+    while 2 * len(task.rows) // rows * node_bytes > most:  # it may be too large
+        size = _forest(task, ForestShape(1, rows)).nbytes
+        if size <= most:
+            break
+        rows = max(rows + 1, int(rows * size / most))
+    return rows
 
 
 def _linear(task: _Task) -> _Fitted:

@@ -29,6 +29,8 @@ from gatewise_training.learners.boosting import LARGE_ROWS, capacity
 LEAVES = (4, 8, 16, 31, 63, 127, 255)
 """Leaves of a tree that are tried within a bound of size."""
 LARGEST = np.finfo(np.float32).max
+LARGEST_STAGE = 32 << 20
+"""Bytes of any stage at most: as a graph it takes up to twice as many, and devices read 64 MB."""
 HIGH_RATE = 0.4
 """Learning rate that makes much of few trees."""
 LARGEST_STEP_OF_FEW = 4.0
@@ -173,7 +175,7 @@ class Bounds:
 
         `stage_of` makes the stage of the first rounds.
         """
-        if not self.of_size or self.admit(stage_of(rounds)):
+        if self.admit(stage_of(rounds)):
             return rounds
         low, above = 1, rounds
         while above - low > 1:
@@ -183,7 +185,7 @@ class Bounds:
 
     def admit(self, stage: Stage) -> bool:
         """Whether a fitted stage is within the bounds."""
-        fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
+        fits = stage.nbytes <= (LARGEST_STAGE if self.stage_bytes is None else self.stage_bytes)
         if fits and self.packed_bytes is not None:
             sizes = packed_sizes((stage,), self.packed_as)
             fits = sizes.total((0,), free_thresholds=self.grid_bytes // 4) <= self.packed_bytes
