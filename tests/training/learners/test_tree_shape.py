@@ -93,6 +93,20 @@ def test_of_many_rows_some_choose_and_all_are_fitted(monkeypatch) -> None:
     assert (found.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
 
 
+def test_some_of_many_validation_rows_end_a_fit(monkeypatch) -> None:
+    x, y = sums(2500)
+    weight = np.ones(len(x))
+    unseen = x[1000:], y[1000:], weight[1000:]
+
+    def fit(*validation):
+        return fit_boosting(x[:1000], y[:1000], 2, validation=validation, rounds=600)
+
+    _, of_all = fit(*unseen)
+    _, of_every_third = fit(*(each[::3] for each in unseen))
+    monkeypatch.setattr(boosting, "STOPPING_ROWS", 500)
+    assert fit(*unseen)[1] == of_every_third != of_all
+
+
 def test_few_rows_get_fine_bins_for_sharp_thresholds() -> None:
     x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)

@@ -79,8 +79,9 @@ def train_high_cost_model(
 
     Boosted trees always, in several shapes, and up to 5,000 rows with random thresholds too;
     extra-trees and an RBF-SVM (calibrated by Platt's sigmoid) unless values may be missing, the SVM
-    up to 16,000 rows. Or else clones of `template`, an unfitted scikit-learn classifier; one that
-    finds columns by their names gets the rows under `names`.
+    up to 16,000 rows; above 50,000 all are tried on some of the rows first. Or else clones of
+    `template`, an unfitted scikit-learn classifier; one that finds columns by their names gets the
+    rows under `names`.
     """
     y, weight = plan.y[plan.validation_rows], plan.weight[plan.validation_rows]
     tried: list[TrainedModel] = []
