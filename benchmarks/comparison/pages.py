@@ -176,6 +176,8 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(6.8, 3.6), layout="constrained")
         ax = figure.subplots()
+        shades = [mpl.colormaps["tab20"](k) for k in range(20)]
+        ax.set_prop_cycle(color=shades[::2] + shades[1::2])  # strong ones first
         floor = 1.0
         for method, figures in found["methods"].items():
             # the free answer has no place on a logarithmic axis
@@ -188,7 +190,7 @@ def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
                 continue
             floor = min([floor, *y])
             width = 2.0 if method == OURS else 1.0
-            # more methods than colours: lines of peers are broken
+            # more methods than strong colours: lines of peers are broken
             style = "-" if method.startswith((OURS, "adapt")) else "--"
             ax.errorbar(x, y, error, marker=".", ms=4, lw=width, ls=style, capsize=2, label=method)
         top = found["top_accuracy"]
