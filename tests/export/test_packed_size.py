@@ -7,12 +7,14 @@ import pytest
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise_export import pack, to_c
+from gatewise_export.onnx_files.graph_rules import MOST_STAGE_BYTES
 from gatewise_training.graphs.packed_size import (
     ARRAYS_BYTES,
     SUMS_GRAPH_BYTES,
     TREES_GRAPH_BYTES,
     packed_bytes,
 )
+from gatewise_training.learners.stage_bounds import LARGEST_STAGE
 from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 STAGED = {
@@ -58,6 +60,8 @@ def test_sizes_are_those_of_the_packed_files(fitted, tmp_path) -> None:
             assert size <= most
         else:
             assert size <= most <= size + slack
+        assert size <= 1.95 * stage.nbytes + slack  # devices read what `LARGEST_STAGE` allows
+    assert MOST_STAGE_BYTES >= 2 * LARGEST_STAGE
     for number, chain in enumerate(system.chains_):
         own = next(p for p in system.operating_points_ if p.chain == number)
         system.operating_point_, before = own, system.operating_point_

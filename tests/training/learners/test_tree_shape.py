@@ -36,6 +36,20 @@ def plan_of(rows) -> ValidationSplit:
     return ValidationSplit.choose(x, y, np.ones(len(x)), validation=None, seed=0)
 
 
+def fit_with(plan: ValidationSplit, leaves: int):
+    """Fit boosted trees of so many leaves on the plan's one fold; and their rounds."""
+    ((rows, unseen),) = plan.folds
+    return fit_boosting(
+        plan.x[rows],
+        plan.y[rows],
+        2,
+        weight=plan.weight[rows],
+        validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
+        rounds=600,
+        params=capacity(len(plan.fit_rows), 2) | {"num_leaves": leaves},
+    )
+
+
 def most_leaves(trees) -> int:
     """Leaves of the tree with the most of them; trees stand one after another."""
     leaves = np.add.reduceat((trees.feature < 0).astype(int), trees.roots)
@@ -53,22 +67,14 @@ def test_no_tried_number_of_leaves_has_a_lower_loss() -> None:
     plan = plan_of(sums())
     found = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
     assert found.shape == tree_shape(plan, 2, seed=0)
-    (rows, unseen), params = plan.folds[0], capacity(len(plan.fit_rows), 2)
+    most, unseen = capacity(len(plan.fit_rows), 2)["num_leaves"], plan.folds[0][1]
 
     def loss(leaves: int) -> float:
-        trees, _ = fit_boosting(
-            plan.x[rows],
-            plan.y[rows],
-            2,
-            weight=plan.weight[rows],
-            validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
-            rounds=600,
-            params=params | {"num_leaves": leaves},
-        )
+        trees, _ = fit_with(plan, leaves)
         margin = trees.margins(plan.x[unseen])[:, 0].astype(float)
         return float(np.logaddexp(0, np.where(plan.y[unseen] == 1, -margin, margin)).mean())
 
-    losses = {leaves: loss(leaves) for leaves in FEWER_LEAVES if leaves <= params["num_leaves"]}
+    losses = {leaves: loss(leaves) for leaves in FEWER_LEAVES if leaves <= most}
     assert losses[found.shape.leaves] == min(losses.values())
 
 
@@ -77,17 +83,9 @@ def test_of_many_rows_some_choose_and_all_are_fitted(monkeypatch) -> None:
         monkeypatch.setattr(module, "MANY_ROWS", 5500)
     plan = plan_of(squares(8000))
     found = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    (rows, unseen), params = plan.folds[0], capacity(len(plan.fit_rows), 2)
-    assert params == {"num_leaves": 1023, "learning_rate": found.shape.rate}
-    trees, rounds = fit_boosting(
-        plan.x[rows],
-        plan.y[rows],
-        2,
-        weight=plan.weight[rows],
-        validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
-        rounds=600,
-        params=params | {"num_leaves": found.shape.leaves},
-    )
+    most = capacity(len(plan.fit_rows), 2)
+    assert most == {"num_leaves": 1023, "learning_rate": found.shape.rate}
+    trees, rounds = fit_with(plan, found.shape.leaves)
     assert found.model.kind == "boosting"
     assert found.model.rounds == rounds
     assert (found.model.trees.margins(plan.x) == trees.margins(plan.x)).all()

@@ -29,7 +29,8 @@ MANY_ROWS = 50_000
 smaller."""
 
 STOPPING_ROWS = 20_000
-"""Validation rows at most that say when a fit ends; each of its trees passes all of them."""
+"""Validation rows at most that say when a fit ends: each of them passes every tree, which on many
+takes a good part of the fit."""
 
 COARSE_BINS = 63
 """Bins of a feature on few rows, where rows have groups, or where features are only compared: finer

@@ -132,7 +132,7 @@ def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:
 def _boosting(
     n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
 ) -> TrainedModel:
-    """Cross-fit boosted trees of a shape; None: of the best one, on some of many rows."""
+    """Cross-fit boosted trees of a shape; None: of the best one, on the rows of a trial."""
     if shape is None:
         shape, found = _best_shape(n_classes, seed, plan)
     else:
@@ -145,11 +145,11 @@ def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> T
 
 
 def _forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    return _forest(n_classes, seed, TRIAL_TREES, _some_of_many(plan, seed))
+    return _forest(n_classes, seed, TRIAL_TREES, _trial_plan(plan, seed))
 
 
-def _some_of_many(plan: ValidationSplit, seed: int) -> ValidationSplit:
-    """Rows that say which model is best, if not how good it is on all."""
+def _trial_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
+    """Get the plan with no more rows to fit than comparing models takes."""
     return plan.with_fit_rows(MANY_ROWS, seed) if len(plan.folds) == 1 else plan
 
 
@@ -166,7 +166,7 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     bins: 63 are better on MiniBooNE, and lose half a point on Thyroid's sharp thresholds.
     """
     params, rows = _capacity(plan, n_classes), plan.validation_rows
-    plan = _some_of_many(plan, seed)
+    plan = _trial_plan(plan, seed)
     leaves, rate, bins = params["num_leaves"], params["learning_rate"], params.get("max_bin")
     changes = [(fewer, bins) for fewer in FEWER_LEAVES if fewer <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:

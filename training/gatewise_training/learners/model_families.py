@@ -18,7 +18,7 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import NODE_BYTES, TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
@@ -157,8 +157,7 @@ def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
 def _leaf_rows(task: _Task, n_trees: int, least: int) -> int:
     """Choose rows of a leaf so that a forest is no larger than a stage may be, by one tree."""
     most, rows = 0.95 * LARGEST_STAGE / n_trees, least
-    node_bytes = NODE_BYTES + 4 * (task.n_classes - 1)
-    while 2 * len(task.rows) // rows * node_bytes > most:  # it may be too large
+    while rows < len(task.rows):
         size = _forest(task, ForestShape(1, rows)).nbytes
         if size <= most:
             break
