@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from gatewise_training import AdaptGBRT, StagedCascade
+from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
 from gatewise_training.cascades.family_selection import best_shape
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners import boosting, high_cost_training
@@ -140,6 +140,15 @@ def test_trees_of_adapt_have_few_leaves_where_these_are_best_unless_told(given, 
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     leaves = {most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
     assert max(leaves) == at_most
+
+
+def test_trees_of_cegb_have_the_leaves_that_are_best_unless_told() -> None:
+    x, y = sums()
+    settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
+    searched = CEGBClassifier(**settings).fit(x, y)
+    told = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
+    assert most_leaves(searched.stages_[0].model) <= 4
+    assert most_leaves(told.stages_[0].model) == 31
 
 
 def test_within_bounds_of_size_leaves_are_not_searched_beforehand() -> None:

@@ -8,7 +8,7 @@ score in the place of accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -110,10 +110,12 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         costs: FeatureCosts,
         seed: int,
         report: Progress,
+        best_leaves: int | None = None,
     ) -> list[Fitted]:
         split = float(self.penalty_split)
+        growth = self if best_leaves is None else replace(self, num_leaves=best_leaves)
         return sweep_penalties(
-            Task(x, target, costs, self, self.accounting, split, seed),
+            Task(x, target, costs, growth, self.accounting, split, seed),
             folds,
             penalties=self.penalties,
             n_penalties=self.n_penalties,

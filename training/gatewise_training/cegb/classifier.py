@@ -10,6 +10,8 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.fitting import TrainedClassifier
 from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.objectives import Classes
+from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.high_cost_training import tree_shape
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -58,7 +60,8 @@ class CEGBClassifier(CostEfficient, TrainedClassifier):
     patience : int or None, default 20
         Rounds without improvement on validation rows that end a fit; None never does.
     num_leaves : int, optional
-        By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
+        By default 31; on more than 5,000 training rows as many as are best, on validation rows,
+        without penalties.
     max_depth : int, optional
         Bound on the trees' depth; none by default.
     learning_rate : float, optional
@@ -107,5 +110,11 @@ class CEGBClassifier(CostEfficient, TrainedClassifier):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
         target = Classes(plan.y, plan.weight, problem.n_classes)
-        fits = self._sweep(plan.x, target, plan.folds, problem.costs, problem.seed, problem.report)
+        leaves = None
+        if self.num_leaves is None and len(plan.fit_rows) > LARGE_ROWS:
+            problem.report(0, 1, "choosing the trees' size")
+            leaves = tree_shape(plan, problem.n_classes, problem.seed).leaves
+        fits = self._sweep(
+            plan.x, target, plan.folds, problem.costs, problem.seed, problem.report, leaves
+        )
         return [FittedStages((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
