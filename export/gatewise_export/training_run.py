@@ -168,7 +168,6 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     with _timed(seconds, "load"):
         data = load_dataset(settings)
         split = split_rows(data, settings)
-        _check_budget(data, settings)
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)
     with _timed(seconds, "pack"):
@@ -210,18 +209,6 @@ def _check_files_beside(settings: TrainingSettings) -> None:
                 f"{file} exists, where a file of rows would be written: move it away, or give "
                 "--out another name"
             )
-
-
-def _check_budget(data: Dataset, settings: TrainingSettings) -> None:
-    """Refuse a budget for which no first stage of a staged cascade can acquire anything."""
-    budget, costs = settings.goal.get("budget"), data.feature_costs
-    cheapest = int(costs.alone.argmin())
-    if settings.method == "staged" and budget is not None and 0 <= budget < costs.alone[cheapest]:
-        raise InputError(
-            f"--budget {budget:g} is below the price of the cheapest feature, "
-            f"{data.feature_names[cheapest]!r} at {costs.alone[cheapest]:g}: every instance "
-            "acquires at least one"
-        )
 
 
 def _check_names(settings: TrainingSettings) -> None:

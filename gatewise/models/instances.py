@@ -86,7 +86,9 @@ class InstanceSpec:
         return value_names("instance", self.n_values)
 
     @classmethod
-    def of_rows(cls, X: Any) -> tuple[InstanceSpec, NDArray[np.float32]]:
+    def of_rows(
+        cls, X: Any, *, allow_missing: bool = False
+    ) -> tuple[InstanceSpec, NDArray[np.float32]]:
         """Get shape and type from rows of shape (n, ...), and the rows flat; see :meth:`flat`."""
         array = np.asarray(X)
         if array.ndim < 2 or not array.size:
@@ -98,12 +100,13 @@ class InstanceSpec:
                 f"an instance of shape {spec.shape} has {spec.n_values} values; at most "
                 f"{MOST_VALUES} can be sent: make it smaller before both models"
             )
-        return spec, spec.flat(array)
+        return spec, spec.flat(array, allow_missing=allow_missing)
 
-    def flat(self, X: ArrayLike) -> NDArray[np.float32]:
+    def flat(self, X: ArrayLike, *, allow_missing: bool = False) -> NDArray[np.float32]:
         """Flatten rows of shape (n, ...) to float32 (n, n_values).
 
-        InputError if they have another shape, are not numbers, or hold NaN or infinity.
+        InputError if they have another shape, are not numbers, or hold infinity, or NaN unless
+        `allow_missing`.
         """
         try:
             with np.errstate(over="ignore"):
@@ -112,8 +115,9 @@ class InstanceSpec:
             raise InputError(f"instances must be numbers: {error}") from None
         if x.shape[1:] not in (self.shape, (self.n_values,)):
             raise InputError(f"instances have shape {x.shape[1:]}, not {self.shape}")
-        if not np.isfinite(x).all():
+        if np.isinf(x).any() or not (allow_missing or np.isfinite(x).all()):
+            absent = "" if allow_missing else "NaN, "
             raise InputError(
-                "instances hold NaN, infinity or values too large for float32; drop such rows"
+                f"instances hold {absent}infinity or values too large for float32; drop such rows"
             )
         return np.ascontiguousarray(x.reshape(len(x), -1))

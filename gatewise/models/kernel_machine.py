@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh, solve
 from scipy.optimize import minimize_scalar
 
+from gatewise.models.linear import Scaling, column_scaling, standard_scores
 from gatewise.models.losses import log_loss, one_hot
 
 SQUARINGS = 6
@@ -146,13 +147,10 @@ def left_out_error(
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
         return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
-    mean, scale = _scalings(x)[0]
+    mean, scale = standard_scores(x)
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[:TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
     return _Ridge(basis.features(z), target, weight, blocks=blocks).error
-
-
-_Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def _choose(
@@ -169,7 +167,7 @@ def _choose(
     """
     some = None if blocks is None else blocks[rows]
 
-    def error_of(scaling: _Scaling, place: int) -> tuple[float, float, float]:
+    def error_of(scaling: Scaling, place: int) -> tuple[float, float, float]:
         z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
         gamma = GAMMAS[place] / max(float(z.var(axis=0).sum()), 1e-9)
         features = _Basis(z[:CHOOSING_LANDMARKS], gamma).features(z)
@@ -265,16 +263,11 @@ def _left_out_parts(
     return parts
 
 
-def _scalings(x: NDArray[np.float32]) -> list[_Scaling]:
+def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
     """Standard scores, and unit ranges, which a rarely touched column cannot blow up."""
-    out = []
-    for centre, width in (
-        (x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)),
-        (x.min(axis=0).astype(np.float64), np.ptp(x, axis=0).astype(np.float64)),
-    ):
-        scale = np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
-        out.append((centre.astype(np.float32), scale.astype(np.float32)))
-    return out
+    with np.errstate(over="ignore"):
+        width = np.ptp(x, axis=0).astype(np.float64)
+    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
 
 
 def _temperature(

@@ -12,6 +12,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""`mean` and `scale` of ``z = (x - mean) * scale``, (n_features,) each."""
+
+
+def standard_scores(x: NDArray[np.float32]) -> Scaling:
+    """Get the scaling to mean 0 and deviation 1 of rows (n, n_features)."""
+    return column_scaling(x, x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64))
+
+
+def column_scaling(
+    x: NDArray[np.float32], centre: NDArray[np.float64], width: NDArray[np.float64]
+) -> Scaling:
+    """Get the scaling of a `centre` to 0 and a `width` to 1, shapes (n_features,).
+
+    Constant columns become 0, and those whose scores float32 cannot hold.
+    """
+    most = np.finfo(np.float32).max
+    range_ = x.max(axis=0).astype(np.float64) - x.min(axis=0)
+    scale = np.zeros_like(width)
+    np.divide(1.0, width, out=scale, where=(width * most > 1.0) & (range_ <= most))
+    return np.where(range_ <= most, centre, 0.0).astype(np.float32), scale.astype(np.float32)
+
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:

@@ -12,6 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
@@ -238,6 +239,9 @@ def test_weights_count(method):
         ("staged", {"max_trees": 0}),
         ("staged", {"high_cost_model": "no-such.onnx"}),
         ("staged", {"max_stage_bytes": 20, "families": ("boosting",)}),
+        ("staged", {"cloud_prices": 0.5}),
+        ("adapt-lin", {"guarantee": "0.95"}),
+        ("adapt-gbrt", {"allow_missing": "no"}),
     ],
 )
 def test_bad_settings_are_refused_by_name(method, change):
@@ -257,10 +261,23 @@ def test_bad_tables_and_budgets_are_refused():
         (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave out rows"),
         (endless, y, {}, "column 'f4' contains infinity"),
         (X, y, {"feature_costs": FeatureCosts.uniform(3)}, "3 feature costs for 9"),
-        (X, y, {"budget": 0.0}, "no operating point costs at most"),
+        (X, y, {"budget": 0.0}, "budget 0 is below the price of the cheapest feature, 'f0' at 1"),
     ):
         with pytest.raises(InputError, match=message):
             clone(QUICK).set_params(**settings).fit(rows, classes)
+
+
+def test_a_goal_out_of_reach_loses_no_fit_and_leaves_no_point_of_an_earlier_one():
+    X, _, y, _ = table()
+    rare = y[0]
+    system = clone(QUICK).fit(X, y).set_params(min_recall={rare: 1.0}, min_precision={rare: 1.0})
+    with pytest.raises(InputError, match="no operating point keeps"):
+        system.fit(X, y)
+    with pytest.raises(NotFittedError):
+        system.predict(X)
+    free = system.at(budget=4.0, min_recall={rare: 0.0}, min_precision={rare: 0.0})
+    assert free.operating_point_.cost <= 4.0
+    assert len(free.predict(X)) == len(X)
 
 
 @pytest.mark.parametrize("method", ["adapt-lin", "adapt-lstsq", "l1"])

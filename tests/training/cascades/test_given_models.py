@@ -14,6 +14,7 @@ from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import LinearSVC
@@ -58,6 +59,25 @@ def test_an_unfitted_pipeline_finds_columns_by_their_names():
         f0 = make_pipeline(chosen, LogisticRegression())
         labels = StagedCascade(f0, **QUICK).fit(frame, y).high_cost_model_.labels(X)
         np.testing.assert_array_equal(labels, f0.fit(frame, y).predict(frame))
+
+
+class WeightsSeen(LogisticRegression):
+    """Keeps what weights the last fit got."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.weights_ = sample_weight
+        return super().fit(X, y, sample_weight)
+
+
+def test_weights_reach_the_last_step_of_a_pipeline_or_a_warning_says_that_they_do_not():
+    X, _, y, _ = table()
+    rare = np.where(y == 0, 5.0, 1.0)
+    f0 = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightsSeen()))
+    system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK).fit(X, y)
+    seen = system.high_cost_model_.estimator[-1][-1].weights_
+    np.testing.assert_allclose(seen / seen.min(), rare)
+    with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample_weight"):
+        StagedCascade(KNeighborsClassifier(), **QUICK).fit(X, y, sample_weight=rare)
 
 
 @pytest.mark.parametrize(

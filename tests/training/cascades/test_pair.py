@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
+import pandas as pd
 import pytest
 import skl2onnx
 from onnx import helper
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -254,6 +259,32 @@ def test_a_label_that_is_no_class_is_named():
     pair = pair_of(graph, graph, classes=["a", "b", "c"])
     with pytest.raises(InputError, match="the label 'd'"):
         pair.fit(np.zeros((40, 3)), ["a"] * 39 + ["d"])
+
+
+def test_columns_come_by_the_names_and_in_the_order_of_the_fit():
+    X, y = load_breast_cancer(return_X_y=True)
+    table = pd.DataFrame(X[:, :4], columns=list("abcd"))
+    kinds = (RandomForestClassifier(n, random_state=0) for n in (3, 9))
+    low, high = (kind.fit(table[:300], y[:300]) for kind in kinds)
+    pair = pair_of(low, high).fit(table[300:], y[300:])
+    assert pair.feature_names_ == ("a", "b", "c", "d")
+    np.testing.assert_array_equal(pair.predict(table), pair.predict(table.to_numpy()))
+    for other in (table[list("dcba")], table.rename(columns={"a": "e"}), table[["a"]]):
+        with pytest.raises(InputError, match="feature names should match"):
+            pair.predict(other)
+
+
+def test_missing_values_are_values_where_both_models_take_them():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = np.where(np.random.default_rng(0).random(X[:, :6].shape) < 0.1, np.nan, X[:, :6])
+    low, high = (HistGradientBoostingClassifier(max_iter=n).fit(X[:300], y[:300]) for n in (2, 20))
+    pair = pair_of(low, high, allow_missing=True).fit(X[300:], y[300:])
+    sent = pair.offload(X)
+    expected = np.where(sent, high.predict(X), low.predict(X))
+    np.testing.assert_array_equal(pair.predict(X), expected)
+    for change, says in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
+        with pytest.raises(InputError, match=says):
+            pair_of(low, high, **change).fit(np.where(X > 20, np.inf, X), y)
 
 
 @pytest.mark.slow  # 400 fits

@@ -10,7 +10,13 @@ from sklearn.base import is_classifier
 import gatewise_training
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import check_classes, check_costs
+from gatewise_training import CEGBClassifier, CEGBRegressor
+from gatewise_training.data.input_checks import (
+    check_classes,
+    check_costs,
+    check_training,
+    warn_of_rounding,
+)
 
 SAYS = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "
@@ -54,6 +60,61 @@ def test_whole_floats_words_and_what_the_advice_gives_are_classes():
     check_classes(pd.qcut(measured, 3, labels=False))
     with pytest.raises(InputError, match=r"unknown\. This learns classes: give one class label"):
         check_classes(np.array([{}, {}, {}], object))
+
+
+def test_nullable_labels_stay_whole_numbers_and_truths():
+    x = np.random.default_rng(0).normal(size=(8, 2))
+    large = [2**53, 2**53 + 1] * 4  # one number as floats
+    for labels, dtype, classes in (
+        (large, "Int64", large[:2]),
+        ([True, False] * 4, "boolean", [False, True]),
+    ):
+        table = check_training(CEGBClassifier(), x, pd.Series(labels, dtype=dtype), None, None)
+        assert table.classes.tolist() == classes
+        assert table.classes.dtype.kind in "ib"
+    for y, held, says in (
+        (pd.array([None, *[0, 1] * 3, 0], dtype="Int64"), None, "y is missing .* in 1 row"),
+        ([b"a", b"b"] * 4, None, "y: .*bytes"),
+        ([0, 1] * 4, (x, [None, *[0, 1] * 3, 0]), "validation label None"),
+    ):
+        with pytest.raises(InputError, match=says):
+            check_training(CEGBClassifier(), x, y, None, held)
+
+
+@pytest.mark.parametrize(
+    ("column", "share"),
+    [
+        (1.7e9 + 30 * np.arange(60), "3.6%"),  # seconds since 1970: float32 takes steps of 128
+        (1e-50 * np.arange(60), "100.0%"),
+        (16_000_000 + np.arange(60), None),  # whole numbers below 2**24 are exact
+        (np.float32(1.7e9) + 128 * np.arange(60, dtype=np.float32), None),
+        (np.full(60, 0.1), None),
+        (np.where(np.arange(60) % 3, 1e38, -3e38), None),
+    ],
+)
+@pytest.mark.parametrize("dtype", [None, "float64", "Float64"])  # an array, or a frame
+def test_columns_that_float32_would_lose_are_named(column, share, dtype, recwarn):
+    given = np.column_stack([np.random.default_rng(0).normal(size=60), column])
+    if dtype is not None:
+        given = pd.DataFrame(given, dtype=dtype)
+    with np.errstate(under="ignore"):
+        rows = np.asarray(given, np.float32)
+    warn_of_rounding(given, rows, ("other", "clock"))
+    if share is None:
+        assert not recwarn.list
+    else:
+        said = str(recwarn.pop(UserWarning).message)
+        assert f"columns ['clock'] lose up to {share} of their range in float32" in said
+
+
+def test_measured_values_that_float32_would_lose_are_refused():
+    x = np.arange(60.0)[:, None]
+    for y, says in (
+        (1.7e9 + x[:, 0], "varies by 59 around 1.7e\\+09.*subtract its mean"),
+        (1e39 * x[:, 0], "too large for float32"),
+    ):
+        with pytest.raises(InputError, match=says):
+            CEGBRegressor().fit(x, y)
 
 
 def test_prices_may_be_a_list_or_by_name_in_any_order():

@@ -70,8 +70,12 @@ def test_costlier_first_uses_are_fewer():
 
 def test_held_rows_end_a_stage_and_later_rounds_are_taken_back():
     x, y = parted_rows(2000)
-    held = x[1000:], y[1000:]
-    booster = LazyBooster(x[:1000], y[:1000], 2, validation=held, params={"num_leaves": 31})
+    weight = np.where(y == 1, 2.0, 1.0)  # weights count in the loss that ends a stage, too
+    held = x[1000:], y[1000:], weight[1000:]
+    params = {"num_leaves": 31}
+    booster = LazyBooster(
+        x[:1000], y[:1000], 2, weight=weight[:1000], validation=held, params=params
+    )
     for penalty in (0.05, 0.01):
         model, kept = booster.stage(np.full(6, penalty), rounds=400, patience=10)
         assert 0 < kept < 390
@@ -79,7 +83,8 @@ def test_held_rows_end_a_stage_and_later_rounds_are_taken_back():
 
         def loss(trees, m=model):
             margins = m.base + trees.astype(np.float64)
-            return np.mean(np.logaddexp(0, margins) - held[1][:, None] * margins)
+            losses = np.logaddexp(0, margins[:, 0]) - held[1] * margins[:, 0]
+            return np.average(losses, weights=held[2])
 
         leaves = np.zeros((1000, 1))
         losses = []

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.linear import standard_scores
 from gatewise.models.losses import one_hot, prior_margins
 from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
@@ -93,7 +94,7 @@ def pose(
 
     Shapes: returns `mean, scale` (n_features,).
     """
-    mean, scale = _standardisation(sample.x)
+    mean, scale = standard_scores(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
     target = one_hot(sample.y, sample.n_classes)
     n_margins = target.shape[1]
@@ -121,14 +122,6 @@ def featureless_pair(
     free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
     gradient = problem.at(free).gradient(pair).weights
     return pair, smallest_zero_penalty(gradient, problem.penalty)
-
-
-def _standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and reciprocal deviation of each column, float32; 0 for a constant column."""
-    mean = x.mean(axis=0, dtype=np.float64)
-    spread = x.std(axis=0, dtype=np.float64)
-    scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
-    return mean.astype(np.float32), scale.astype(np.float32)
 
 
 @dataclass(frozen=True)

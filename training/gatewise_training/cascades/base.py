@@ -228,7 +228,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         max_loss: float | Mapping[Any, float] | None = None,
         **wanted: float | None,
     ) -> Self:
-        check_is_fitted(self, "operating_point_")
+        check_is_fitted(self, "frontier_")
         other, classes = copy.copy(self), self.classes_.tolist()
         if max_bytes is not None:
             other.max_bytes_ = max_bytes

@@ -7,6 +7,7 @@ from abc import ABC
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -85,6 +86,11 @@ class BudgetedModel(BaseEstimator, ABC):
         "min_recall": [Mapping, None],
         "min_precision": [Mapping, None],
         "class_weight": [Mapping, StrOptions({"balanced"}), None],
+        "cloud_prices": [CloudPrices, None],
+        "guarantee": [Real, None],
+        "allow_missing": ["boolean"],
+        "n_jobs": [Integral, None],
+        "verbose": ["verbose"],
     }
     """What values each parameter takes; a class adds its own to those of its bases."""
 
@@ -131,7 +137,11 @@ class BudgetedModel(BaseEstimator, ABC):
     def _keep(
         self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, every: bool = False
     ) -> list[int]:
-        """Keep a frontier and the candidates that it needs, or `every`; get their numbers."""
+        """Keep a frontier and the candidates that it needs, or `every`; get their numbers.
+
+        There is no active point then: if none reaches the goal, `at` can take another one.
+        """
+        self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
         kept = [c for c in range(len(candidates)) if every or c in used]
         self.chains_ = tuple(candidates[c] for c in kept)
@@ -226,7 +236,7 @@ class BudgetedModel(BaseEstimator, ABC):
         estimator
             A copy that shares the models.
         """
-        check_is_fitted(self, "operating_point_")
+        check_is_fitted(self, "frontier_")
         other = copy.copy(self)
         other.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
         return other

@@ -71,7 +71,8 @@ class TrainedClassifier(BudgetedClassifier):
         Raises
         ------
         InputError
-            For data, prices or settings that cannot be used; it says which and why.
+            For data, prices or settings that cannot be used; it says which and why. If no operating
+            point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
         """
         return self._fit(X, y, sample_weight, validation, groups=groups, time=time)
 

@@ -167,7 +167,7 @@ class _StagesFit:
             plan.y[rows],
             n_classes,
             weight=plan.weight[rows],
-            validation=None if unseen is None else (plan.x[unseen], plan.y[unseen]),
+            validation=None if unseen is None else (plan.x[unseen], *plan.truth(unseen)),
             seed=problem.seed,
             params=params,
         )

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import labels
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
@@ -210,6 +210,7 @@ class PairCascade(CascadeClassifier):
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
         """Choose thresholds on the tuning record; measure them on the other one."""
+        self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
         points = self._tuned_points([tuning])
         tuned = Frontier.from_points(points, **self._reference(tuning))
@@ -310,21 +311,27 @@ class PairCascade(CascadeClassifier):
 
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
         """Take the rows that say what an instance is."""
-        names = [str(c) for c in getattr(X, "columns", ())]
-        spec, x = InstanceSpec.of_rows(X)
+        spec, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
         self.instance_ = replace(spec, encoding=self.encoding)
         self.n_features_in_ = x.shape[1]
-        self.__dict__.pop("feature_names_in_", None)
-        if names:
-            self.feature_names_in_ = np.asarray(names, object)
+        self._check_names(X, reset=True)
         self.feature_names_ = feature_names(self) if len(spec.shape) == 1 else tuple(spec.names)
         return x
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self, "operating_point_")
-        return self.instance_.flat(X)
+        if hasattr(X, "columns"):
+            self._check_names(X, reset=False)
+        return self.instance_.flat(X, allow_missing=self.allow_missing)
+
+    def _check_names(self, X: Any, *, reset: bool) -> None:
+        """Take the names of the columns, or check that they are those of the fit, in its order."""
+        try:
+            _check_feature_names(self, X, reset=reset)
+        except (TypeError, ValueError) as error:
+            raise InputError(one_line(error)) from None
 
     def _check_prices(self) -> None:
         n, names = self.n_features_in_, self.feature_names_

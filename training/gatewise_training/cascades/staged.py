@@ -205,6 +205,20 @@ class StagedCascade(TrainedCascade):
         self._first_stages_are_new = table.validation is not None
         return super()._with_high_cost_model(problem, table)
 
+    def _check_costs(self) -> None:
+        """Refuse, before anything is fitted, a budget with which no stage can acquire anything."""
+        super()._check_costs()
+        if self.budget is None or self.acquisition == "node" or self.first_stages:
+            return
+        prices = self.feature_costs_.alone
+        cheapest = int(prices.argmin())
+        if self.budget < prices[cheapest]:
+            raise InputError(
+                f"budget {self.budget:g} is below the price of the cheapest feature, "
+                f"{self.feature_names_[cheapest]!r} at {prices[cheapest]:g}: every instance "
+                "acquires at least one"
+            )
+
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         own = self._fit_own_stages(problem)
         given = given_stages(

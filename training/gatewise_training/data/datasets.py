@@ -18,6 +18,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
+from gatewise_training.data.input_checks import warn_of_rounding
 from gatewise_training.data.instance_files import arrays_of
 from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
@@ -107,6 +108,8 @@ class RawTable:
         encoder = TableEncoder.from_options(self.options).fit(self.frame.iloc[training])
         columns = tuple(encoder.get_feature_names_out().tolist())
         x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(columns))
+        numbers = [c for c in columns if c in self.frame and self.frame[c].dtype.kind in "iuf"]
+        warn_of_rounding(self.frame[numbers], x[:, [columns.index(c) for c in numbers]], numbers)
         return Dataset(
             self.path.stem, x, self.y, columns, encoder.feature_costs(), {}, raw=self,
             encoder=encoder,
@@ -337,4 +340,5 @@ def _float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.floa
     if infinite.any():
         name = columns[int(infinite.argmax())]
         raise InputError(f"{path}: column {name!r} has infinite values, or too large for float32")
+    warn_of_rounding(x, small, columns)
     return small

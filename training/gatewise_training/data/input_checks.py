@@ -6,6 +6,8 @@ flips up to 4 % of its decisions there on data with a large offset.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -18,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.row_splitter import RowSplitter
@@ -32,6 +34,9 @@ Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 SHARE = Interval(Real, 0, 1, closed="both")
+
+MOST_ROUNDING = 1e-3
+"""Share of a column's range that rounding to float32 may take without a warning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +105,31 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
     return found
 
 
+def warn_of_rounding(given: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
+    """Warn of columns with values so near to each other, far from 0, that float32 loses them.
+
+    Shapes: `given`, an array or data frame, and the same values as `rows`, (n, n_features).
+    """
+    low, high = (f.reduce(rows, axis=0).astype(np.float64) for f in (np.fmin, np.fmax))
+    step = np.finfo(np.float32).eps * np.maximum(-low, high)
+    worst: dict[str, float] = {}
+    for k in np.flatnonzero((high - low) * MOST_ROUNDING <= step).tolist():
+        if hasattr(given, "iloc"):
+            column = given.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
+        else:
+            column = np.asarray(given)[:, k].astype(np.float64)
+        spread = np.fmax.reduce(column) - np.fmin.reduce(column)
+        error = np.fmax.reduce(np.abs(column - rows[:, k]))
+        if spread > 0 and error > MOST_ROUNDING * spread:
+            worst[names[k]] = min(1.0, float(error / spread))
+    if worst:
+        warnings.warn(
+            f"columns {list(worst)[:5]} lose up to {max(worst.values()):.1%} of their range in "
+            "float32, in which models and devices compute: subtract an offset, or scale them",
+            stacklevel=2,
+        )
+
+
 def check_training(
     estimator: Any,
     X: Any,
@@ -112,8 +142,9 @@ def check_training(
     time: Any = None,
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
+    given = X
     try:
-        X, y = _validated(estimator, X, y)
+        X, y = _validated(estimator, X, _plain_labels(y))
         check_classes(y)
     except InputError:
         import pandas as pd
@@ -125,6 +156,8 @@ def check_training(
                 f"y is missing (NaN or None) in {short}: leave out rows without a label"
             ) from None
         raise
+    if not hasattr(estimator, "signal_input_"):
+        warn_of_rounding(given, X, feature_names(estimator))
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
     validation, splitter = checked_splitter(len(X), groups, time, validation)
@@ -146,19 +179,29 @@ def check_training(
     if validation is not None:
         X_val, y_val = validation
         X_val = check_rows(estimator, X_val)
-        y_val = np.asarray(y_val).ravel()
+        y_val = np.asarray(_plain_labels(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        place = np.searchsorted(classes, y_val).clip(max=len(classes) - 1)
-        unknown = classes[place] != y_val
-        if unknown.any():
-            label = y_val[unknown].tolist()[0]
-            raise InputError(f"validation label {label!r} is not in the training data")
-        pair = X_val, place.astype(np.int64)
+        place = {label: c for c, label in enumerate(classes.tolist())}
+        unknown = [label for label in y_val.tolist() if label not in place]
+        if unknown:
+            raise InputError(f"validation label {unknown[0]!r} is not in the training data")
+        pair = X_val, np.array([place[label] for label in y_val.tolist()], np.int64)
     index = index.astype(np.int64)
     if pair is None and splitter.groups is not None:
         _check_class_groups(classes, index, splitter.groups)
     return Table(X, index, classes, weight / weight.mean(), pair, splitter, high_cost)
+
+
+def _plain_labels(y: Any) -> Any:
+    """Labels of pandas' nullable whole numbers and booleans as such, where none is missing.
+
+    Scikit-learn makes floats of them, among which large whole numbers are not told apart.
+    """
+    plain = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    if plain is None or np.ndim(y) != 1 or y.isna().any():
+        return y
+    return y.to_numpy(plain)
 
 
 def checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
@@ -237,7 +280,16 @@ def check_values(
     """
     least = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
-    return X, np.asarray(y, np.float64)
+    y = np.asarray(y, np.float64)
+    largest, limits = np.abs(y).max(), np.finfo(np.float32)
+    if largest > limits.max:
+        raise InputError("y holds values too large for float32, in which models answer: scale it")
+    if reset and 0 < np.ptp(y) * MOST_ROUNDING <= limits.eps * largest:
+        raise InputError(
+            f"y varies by {np.ptp(y):.3g} around {np.mean(y):.6g}, which float32, in which models "
+            "answer, cannot tell apart: subtract its mean"
+        )
+    return X, y
 
 
 def check_classes(y: NDArray[Any]) -> None:
@@ -251,6 +303,8 @@ def check_classes(y: NDArray[Any]) -> None:
     """
     try:
         check_classification_targets(y)
+    except TypeError as error:  # bytes
+        raise InputError(f"y: {one_line(error)}") from error
     except ValueError as error:
         kind = type_of_target(y)
         how = "give one class label for each row"

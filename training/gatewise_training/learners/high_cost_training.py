@@ -7,6 +7,7 @@ reference of our own says what can be expected on these rows.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -316,12 +317,23 @@ def _clone(
 
 
 def _weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
-    """Weights of rows for a fit, where they differ and the classifier takes any."""
+    """Weights of rows for a fit, where they differ; a pipeline's last step gets them."""
     from sklearn.utils.validation import has_fit_parameter
 
-    weight = plan.weight[rows]
-    weighted = np.ptp(weight) > 0 and has_fit_parameter(estimator, "sample_weight")
-    return {"sample_weight": weight} if weighted else {}
+    weight, prefix, last = plan.weight[rows], "", estimator
+    while hasattr(last, "steps"):
+        step, last = last.steps[-1]
+        prefix += f"{step}__"
+    if np.ptp(weight) == 0:
+        return {}
+    if not has_fit_parameter(last, "sample_weight"):
+        warnings.warn(
+            f"{type(last).__name__} takes no sample_weight: the high-cost model is fitted as if "
+            "all rows and classes counted alike",
+            stacklevel=2,
+        )
+        return {}
+    return {f"{prefix}sample_weight": weight}
 
 
 def memorised(

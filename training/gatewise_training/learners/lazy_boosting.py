@@ -35,6 +35,9 @@ from gatewise.models.losses import (
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import LARGEST_STEP, objective_of, tree_params, varies
 
+Held = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]]
+"""Validation rows, their labels and weights."""
+
 MOST_BITS = 2**31
 """LightGBM keeps a bit for each row and feature, and counts them in 32 bits with a sign."""
 
@@ -86,8 +89,8 @@ def lazy_prices(costs: FeatureCosts) -> NDArray[np.float64]:
 class LazyBooster:
     """Booster that grows stage after stage, each given what rows have paid before.
 
-    Losses are weighted; the penalty counts rows. The log loss of `validation` ends each stage;
-    `params` are LightGBM parameters over those of :func:`tree_params`.
+    Losses are weighted; the penalty counts rows. The log loss of `validation` (rows, labels,
+    weights) ends each stage; `params` are LightGBM parameters over those of :func:`tree_params`.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class LazyBooster:
         n_classes: int,
         *,
         weight: NDArray[np.float64] | None = None,
-        validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
+        validation: Held | None = None,
         seed: int = 0,
         params: Mapping[str, Any] | None = None,
     ) -> None:
@@ -119,10 +122,11 @@ class LazyBooster:
         self._prior = prior_margins(self._targets, self._weight[:, 0])
         self._idle = not varies(x)
         self._data = lgb.Dataset(x, y, params=self._settings, free_raw_data=False)
-        self._target_val = None if validation is None else one_hot(validation[1], n_classes)
-        self._valid = None
+        self._target_val = self._valid = None
         if validation is not None:
-            self._valid = self._data.create_valid(*validation, params=self._settings)
+            x_val, y_val, self._weight_val = validation
+            self._target_val = one_hot(y_val, n_classes)
+            self._valid = self._data.create_valid(x_val, y_val, params=self._settings)
         self._booster = self._fresh()
 
     def stage(
@@ -152,7 +156,8 @@ class LazyBooster:
                 kept = grown
                 continue
             margins = self._on_validation() - (0.0 if before is None else before) + self._prior
-            loss = float(log_loss(margins, self._target_val).mean())
+            losses = log_loss(margins, self._target_val)
+            loss = float(np.average(losses, weights=self._weight_val))
             if loss < best:
                 best, kept = loss, grown
             elif grown - kept >= patience:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise.decision import Link
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import fit_kernel
-from gatewise.models.linear import LinearModel
+from gatewise.models.linear import LinearModel, standard_scores
 from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
@@ -169,9 +169,7 @@ def _linear(task: _Task) -> _Fitted:
     from sklearn.linear_model import LogisticRegression
 
     x, n_classes = task.x_fit, task.n_classes
-    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    spread = x.std(axis=0, dtype=np.float64)
-    scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0).astype(np.float32)
+    mean, scale = standard_scores(x)
     z = ((x - mean) * scale).astype(np.float64)
     model = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
     model.fit(z, task.y_fit, sample_weight=task.weight)
