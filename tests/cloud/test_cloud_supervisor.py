@@ -8,6 +8,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.link import wire
+from gatewise_edge.link.messages import AuditMark
 from tests.support import tiny_bundle as tiny
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.mqtt_clients import MqttClient
@@ -27,9 +28,9 @@ def two(command, bundle, mosquitto):
     return parent, json.loads(parent.line())
 
 
-def ask(one, n):
+def ask(one, n, audit=None):
     for _ in range(n):
-        one.ask(tiny.rows(1))
+        one.ask(tiny.rows(1), audit=audit)
         assert one.response().error is None
 
 
@@ -37,7 +38,10 @@ def test_they_share_the_load_and_drain_together(two, mosquitto, caller):
     parent, ready = two
     assert ready["workers"] == len(ready["pids"]) == 2
     one = caller(mosquitto)
-    ask(one, 10)
+    label = int(tiny.expected(tiny.rows(1))[0][0])
+    ask(one, 4, AuditMark(label, 0.5, 0))
+    ask(one, 2, AuditMark((label + 1) % tiny.CLASSES, 0.5, 0))
+    ask(one, 4)
     assert page(ready["metrics_port"], "/healthz") == (200, "ok\n")
     _, metrics = page(ready["metrics_port"], "/metrics")
     shares = [
@@ -54,6 +58,7 @@ def test_they_share_the_load_and_drain_together(two, mosquitto, caller):
     assert (status, err) == (0, "")
     counters = json.loads(out)
     assert (counters["answered"], counters["restarts"]) == (10, 0)
+    assert counters["audits"] == {"tiny 1": {"audits": 6, "disagreed": 2}}
     assert all(not running(pid) for pid in ready["pids"])
 
 

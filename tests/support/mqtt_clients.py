@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link import wire
+from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
 SECONDS = 30.0
@@ -135,10 +136,11 @@ class Caller(MqttClient):
         version: str = "1",
         ttl_ms: int = 5000,
         id: bytes | None = None,  # noqa: A002
+        audit: AuditMark | None = None,
     ) -> wire.Request:
         """Send a request and return it."""
         request = wire.Request(
-            id=id or wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X
+            id=id or wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X, audit=audit
         )
         self.send(wire.encode_request(request))
         return request

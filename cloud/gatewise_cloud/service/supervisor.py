@@ -106,11 +106,17 @@ class Supervisor:
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Sums over the children that ended in order, and what they had of each."""
+        """Sums over the children that ended in order; what is no count is the last one's."""
         totals: dict[str, Any] = {"workers": self._workers, "restarts": self.restarts}
         for child in self.children:
             for name, value in (child.counters or {}).items():
-                if isinstance(value, dict) and name != "batching":
+                if name == "audits":  # of the tests there is no sum: each process has its own
+                    audits = totals.setdefault(name, {})
+                    for model, test in value.items():
+                        counts = audits.setdefault(model, {"audits": 0, "disagreed": 0})
+                        for key in counts:
+                            counts[key] += test[key]
+                elif isinstance(value, dict) and name != "batching":
                     counts = totals.setdefault(name, {})
                     for label, n in value.items():
                         counts[label] = counts.get(label, 0) + n
