@@ -6,6 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud import Worker
+from gatewise_export.bundle.repacking import repack
 from tests.support import tiny_bundle as tiny
 from tests.support.waiting import wait_until
 
@@ -71,8 +72,30 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
         wait_until(lambda: versions(worker) == {"1", "2"})
         (folder / "good" / "cloud.onnx").write_bytes(b"other")
         wait_until(lambda: worker.counters["watched"]["refused"] == 4)
-    for words in ("sample rows", "both called tiny 1", "broken.gwb", "version of its own"):
+        assert versions(worker) == {"1", "2"}
+    for words in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
         assert words in caplog.text
+
+
+def test_a_file_that_is_replaced_is_served_if_its_version_is_another(
+    tmp_path, folder, mosquitto, caller, caplog
+):
+    for state in ("1", "2", "2 again"):
+        repack(tiny.write_bundle(tmp_path / state, version=state[0]), tmp_path / f"{state}.gwb")
+    (tmp_path / "1.gwb").rename(folder / "small.gwb")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
+        (tmp_path / "2.gwb").rename(folder / "small.gwb")
+        wait_until(lambda: versions(worker) == {"2"})
+        one = caller(mosquitto)
+        one.ask(tiny.rows(1), version="2")
+        assert one.response().version == "2"
+        (tmp_path / "2 again.gwb").rename(folder / "small.gwb")
+        wait_until(lambda: worker.counters["watched"].get("refused"))
+        assert versions(worker) == {"2"}
+        assert "tiny 2 is served already" in caplog.text
+        (folder / "small.gwb").unlink()
+        wait_until(lambda: not worker.models)
+        assert worker.counters["watched"] == {"added": 2, "removed": 2, "refused": 1}
 
 
 def test_a_folder_that_is_none(mosquitto, tmp_path):

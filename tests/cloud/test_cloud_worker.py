@@ -402,7 +402,7 @@ def test_a_url_that_is_none(bundle, url, message):
 def test_bundles_that_cannot_be_served_together(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
-    with pytest.raises(InputError, match="both called tiny 1"):
+    with pytest.raises(InputError, match="tiny 1 is served already"):
         Worker([bundle, bundle], mosquitto.url)
     with pytest.raises(InputError, match="at least 1"):
         Worker(bundle, mosquitto.url, queue=0)

@@ -2,8 +2,9 @@
 
 Copy a bundle in, under a name that does not matter, and it is verified and served beside the
 others; devices name the version that they ask for. Delete it, and it takes no new request, and
-is closed once those that it took are answered. A bundle that changes in place but keeps its name
-and version is refused: a version is one model.
+is closed once those that it took are answered. Put a new version in its place, and it is served
+for the old one. A bundle that changes but keeps its name and version is refused: a version is one
+model.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class BundleWatch:
         """Load new bundles, retire deleted ones, drop those without requests."""
         there = self._bundles()
         for path in [path for path in self._seen if path not in there]:
-            self._retire(path, self._seen.pop(path))
+            self._retire(path, self._seen.pop(path).key)
         for path, mark in there.items():
             seen = self._seen.get(path)
             if seen is None:
@@ -106,24 +107,21 @@ class BundleWatch:
 
     def _load(self, path: Path, seen: _Seen) -> None:
         try:
-            if seen.key is not None:
-                name = " ".join(seen.key)
-                raise InputError(
-                    f"it changed while {name} is served from it: give it a version of its own"
-                )
-            seen.key = self._models.load(path)
+            key = self._models.load(path)
         except (GatewiseError, OSError) as error:
             self._counters.add("watched", label="refused")
             _LOG.warning("warning: %s is not served: %s", path.name, error)
         else:
             self._counters.add("watched", label="added")
-            _LOG.info("serving %s from %s", " ".join(seen.key), path.name)
+            _LOG.info("serving %s from %s", " ".join(key), path.name)
+            self._retire(path, seen.key)  # the version that it had before
+            seen.key = key
 
-    def _retire(self, path: Path, seen: _Seen) -> None:
-        if seen.key is not None:
-            self._models.retire(seen.key)
+    def _retire(self, path: Path, key: ModelKey | None) -> None:
+        if key is not None:
+            self._models.retire(key)
             self._counters.add("watched", label="removed")
-            _LOG.info("%s went: %s takes no new request", path.name, " ".join(seen.key))
+            _LOG.info("%s left %s: it takes no new request", " ".join(key), path.name)
 
     def _bundles(self) -> dict[Path, Mark]:
         """Bundles in the folder, in order of their names, with their marks."""

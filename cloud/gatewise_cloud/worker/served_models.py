@@ -75,7 +75,7 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
         with self._lock:
             if key in self._active:
                 raise InputError(
-                    f"two bundles are both called {' '.join(key)}: give one a version of its own"
+                    f"{' '.join(key)} is served already: give this bundle a version of its own"
                 )
             self._retired.pop(key, None)
             self._active = {**self._active, key: model}
