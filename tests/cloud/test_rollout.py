@@ -66,7 +66,15 @@ def rolled_out(repository, shares, reports, limits=AbortLimits(worse_by=0.01)): 
     return end, steps
 
 
-def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(repository):
+@pytest.mark.parametrize("models", [1, 2])
+def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
+    repository, tmp_path, models
+):
+    if models == 2:  # another model's release has as high a serial, and was offered before
+        for version in ("a", "b"):
+            repository.add(write_bundle(tmp_path / version, name="other", version=version).path)
+            repository.publish(f"other/{version}")
+
     def good(share):
         if share == 0.25 and not interrupted:
             interrupted.append(1)
@@ -103,6 +111,9 @@ def test_what_stops_a_rollout(repository, report, limits, why):
 def test_shares_and_limits_that_cannot_be(repository):
     with pytest.raises(InputError, match="must rise"):
         rolled_out(repository, (0.5, 0.1), lambda _: RolloutReport(0, 0))
+    with pytest.raises(InputError, match="a rollout of 100"):  # a forgotten %
+        rolled_out(repository, (0.3, 100.0), lambda _: RolloutReport(0, 0))
+    assert [offer.rollout for offer in repository.offers()] == [10_000, 0]
     with pytest.raises(InputError, match="give a share"):
         AbortLimits(failed=1.5)
 

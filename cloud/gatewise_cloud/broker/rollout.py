@@ -23,7 +23,7 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import publish_retained, refused, run_until, subscribed
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUSES, manifest_topic
-from gatewise_export.repository.release import WHOLE, OfferedRelease
+from gatewise_export.repository.release import WHOLE, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository
 
 #: Times that a step waits while figures are vague.
@@ -236,14 +236,16 @@ def roll_out(
     goes on, for ten such times at most. A run that is interrupted leaves the release
     at its step; run again, it goes on with the steps above.
 
-    Raises InputError if the shares do not rise, or there is no such release.
+    Raises InputError, before the first step, if the shares do not rise from above 0 to at most 1,
+    or there is no such release.
     """
     if list(shares) != sorted(set(shares)):
         raise InputError("the shares of a rollout must rise, as 5%,25%,100%")
-    offered = next((o for o in repository.offers() if o.rollout), None)
-    reached = 0.0
-    if offered is not None and release in (str(offered), offered.version):
-        reached = offered.rollout / WHOLE
+    for share in shares:
+        check_rollout(share)
+    wanted = repository.find(release)
+    of_model = (o for o in repository.offers() if o.rollout and o.model == wanted.model)
+    reached = wanted.rollout / WHOLE if wanted == next(of_model, None) else 0.0
     for share in [s for s in shares if s >= reached] or [shares[-1]]:
         offer = repository.publish(release, share)
         announce(offer)

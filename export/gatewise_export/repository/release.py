@@ -176,6 +176,12 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
+def check_rollout(share: float) -> None:
+    """Raise InputError if a `share` is none that a release can be offered to."""
+    if not 0 < share <= 1:
+        raise InputError(f"a rollout of {share:g}; give a share above 0, at most 1 (100%)")
+
+
 def _texts(field: JsonField, most: int) -> tuple[str, ...]:
     return tuple(item.text(256) for item in field.items(0, most))
 

@@ -38,6 +38,7 @@ from gatewise_export.repository.release import (
     OfferedRelease,
     Release,
     check_name,
+    check_rollout,
     read_offers,
 )
 
@@ -143,6 +144,18 @@ class Repository:
             raise InputError("no release is offered")
         return offered[0]
 
+    def find(self, name: str) -> OfferedRelease:
+        """Get the release called `name`, ``model/version`` or a version that one model has.
+
+        Raises InputError if there is no such release, or there are several.
+        """
+        found = [o for o in self.offers() if name in (str(o), o.version)]
+        if len(found) != 1:
+            there = ", ".join(map(str, self.offers())) or "none"
+            how = "several releases" if found else "no release"
+            raise InputError(f"{how} named {name!r}; the repository holds: {there}")
+        return found[0]
+
     def release(self, offer: OfferedRelease) -> Release:
         """Read the ``release.json`` of an offer."""
         return Release.from_json(self._target_path(offer.path, offer.digest).read_bytes())
@@ -204,10 +217,9 @@ class Repository:
 
         Raises InputError if there is no such release, or the share is not above 0 and at most 1.
         """
-        if not 0 < rollout <= 1:
-            raise InputError(f"a rollout of {rollout:g}; give a share above 0, at most 1 (100%)")
+        check_rollout(rollout)
         with self._changing():
-            offer = self._find(name)
+            offer = self.find(name)
             others = [o for o in self.offers() if o.model == offer.model and o != offer]
             serial = offer.serial
             if not serial or any(o.serial > serial for o in others):
@@ -327,19 +339,11 @@ class Repository:
         folder, _, name = path.rpartition("/")
         return self.folder / "targets" / folder / f"{digest}.{name}"
 
-    def _find(self, name: str) -> OfferedRelease:
-        found = [o for o in self.offers() if name in (str(o), o.version)]
-        if len(found) != 1:
-            there = ", ".join(map(str, self.offers())) or "none"
-            how = "several releases" if found else "no release"
-            raise InputError(f"{how} named {name!r}; the repository holds: {there}")
-        return found[0]
-
     def _offer(self, offer: OfferedRelease, serial: int, rollout: int) -> OfferedRelease:
         target = self._signed["targets"].signed.targets[offer.path]
         target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout}
         self._write("targets", "snapshot", "timestamp")
-        return self._find(str(offer))
+        return self.find(str(offer))
 
 
 def read_signer(path: Path) -> CryptoSigner:
