@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
 from gatewise_cloud.models.gateway_model import GatewayModel
+from gatewise_cloud.models.tier_stages import TierAnswer
+from gatewise_cloud.worker.batch_sizes import BatchPlans
+from gatewise_cloud.worker.batcher import Batcher
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.gateway import CloudAbove
+from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge import Device, MqttLink
+from gatewise_edge.link import wire
 from gatewise_export import Bundle
 from tests.support.tiers import make_tiered, pack_tiers, two_classes
 from tests.support.waiting import wait_until
@@ -189,3 +197,88 @@ def test_bundles_and_settings_that_make_no_gateway(bundle, tiered, brokers):
         Worker(path, below.url, tier="gateway")
     with pytest.raises(InputError, match="uplink"):
         Worker(path, below.url, uplink=above.url)
+
+
+class EvenStops:
+    """A gateway's model in the place of a bundle's: its stage stops every second row of a run."""
+
+    local, n_classes, n_stages, disagreement_bound = True, 2, 2, None
+
+    def check(self, X):
+        pass
+
+    def run(self, X):
+        assert X.dtype == np.float32
+        n = len(X)
+        offload = np.arange(n) % 2 == 1
+        return TierAnswer(np.zeros(n, int), np.full((n, 2), 0.5, "f4"), np.zeros(n, int), offload)
+
+
+class KeptLink:
+    """A link that keeps what it sends, to nobody."""
+
+    ready = True
+
+    def __init__(self):
+        self.sent = []
+
+    def open(self, on_response):
+        pass
+
+    def send(self, payload):
+        self.sent.append(payload)
+        return True
+
+    def close(self):
+        pass
+
+
+def served(forward, X, **options):
+    """Answer a batch of requests of devices a, b and c, of which b's goes up.
+
+    Gives the responses by device, what `forward` made, and the counters.
+    """
+    responses = {device: [] for device in "abc"}
+    session = SimpleNamespace(
+        worker="w",
+        unread=True,
+        respond=lambda device, response, form: responses[device].append(response),
+        send=lambda device, payload, form: responses[device].append(wire.decode_response(payload)),
+    )
+    models = SimpleNamespace(get=lambda key: EvenStops(), running=lambda key: EvenStops())
+    counters = Counters()
+    server = BatchServer(models, Batcher(), session, counters, BatchPlans(4))
+    server.forward = forward(server, counters)
+    for device in responses:
+        request = wire.Request(
+            id=wire.new_id(), model="m", version="1", ttl_ms=60_000, X=X, **options
+        )
+        server.receive(f"gw/v1/{device}/req", wire.encode_request(request), False)
+    server.start()
+    server.finish(10.0)
+    return responses, server.forward, counters
+
+
+@pytest.mark.parametrize(("dtype", "why"), [("uint8", "drain"), ("float32", "size")])
+def test_a_gateway_passes_on_what_a_message_holds_and_stands_in_for_the_rest(dtype, why):
+    """What came compressed may be too large; nobody responds from above."""
+    X, link = np.ones((1, 224 * 224), dtype), KeptLink()
+    responses, above, counters = served(
+        lambda server, counters: CloudAbove(link, server, counters, limit=8), X, deflate=True
+    )
+    above.finish(0.0)
+    assert [[r.error for r in each] for each in responses.values()] == [[None]] * 3
+    for payload in link.sent:
+        np.testing.assert_array_equal(wire.decode_request(payload).X, X, strict=True)
+    assert len(link.sent) == (why == "drain")
+    assert counters.snapshot()["stood_in"] == {why: 1}
+
+
+def test_what_fails_in_a_batch_spoils_no_answer_that_was_given():
+    def forward(ticket, answer):
+        raise RuntimeError("nothing is above")
+
+    responses, _, counters = served(lambda *_: forward, np.zeros((1, 4), np.float32))
+    codes = [[r.error for r in each] for each in responses.values()]
+    assert codes == [[None], ["failed"], ["failed"]]
+    assert counters.snapshot()["answered"] == 1

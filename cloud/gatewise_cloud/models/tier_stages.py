@@ -82,7 +82,7 @@ class RequestModel(ABC):
         """
         check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
 
-    def decode(self, jpeg: bytes) -> NDArray[np.float32]:
+    def decode(self, jpeg: bytes) -> NDArray[np.uint8]:
         """Get the instance that the file `jpeg` is, shape (1, k); RefusedRows if it is none."""
         if self._instance is None or not self._takes_files:
             raise RefusedRows("type", "the model takes no JPEG files")
@@ -90,7 +90,7 @@ class RequestModel(ABC):
             values = decode_jpeg(jpeg, self._instance)
         except InputError as error:
             raise RefusedRows("type", str(error)) from None
-        return values[None, self._request_inputs].astype(np.float32)
+        return values[None, self._request_inputs]
 
     @abstractmethod
     def run(self, X: NDArray[np.float32]) -> TierAnswer:

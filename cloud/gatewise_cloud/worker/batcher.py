@@ -23,7 +23,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +51,17 @@ class Ticket:
     """A request in the worker.
 
     `digest`: of the payload: an id that comes again with other content is not a duplicate. `model`:
-    name and version. `rows`, shape (n, k): all tickets of one model have the same k. `arrived`,
-    `expires`: seconds on the owner's monotonic clock. The time to live counts from the arrival
-    here: devices' clocks drift. `audit`: of a request that audits an answer. `form`: how the
-    request was written; its response is written alike.
+    name and version. `rows`, shape (n, k), of the dtype in which they came: all tickets of one
+    model have the same k. `arrived`, `expires`: seconds on the owner's monotonic clock. The time to
+    live counts from the arrival here: devices' clocks drift. `audit`: of a request that audits an
+    answer. `form`: how the request was written; its response is written alike.
     """
 
     device: str
     id: bytes
     digest: bytes
     model: ModelKey
-    rows: NDArray[np.float32]
+    rows: NDArray[Any]
     arrived: float
     expires: float
     audit: AuditMark | None = None
@@ -94,8 +94,8 @@ class Batch:
     def rows(self) -> NDArray[np.float32]:
         """All instances, in the order of the tickets: float32, shape (n, k)."""
         if len(self.tickets) == 1:
-            return self.tickets[0].rows
-        return np.concatenate([ticket.rows for ticket in self.tickets])
+            return self.tickets[0].rows.astype(np.float32, copy=False)
+        return np.concatenate([ticket.rows for ticket in self.tickets], dtype=np.float32)
 
 
 class Plan(NamedTuple):

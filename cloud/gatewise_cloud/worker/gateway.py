@@ -1,9 +1,9 @@
 """A gateway's part of a bundle: its stages answer what they can, the rest goes up to the cloud.
 
 An instance that no gateway stage stops is sent up over a link of the gateway's own, with the
-deadline, the retry and the checks of a device (:mod:`.offload`). If the cloud above
-does not answer in time, the last gateway stage's answer goes to the device: it is better than the
-device's own fallback, and ``exits`` tells the device whose it is.
+deadline, the retry and the checks of a device (:mod:`.offload`), in one message. If it does not fit
+one, or the cloud above does not answer in time, the last gateway stage's answer goes to the device:
+it is better than the device's own fallback, and ``exits`` tells the device whose it is.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ class CloudAbove:
         name, version = ticket.model
         rows = ticket.rows[answer.offload]
         request = wire.Request(id=wire.new_id(), model=name, version=version, ttl_ms=ttl_ms, X=rows)
-        payload = wire.encode_request(request)
+        try:
+            payload = wire.encode_request(request)
+        except WireError as error:  # the rows came compressed or in parts
+            self._stand_in(ticket, answer, error.reason)
+            return
         item = InFlight(name, version, deadline, request.rows, request.id, payload)
         with self._changed:
             opened = self._offloads.open(item, now)

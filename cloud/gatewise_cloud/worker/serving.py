@@ -178,7 +178,7 @@ class BatchServer:
             id=request.id,
             digest=hashlib.blake2b(payload, digest_size=16).digest(),
             model=(request.model, request.version),
-            rows=request.X.astype(np.float32, copy=False) if whole else request.X,
+            rows=request.X,
             arrived=now,
             expires=expires,
             audit=request.audit,
@@ -331,17 +331,19 @@ class BatchServer:
         return batch
 
     def _answer(self, batch: Batch) -> None:
+        left = [*batch.tickets]  # without an answer
         try:
-            self._run(batch)
+            self._run(batch, left)
         except Exception as error:  # a thread must outlive every batch
             _LOG.exception("a batch of %s %s could not be answered", *batch.model)
-            for ticket in batch.tickets:
+            for ticket in left:
                 self.fail(ticket, f"{type(error).__name__} in the worker")
         finally:
             with self._work:
                 self._runs -= 1
 
-    def _run(self, batch: Batch) -> None:
+    def _run(self, batch: Batch, left: list[Ticket]) -> None:
+        """Run a batch and see to the answers of its tickets, each of which is taken from `left`."""
         started = time.monotonic()
         try:
             answer = self.models.running(batch.model).run(batch.rows)
@@ -349,10 +351,11 @@ class BatchServer:
             if len(batch.tickets) == 1:
                 code = wire.BUSY if isinstance(error, BackendBusy) else wire.FAILED
                 self.fail(batch.tickets[0], str(error), code)
+                left.remove(batch.tickets[0])
             else:
                 # One request's instances must not spoil the others'.
                 for ticket in batch.tickets:
-                    self._run(Batch(batch.model, (ticket,)))
+                    self._run(Batch(batch.model, (ticket,)), left)
             return
         rows, seconds = len(answer.labels), time.monotonic() - started
         self._counters.ran(rows, seconds)
@@ -367,6 +370,7 @@ class BatchServer:
                 self.forward(ticket, TierAnswer(labels, probabilities, exits, offload))
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)
+            left.remove(ticket)
         self._plans.learn(batch.model, rows, seconds)
         with self._work:
             self._batcher.ran(rows, seconds)
