@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import sys
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -230,6 +232,40 @@ def test_services_that_do_not_keep_the_contract(reply, why):
         with pytest.raises(ModelError, match=why):
             json_backend.run(X[:1])
         json_backend.close()
+
+
+HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"predictions": [[0.5,0.5]]}'
+
+
+@pytest.mark.parametrize(
+    ("slowly", "then"),
+    [
+        ([HEAD, *([bytes((byte,)) for byte in BODY])], b""),
+        ([bytes((byte,)) for byte in HEAD], BODY),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 30, HEAD + BODY),
+    ],
+    ids=["body", "head", "continue"],
+)
+def test_an_answer_that_trickles_in_is_none_after_the_timeout(slowly, then):
+    def trickle():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):  # the backend has gone
+            connection.recv(65536)
+            for some in slowly:
+                connection.sendall(some)
+                time.sleep(0.02)
+            connection.sendall(then)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        slow = JsonBackend(url, n_classes=2, model="m 1", timeout=0.2)
+        with pytest.raises(BackendBusy, match="does not answer"):
+            slow.run(X[:1])
+        assert "does not answer" in slow.trouble
+        slow.close()
+        thread.join()
 
 
 def test_missing_values_are_sent_as_null():

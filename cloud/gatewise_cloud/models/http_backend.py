@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from http.client import HTTPResponse
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import urllib3
@@ -19,12 +22,43 @@ _MOST_CONNECTIONS: Final = 64
 _BUSY: Final = frozenset({408, 429, 502, 503, 504})
 
 
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a time (s): its own timeout is one of each byte, not of all."""
+
+    def __init__(self, raw: Any, sock: Any, end: float) -> None:
+        self._raw, self._sock, self._end = raw, sock, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Any:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    """A response that comes within the socket's timeout from its head to its last byte."""
+
+    def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        end = time.monotonic() + sock.gettimeout()
+        self.fp: Any = io.BufferedReader(_TimedReader(self.fp.detach(), sock, end))
+
+
 class HttpBackend:
     """Base of backends over HTTP; safe across threads.
 
     Connections are kept open, as many as calls were made at a time.
 
-    `model`: name and version, for messages. `timeout`: seconds for one call.
+    `model`: name and version, for messages. `timeout`: seconds for one call, however slowly its
+    answer comes.
     """
 
     local = False
@@ -36,10 +70,16 @@ class HttpBackend:
             self._path += f"?{parts.query}"
         try:
             self._pool = urllib3.connection_from_url(
-                url, maxsize=_MOST_CONNECTIONS, timeout=timeout, retries=False
+                url,
+                maxsize=_MOST_CONNECTIONS,
+                timeout=urllib3.Timeout(total=timeout),
+                retries=False,
             )
         except urllib3.exceptions.LocationParseError as error:
             raise InputError(f"backend {url}: {error}") from None
+        connection = self._pool.ConnectionCls
+        timed = type("TimedConnection", (connection,), {"response_class": _TimedResponse})
+        self._pool.ConnectionCls = timed
         self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
         self._trouble: str | None = None
