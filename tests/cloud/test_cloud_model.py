@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
+from gatewise_cloud.worker.batch_sizes import BatchPlans
+from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import SelfTestError
-from gatewise_export.bundle.bundle import BundleError
+from gatewise_export.bundle.bundle import Bundle, BundleError
+from gatewise_export.bundle.errors import SignatureError
+from gatewise_export.bundle.repacking import repack
+from gatewise_export.bundle.signing import keygen
 from tests.support import tiny_bundle as tiny
 
 
@@ -90,6 +95,20 @@ def test_a_damaged_bundle_is_not_served(tmp_path):
     (path / "cloud.onnx").write_bytes(b"other")
     with pytest.raises(BundleError, match=r"cloud\.onnx"):
         CloudModel.from_bundle(path)
+
+
+def test_a_bundle_that_was_opened_without_the_key_is_checked_with_it(tmp_path):
+    path, (secret, public) = tiny.write_bundle(tmp_path / "b"), keygen(tmp_path / "key")
+    signed = repack(path, tmp_path / "signed", sign=secret).path
+
+    def served(bundle):
+        return ServedModels(BatchPlans(4), public_key=public).load(bundle)
+
+    for bundle in (path, Bundle.open(path)):
+        with pytest.raises(SignatureError, match="is not signed"):
+            served(bundle)
+    for bundle in (signed, Bundle.open(signed), Bundle.open(signed, public_key=public)):
+        assert served(bundle) == ("tiny", "1")
 
 
 def test_no_cloud_model_nothing_to_serve(tmp_path):

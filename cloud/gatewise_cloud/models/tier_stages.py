@@ -170,14 +170,18 @@ class TierStages:
             )
 
 
-def opened(bundle: Bundle | str | Path, public_key: str | Path | bytes | None) -> Bundle:
-    """Open a bundle, signed if there is a key; one that is open already is taken as it is."""
+def opened(bundle: Bundle | str | Path, public_key: str | Path | bytes | None = None) -> Bundle:
+    """Open a bundle; with a `public_key` one that its owner has signed.
+
+    One that is open already is taken as it is, unless its signature was not checked with this key.
+    """
     from gatewise_export.bundle.bundle import Bundle
+    from gatewise_export.bundle.signing import PublicKey
 
     if isinstance(bundle, Bundle):
-        return bundle
-    if public_key is None:
-        return Bundle.open(bundle)
+        if public_key is None or bundle.signed_by == PublicKey(public_key).key_id:
+            return bundle
+        bundle = bundle.path
     return Bundle.open(bundle, public_key=public_key)
 
 

@@ -79,11 +79,12 @@ class Worker:
     backend : callable, optional
         Makes a model's backend, given its manifest: see :func:`.backend_at`.
     watch : str or Path, optional
-        A folder whose bundles are served in addition, see :class:`.Watch`.
+        A folder whose bundles are served in addition, see :class:`.BundleWatch`.
     watch_seconds : float, default 2
         Between two looks into it.
     public_key : str, Path or bytes, optional
-        Only bundles signed by its owner are served.
+        Only bundles signed by its owner are served; one that was opened without this key is
+        opened anew.
     drain_seconds : float, default 10
         How long :meth:`stop` lets the queued requests be answered.
     ca_file, cert_file, key_file : str or Path, optional
