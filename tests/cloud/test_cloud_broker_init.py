@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import resource
 import shutil
 import ssl
 import stat
@@ -122,6 +124,30 @@ def test_a_second_call_adds_and_keeps_the_rest(folder):
     changed = {name for name, content in before.items() if after[name] != content}
     assert changed == {"roster.json", "rights.json"}
     assert "user w-2" in (folder / "acl").read_text()
+
+
+def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
+    folder = init_broker(tmp_path, hosts=["x"], devices=[f"pi-{n}" for n in range(40)]).folder
+    private = ("acl", "rights.json", "roster.json", "clients/pool")
+    before = [(folder / name).read_bytes() for name in private]
+    sizes = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before[1]) // 2, sizes[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            init_broker(folder, devices=["one-more"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, sizes)
+    assert [(folder / name).read_bytes() for name in private] == before
+    assert not list(folder.rglob("*.new"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_files_of_the_brokers_user_stay_that_users(folder):
+    os.chown(folder / "rights.json", 1, 1)
+    init_broker(folder, devices=["pi-2"])
+    found = (folder / "rights.json").stat()
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (1, 1, 0o600)
 
 
 def test_certificates_are_made_anew_when_they_are_due(folder):

@@ -26,6 +26,9 @@ from gatewise.errors import InputError
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 CLIENT_DAYS: Final = 825
+#: Modes of files: that everyone may read, and the owner alone.
+PUBLIC: Final = 0o644
+PRIVATE: Final = 0o600
 #: A device without a battery-backed clock may start in the past.
 _BEFORE: Final = datetime.timedelta(days=1)
 
@@ -136,7 +139,7 @@ class Authority:
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
         certificate = builder.sign(self._key, hashes.SHA256())
-        write_public(path, certificate.public_bytes(serialization.Encoding.PEM))
+        write_whole(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
         return certificate
 
     def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
@@ -151,7 +154,7 @@ class Authority:
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)
         listed = builder.sign(self._key, hashes.SHA256())
-        write_public(self.crl_file, listed.public_bytes(serialization.Encoding.PEM))
+        write_whole(self.crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -162,12 +165,19 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise InputError(f"{path} is no certificate that can be read: {error}") from None
 
 
-def write_public(path: Path, content: bytes) -> None:
-    """Write a file that everyone may read, whole or not at all."""
+def write_whole(path: Path, content: bytes, mode: int) -> None:
+    """Write a file whole or not at all, with this mode from its first byte on; the owner stays."""
     beside = path.with_name(f"{path.name}.new")
-    beside.write_bytes(content)
-    beside.chmod(0o644)
-    beside.replace(path)
+    beside.unlink(missing_ok=True)  # by a writer that was killed
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+        beside.chmod(mode)  # whatever the umask
+        if path.exists() and _owner(path) != _owner(beside):
+            os.chown(beside, *_owner(path))
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -177,13 +187,13 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    beside = path.with_name(f"{path.name}.new")
-    beside.unlink(missing_ok=True)
-    # Private from its first byte on.
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    beside.replace(path)
+    write_whole(path, content, PRIVATE)
     return key
+
+
+def _owner(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_uid, found.st_gid
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:

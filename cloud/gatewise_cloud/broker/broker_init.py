@@ -27,7 +27,14 @@ from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.authority import Authority, Issued, read_certificate, write_public
+from gatewise_cloud.broker.authority import (
+    PRIVATE,
+    PUBLIC,
+    Authority,
+    Issued,
+    read_certificate,
+    write_whole,
+)
 from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import check_device
@@ -168,7 +175,7 @@ def init_broker(
         bind_ids=bind_ids,
         clients=len(clients),
     )
-    write_public(done.config, config.encode())
+    write_whole(done.config, config.encode(), PUBLIC)
     # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
     # the pool is for workers alone.
     private = {
@@ -178,9 +185,7 @@ def init_broker(
         "roster.json": json.dumps(roster, indent=1),
     }
     for file, text in private.items():
-        (folder / file).touch(0o600)
-        (folder / file).chmod(0o600)
-        (folder / file).write_text(text)
+        write_whole(folder / file, text.encode(), PRIVATE)
     if run_as is not None and os.geteuid() == 0:
         for path in (server.key, folder / "data", folder / "acl", folder / "rights.json"):
             try:
