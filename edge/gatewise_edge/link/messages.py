@@ -46,7 +46,6 @@ _SLACK: Final = 1e-3
 BUSY: Final = "busy"
 NO_MODEL: Final = "no-model"
 BAD_REQUEST: Final = "bad-request"
-EXPIRED: Final = "expired"
 FAILED: Final = "failed"
 RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
 

@@ -4,7 +4,6 @@ from gatewise_edge.checks import MAX_PAYLOAD, check_device, check_model
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
     BUSY,
-    EXPIRED,
     FAILED,
     NO_MODEL,
     RESPONSE_FIELDS,
@@ -45,7 +44,6 @@ from gatewise_edge.link.wire.encoding import (
 __all__ = [
     "BAD_REQUEST",
     "BUSY",
-    "EXPIRED",
     "FAILED",
     "JSON_REQUESTS",
     "MAX_PAYLOAD",
