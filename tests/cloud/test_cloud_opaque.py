@@ -276,7 +276,9 @@ def test_missing_values_are_sent_as_null():
     assert asked[0][1] == {"instances": [[1.5, None]]}
 
 
-@pytest.mark.parametrize("url", ["ftp://host/model", "model.py", "python:module", "python::x"])
+@pytest.mark.parametrize(
+    "url", ["ftp://host/model", "model.py", "python:module", "python::x", "http://[::1"]
+)
 def test_backends_that_are_none(url):
     with pytest.raises(InputError):
         chosen_backend(url)

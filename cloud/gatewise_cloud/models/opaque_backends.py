@@ -106,9 +106,13 @@ def chosen_backend(
             return PythonBackend(given, classes=manifest.classes, model=manifest.title, spec=url)
 
         return python
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # a bracket without its other half
+        raise InputError(f"--backend {url}: {error}") from None
     if "/v2/models/" in url:
         return backend_at(url, timeout=timeout, binary=binary)
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"--backend {url}: give python:module:attribute or http[s]://...")
 
     def service(manifest: Manifest) -> Backend:

@@ -116,6 +116,8 @@ def cloud(
     }
     if uplink is None and any(above.values()):
         raise InputError("--uplink-... options are for a gateway: give its --uplink, too")
+    if backend_binary and "/v2/models/" not in (backend or ""):
+        raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
     if tier not in ("cloud", "gateway"):
         raise InputError(f"--tier {tier}: choose one of cloud, gateway")
     options = {

@@ -35,11 +35,10 @@ _START_SECONDS = 60.0
 class Supervisor:
     """Starts `workers` processes and keeps them running.
 
-    `options` are those of :func:`.make_worker`; ``{n}`` in ``cert_file`` and ``key_file`` is the
-    number of the process, from 1: a broker that binds client ids to certificates takes one session
-    of each. Children may drain for `drain_seconds` and get two seconds more to end. `restarts`
-    counts children started again. Metrics are served on `metrics_host` and `metrics_port`, where 0
-    takes a free one and None serves none; `port` is theirs, once it runs.
+    `options` are those of :func:`.make_worker`; each process gets its ``number``, from 1. Children
+    may drain for `drain_seconds` and get two seconds more to end. `restarts` counts children
+    started again. Metrics are served on `metrics_host` and `metrics_port`, where 0 takes a free one
+    and None serves none; `port` is theirs, once it runs.
     """
 
     def __init__(
@@ -127,12 +126,7 @@ class Supervisor:
         return totals
 
     def _make(self, i: int) -> WorkerProcess:
-        files = {
-            name: self._options[name].replace("{n}", str(i + 1))
-            for name in ("cert_file", "key_file")
-            if self._options.get(name) is not None
-        }
-        return WorkerProcess(self._options | files)
+        return WorkerProcess(self._options | {"number": i + 1})
 
     def _wait_for_all(self) -> None:
         until = time.monotonic() + _START_SECONDS

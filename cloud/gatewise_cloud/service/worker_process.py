@@ -91,13 +91,21 @@ class WorkerProcess(ChildProcess):
 
 
 def make_worker(options: Mapping[str, Any]) -> Worker:
-    """Make a worker of options fit for JSON."""
+    """Make a worker of options fit for JSON.
+
+    ``{n}`` in ``cert_file`` and ``key_file`` is the ``number`` of the process, 1 if left out: a
+    broker that binds client ids to certificates takes one session of each.
+    """
     from gatewise_cloud.models.opaque_backends import chosen_backend
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
 
     kept = dict(options)
     backend, uplink = kept.pop("backend", None), kept.pop("uplink", None)
+    number = str(kept.pop("number", 1))
+    for name in ("cert_file", "key_file"):
+        if kept.get(name) is not None:
+            kept[name] = str(kept[name]).replace("{n}", number)
     if uplink is not None:
         uplink = MqttLink(max_inflight=kept.get("queue", 1024), **uplink)
     if backend is not None:

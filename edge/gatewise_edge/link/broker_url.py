@@ -25,6 +25,7 @@ from gatewise.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 
+_FORM: Final = "mqtt://[user:password@]host[:port]"
 _USER_TIMEOUT_MS: Final = 3000
 _LONGEST_BACKOFF: Final = 60
 _READ_BYTES: Final = 65536
@@ -52,7 +53,10 @@ class Endpoint:
         cert_file: str | Path | None = None,
         key_file: str | Path | None = None,
     ) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # a bracket without its other half, or no address in a pair
+            raise InputError(f"the broker's URL must be {_FORM}, an IPv6 address in []") from None
         self.host, self.port = _host_and_port(parts)
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.url = f"{parts.scheme}://{host}:{self.port}"
@@ -124,7 +128,7 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     except ValueError:
         raise InputError(f"broker {shown}: the port is not a number up to 65535") from None
     if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InputError(f"broker {shown}: the URL must be mqtt://[user:password@]host[:port]")
+        raise InputError(f"broker {shown}: the URL must be {_FORM}")
     return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 

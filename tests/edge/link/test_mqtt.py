@@ -305,11 +305,14 @@ def test_counters_are_published_while_there_is_a_connection(bundle, broker, make
         "mqtt://host:0",
         "mqtt://host/path",
         "mqtt://host?x=1",
+        "mqtt://user:secret@[::1",
+        "mqtt://[fe80::zz]:1883",
     ],
 )
 def test_urls_that_are_none(url):
-    with pytest.raises(InputError, match="broker"):
+    with pytest.raises(InputError, match="broker") as caught:
         Endpoint(url)
+    assert "secret" not in str(caught.value)
 
 
 def test_urls():
