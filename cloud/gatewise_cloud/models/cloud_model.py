@@ -91,17 +91,18 @@ class CloudModel(RequestModel):
         bundle: Bundle | str | Path,
         *,
         threads: int = 1,
+        public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
     ) -> CloudModel:
         """Load the cloud model of `bundle` and prove it on the bundle's sample rows.
 
         `threads` are those within one run of onnxruntime, in whose place a `backend` runs the
-        model. BundleError if the bundle cannot be read, a hash does not hold, or a graph holds what
-        none may; ModelError if it has no cloud model, onnxruntime does not load it, or it takes too
-        much memory; SelfTestError if a sample row gets another label than where the bundle was
-        packed.
+        model; with a `public_key` the bundle must be signed by its owner. BundleError if the bundle
+        cannot be read, a hash or the signature does not hold, or a graph holds what none may;
+        ModelError if it has no cloud model, onnxruntime does not load it, or it takes too much
+        memory; SelfTestError if a sample row gets another label than where the bundle was packed.
         """
-        bundle = opened(bundle)
+        bundle = opened(bundle, public_key)
         if backend is not None:  # the operator's own: what it takes is not for us to bound
             return cls._load(bundle, threads, backend)
         cloud = cloud_of(bundle.manifest)

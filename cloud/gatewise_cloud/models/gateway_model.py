@@ -29,14 +29,17 @@ class GatewayModel(RequestModel):
         self._stages = stages
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle | str | Path) -> GatewayModel:
+    def from_bundle(
+        cls, bundle: Bundle | str | Path, *, public_key: str | Path | bytes | None = None
+    ) -> GatewayModel:
         """Load the gateway stages of `bundle` and prove them on its sample.
 
-        BundleError if the bundle cannot be read, or a hash does not hold; ModelError if it places
-        no stage on a gateway, or has no high-cost model; SelfTestError if a stage computes
-        otherwise than where the bundle was packed.
+        With a `public_key` it must be signed by its owner. BundleError if the bundle cannot be
+        read, or a hash or the signature does not hold; ModelError if it places no stage on a
+        gateway, or has no high-cost model; SelfTestError if a stage computes otherwise than where
+        the bundle was packed.
         """
-        bundle = opened(bundle)
+        bundle = opened(bundle, public_key)
         manifest = bundle.manifest
         name = manifest.title
         if not stages_of(manifest, "gateway"):

@@ -87,7 +87,8 @@ def cloud(
     ] = None,
     key_file: Annotated[Path | None, typer.Option(help="Its key; {n} likewise.")] = None,
     uplink_device: Annotated[
-        str | None, typer.Option(help="Of a gateway: its device id on the broker above.")
+        str | None,
+        typer.Option(help="Of a gateway: its device id on the broker above; {n} likewise."),
     ] = None,
     uplink_ca_file: Annotated[Path | None, typer.Option(help="As --ca-file, above.")] = None,
     uplink_cert_file: Annotated[Path | None, typer.Option(help="As --cert-file, above.")] = None,

@@ -93,24 +93,28 @@ class WorkerProcess(ChildProcess):
 def make_worker(options: Mapping[str, Any]) -> Worker:
     """Make a worker of options fit for JSON.
 
-    ``{n}`` in ``cert_file`` and ``key_file`` is the ``number`` of the process, 1 if left out: a
-    broker that binds client ids to certificates takes one session of each.
+    ``{n}`` in ``cert_file``, ``key_file`` and ``device``, those of an uplink, too, is the
+    ``number`` of the process, 1 if left out: a broker takes one session of each device id, and
+    where it binds ids to certificates of each certificate.
     """
     from gatewise_cloud.models.opaque_backends import chosen_backend
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
 
-    kept = dict(options)
+    number = str(options.get("number", 1))
+    kept = _numbered(options, number)
+    kept.pop("number", None)
     backend, uplink = kept.pop("backend", None), kept.pop("uplink", None)
-    number = str(kept.pop("number", 1))
-    for name in ("cert_file", "key_file"):
-        if kept.get(name) is not None:
-            kept[name] = str(kept[name]).replace("{n}", number)
     if uplink is not None:
-        uplink = MqttLink(max_inflight=kept.get("queue", 1024), **uplink)
+        uplink = MqttLink(max_inflight=kept.get("queue", 1024), **_numbered(uplink, number))
     if backend is not None:
         backend = chosen_backend(**backend)
     return Worker(kept.pop("bundles"), kept.pop("broker"), uplink=uplink, backend=backend, **kept)
+
+
+def _numbered(options: Mapping[str, Any], number: str) -> dict[str, Any]:
+    names = [name for name in ("cert_file", "key_file", "device") if options.get(name) is not None]
+    return {**options, **{name: str(options[name]).replace("{n}", number) for name in names}}
 
 
 def be_quick() -> None:
