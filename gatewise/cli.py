@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gatewise.errors import GatewiseError, not_installed
+from gatewise.errors import GatewiseError, interruption, not_installed
 
 EXAMPLES = """\
 Examples:
@@ -169,6 +169,10 @@ def _root(
     """
 
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, Typer's too."""
+
+
 def _app() -> Any:
     app = typer.Typer(
         cls=_Root,
@@ -191,13 +195,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = [a for i, a in enumerate(args) if i >= end or a != "--debug"]
     try:
         status = _app().main(args, prog_name="gatewise", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        status = status if isinstance(status, int) else 0
     except KeyboardInterrupt:
-        return 130
+        status = INTERRUPTED
     except Exception as error:
-        if debug:
-            raise
-        return _print_error(error, args)
+        if not isinstance(interruption(error), KeyboardInterrupt):
+            if debug:
+                raise
+            return _print_error(error, args)
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        print("gatewise: interrupted", file=sys.stderr)
+    return status
 
 
 def _print_error(error: Exception, args: Sequence[str]) -> int:

@@ -65,6 +65,16 @@ class GroupsWarning(UserWarning):
     """Neighbouring training rows are nearly the same, and neither groups nor times are given."""
 
 
+def interruption(error: BaseException | None) -> BaseException | None:
+    """Get the Ctrl-C or signal that was being handled when an error came up, if any.
+
+    Compiled code turns one that arrives while it runs into a SystemError.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt | SystemExit):
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error
+
+
 def one_line(error: BaseException) -> str:
     """Shorten another library's message to one line, for a message of ours."""
     return " ".join(str(error).split())[:300]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from gatewise.errors import interruption
+
 
 @contextmanager
 def exit_on_termination() -> Iterator[None]:
@@ -28,7 +30,7 @@ def exit_on_termination() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        ended = _ended_by(error)
+        ended = interruption(error)
         if ended is None:
             raise
         # What a library stumbles over on the way out is not why it ends.
@@ -36,12 +38,3 @@ def exit_on_termination() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _ended_by(error: BaseException) -> BaseException | None:
-    """The Ctrl-C or signal that was being handled when an error came up, if any."""
-    while error.__context__ is not None and not error.__suppress_context__:
-        error = error.__context__
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            return error
-    return None

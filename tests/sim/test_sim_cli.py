@@ -54,6 +54,13 @@ def raises(monkeypatch, error):
     monkeypatch.setitem(cli.TABLE, "demo", cli.Entry("fake_commands", "Fail.", "sim"))
 
 
+def stumbled_over(error: BaseException) -> SystemError:
+    """What compiled code makes of an error that arrives while it runs."""
+    found = SystemError("returned a result with an exception set")
+    found.__cause__ = error
+    return found
+
+
 @pytest.mark.parametrize(
     ("error", "status", "line"),
     [
@@ -69,7 +76,8 @@ def raises(monkeypatch, error):
             2,
             "gatewise: this needs jinja2, which is not installed: pip install 'gatewise[sim]'\n",
         ),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "gatewise: interrupted\n"),
+        (stumbled_over(KeyboardInterrupt()), 130, "gatewise: interrupted\n"),
     ],
 )
 def test_errors_become_one_line_and_a_status(monkeypatch, capsys, error, status, line):

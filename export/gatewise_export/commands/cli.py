@@ -42,8 +42,8 @@ def frontier(
 
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
     is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
-    and --min-precision go with any of them, by themselves with --max-loss 0.01; those that the
-    bundle was trained with are kept, unless others are given (0 lifts one). --max-bytes likewise:
+    and --min-precision go with any of them, by themselves with --max-loss 0.01; those of training
+    or of an earlier switch are kept, unless others are given (0 lifts one). --max-bytes likewise:
     only points whose stages take no more are picked from, or listed and drawn without a goal.
 
     Example:
@@ -70,7 +70,13 @@ def frontier(
         goal = {"max_loss": 0.01}  # as train
     most = options.bytes_option(max_bytes)
     if goal:
-        chosen = chosen_point(opened.manifest, goal, bounds, most)
+        try:
+            chosen = chosen_point(opened.manifest, goal, bounds, most)
+        except InputError as error:
+            if not bounds or min_recall or min_precision:
+                raise
+            kept = "bounds of the bundle, --min-recall or --min-precision LABEL=0 lifts one"
+            raise InputError(f"{error}: {kept}") from None
         shares = bounds.min_recall, bounds.min_precision
         opened = set_operating_point(bundle, chosen, sign=sign, bounds=shares)
     elif sign is not None:

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import GroupsWarning, InputError
 from gatewise_training import FeatureCosts, PairCascade, StagedCascade
@@ -130,6 +131,15 @@ def test_losses_on_new_groups_are_within_the_promise_nine_times_in_ten_and_never
                 assert "30 groups are too few to promise as small a loss" in system.summary()
     assert np.sum(np.array(losses[True]) <= 0.03) >= 9
     assert min(losses[False]) > 0.03
+
+
+def test_a_stage_that_answers_all_is_not_called_the_high_cost_model():
+    X, y, group = subjects(0, 12, 12)
+    weak = DecisionTreeClassifier(max_depth=1)
+    system = StagedCascade(weak, n_stages=1, families=("linear",), random_state=0)
+    system.fit(X[:, 2:] @ [[1, 0], [1, 1]], y, groups=group)
+    assert system.operating_point_.offload_rate == 0
+    assert "new groups lose 0.0000 at most" in system.summary()
 
 
 def test_guarantees_are_about_groups():

@@ -68,7 +68,10 @@ def _lines(system: Any) -> list[str]:
     if point.recall is not None:
         lines.append(f"recall ({reference}): {_recalls(point, frontier)}")
     if point.validation_groups is not None and point.guarantee is None:
-        lines.append(_group_losses(point, frontier, reference))
+        alone = point.cost >= frontier.points[-1].cost
+        if system.high_cost_model_ is not None:
+            alone = point.offload_rate == 1.0
+        lines.append(_group_losses(point, frontier, f"{reference} answers all" if alone else ""))
     cost = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
@@ -93,14 +96,14 @@ def _lines(system: Any) -> list[str]:
     return lines
 
 
-def _group_losses(point: Any, frontier: Any, reference: str) -> str:
-    """Say what new groups may lose; where nothing is cheaper, that groups are too few."""
+def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
+    """Say what new groups may lose; where that is nothing since `otherwise`, that they are few."""
     loss = frontier.reference_merit - point.merit + point.accuracy_error
-    if loss > 0 or point.cost < frontier.points[-1].cost:
+    if loss > 0 or not otherwise:
         return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
     return (
         f"{point.validation_groups} groups are too few to promise as small a loss in new ones at "
-        f"less cost: {reference} answers all"
+        f"less cost: {otherwise}"
     )
 
 
