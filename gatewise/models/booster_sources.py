@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link
 from gatewise.errors import InputError
-from gatewise.models.tree_sources import LEAF, Nodes, float32_below
-
-LARGEST = np.finfo(np.float32).max
+from gatewise.models.tree_sources import FLOAT32_MAX, LEAF, Nodes, float32_below
 
 
 class Boosted(NamedTuple):
@@ -46,7 +44,7 @@ def hist_gradient_trees(model: Any) -> Boosted:
                 )
             leaf = nodes["is_leaf"].astype(bool)
             # a split of NaN from all numbers has the threshold infinity
-            bound = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), LARGEST)
+            bound = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
             trees.append(
                 _in_order(
                     np.where(leaf, LEAF, nodes["feature_idx"]),

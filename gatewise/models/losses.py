@@ -11,6 +11,9 @@ from scipy.special import expit
 
 Array = NDArray[np.float64]
 
+HESSIAN_FLOOR = 1e-7
+"""Least second derivative of a row: LightGBM's leaves divide by their sum."""
+
 
 def softplus(m: Array) -> Array:
     """``log(1 + exp(m))`` without overflow, elementwise."""

@@ -13,6 +13,7 @@ from gatewise.errors import InputError
 
 LEAF = -1
 """In the place of a leaf's feature and children."""
+FLOAT32_MAX = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError
@@ -21,7 +22,6 @@ from gatewise_export.bundle.errors import BundleError
 MOST_BYTES = 64 << 20
 """An array takes at most this much memory: 16 million nodes, more than a device would hold."""
 
-LARGEST = np.finfo(np.float32).max
 
 ARRAYS: dict[str, tuple[type, int]] = {
     "feature": (np.int32, 1),
@@ -45,7 +45,7 @@ def write_trees(trees: TreeEnsemble) -> bytes:
         "feature": np.where(inner, trees.feature, -1),
         # scikit-learn tests whether a value is missing by an infinite threshold: float32's
         # largest number does the same
-        "threshold": np.where(inner, np.minimum(trees.threshold, LARGEST), 0),
+        "threshold": np.where(inner, np.minimum(trees.threshold, FLOAT32_MAX), 0),
         "left": np.where(inner, trees.left, -1),
         "right": np.where(inner, trees.right, -1),
         "nan_left": trees.nan_left & inner,
@@ -139,7 +139,7 @@ class _Check:
         if len(trees.roots):
             largest = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
             most += largest.sum(dtype=np.float64)
-        if not most < LARGEST / 2:
+        if not most < FLOAT32_MAX / 2:
             self.fail("value", "is so large that margins could leave float32")
 
     def fail(self, name: str, why: str) -> NoReturn:

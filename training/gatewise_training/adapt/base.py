@@ -23,16 +23,13 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import TrainedCascade
-from gatewise_training.cascades.family_selection import best_shape, single_models
+from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import LARGE_ROWS
 
 Stop = Literal["auto", "gate", "margin"]
-
-N_SUBSETS = 8
-"""Feature sets of the single models that stand beside the sweep."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

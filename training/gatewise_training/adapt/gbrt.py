@@ -26,6 +26,7 @@ from sklearn.utils._param_validation import Interval
 
 from gatewise.errors import InputError
 from gatewise.models.losses import (
+    HESSIAN_FLOOR,
     log_loss,
     log_loss_gradient,
     log_loss_hessian,
@@ -45,8 +46,6 @@ from gatewise_training.learners.gated_rounds import boost
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 Array = NDArray[np.float64]
-
-HESSIAN_FLOOR = 1e-7
 
 FEWEST_ROWS, FEW_LEAVES = 1000, 8
 """Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""

@@ -36,7 +36,7 @@ PROBES_A_STAGE = 3
 NEAR = 1.1
 """A cost is near enough to its target if it is off by this factor at most."""
 
-LARGEST = 0.4
+LARGEST_SHARE = 0.4
 """Mean cost that the last stage aims for, as a share of the cost of all features.
 
 It comes out higher: a stage has more trees than the small model, and rows pay for unions.
@@ -95,7 +95,7 @@ class _PriceSearch:
     def targets(self, n_stages: int) -> list[float]:
         """Get the mean costs that the stages aim for."""
         costs = self.problem.costs
-        most = LARGEST * costs.total
+        most = LARGEST_SHARE * costs.total
         if most <= 0:
             return [0.0]
         least = float(costs.alone.min())

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link, labels
 from gatewise.models.losses import (
+    HESSIAN_FLOOR,
     log_loss,
     log_loss_gradient,
     log_loss_hessian,
@@ -30,7 +31,6 @@ Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
 Objective = Literal["binary", "regression", "lambdarank"]
 
-HESSIAN_FLOOR = 1e-7
 DEPTH = 5
 """Documents of a query that count: Average Precision@5."""
 

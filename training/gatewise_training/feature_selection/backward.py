@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.forward import LARGEST, acquisition_units, spread
+from gatewise_training.feature_selection.forward import LARGEST_SHARE, acquisition_units, spread
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 ROWS = 20_000
@@ -35,7 +35,7 @@ def backward_sequences(
     sets that lie between. A budget between the costs of two sets may allow much better ones.
     """
     costs = problem.costs
-    most = LARGEST * costs.total if limit is None else limit
+    most = LARGEST_SHARE * costs.total if limit is None else limit
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:ROWS]
     units = acquisition_units(costs)
     by_price = np.argsort(costs.alone, kind="stable")

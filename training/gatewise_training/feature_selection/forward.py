@@ -15,7 +15,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.cascades.fit_problem import Problem
 
-LARGEST = 0.75
+LARGEST_SHARE = 0.75
 """Cost at which to stop, as a share of the cost of all features: a small machine may find that
 more features only hurt, where a stage's larger model does not."""
 
@@ -73,7 +73,7 @@ def forward_sets(
     # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
-    most = LARGEST * costs.total if limit is None else limit
+    most = LARGEST_SHARE * costs.total if limit is None else limit
     while np.any(worth > -np.inf) and costs.price(have) < most:
         problem.report(len(path), 2 * len(units), "choosing features")
         tried: dict[int, float] = {}

@@ -21,7 +21,7 @@ from gatewise_training.learners.boosting import (
     tree_params,
 )
 
-LARGEST = 0.6
+LARGEST_SHARE = 0.6
 """Cost of the largest set that is looked for, as a share of the cost of all features."""
 
 SELECTION_ROWS = 20_000
@@ -38,7 +38,7 @@ def nested_sets(
     costs = problem.costs
     chooser = _Chooser(problem, limit)
     cheapest = float(costs.alone.min())
-    most = LARGEST * costs.total if limit is None else limit
+    most = LARGEST_SHARE * costs.total if limit is None else limit
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if most <= 0:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
+from gatewise.models.losses import HESSIAN_FLOOR
 from gatewise.models.trees import LEAF, TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.boost_kernel import grow_boosted_tree, scratch
@@ -125,7 +126,7 @@ def _derivatives(
             kept[i] *= 1.0 - q
             gradient[n_margins, i] = weight[i] * (gate - q)
             if newton:
-                hessian[n_margins, i] = max(weight[i] * gate * (1.0 - gate), 1e-7)
+                hessian[n_margins, i] = max(weight[i] * gate * (1.0 - gate), HESSIAN_FLOOR)
     for i in range(n):
         if n_margins == 1:
             p[0] = _expit(scores[0, i])
@@ -141,7 +142,7 @@ def _derivatives(
         for m in range(n_margins):
             gradient[m, i] = kept[i] * (p[m] - target[i, m])
             if newton:
-                hessian[m, i] = max(kept[i] * p[m] * (1.0 - p[m]), 1e-7)
+                hessian[m, i] = max(kept[i] * p[m] * (1.0 - p[m]), HESSIAN_FLOOR)
     return beta
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.losses import (
+    HESSIAN_FLOOR,
     log_loss,
     log_loss_gradient,
     log_loss_hessian,
@@ -199,7 +200,7 @@ class LazyBooster:
         """Gradient and hessian of the log loss, those of LightGBM's own objectives."""
         more = 1.0 if self._outputs == 1 else self._outputs / (self._outputs - 1)
         gradient = self._weight * log_loss_gradient(margins, self._targets)
-        return gradient, self._weight * np.maximum(more * log_loss_hessian(margins), 1e-7)
+        return gradient, self._weight * np.maximum(more * log_loss_hessian(margins), HESSIAN_FLOOR)
 
 
 def _no_trees(settings: Mapping[str, Any], outputs: int) -> TreeEnsemble:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.stage import Stage
+from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise.models.trees import NODE_BYTES, TreeEnsemble
 from gatewise.tiers import PackedAs
 from gatewise_training.forests.grower.binning import Codes
@@ -28,7 +29,6 @@ from gatewise_training.learners.boosting import LARGE_ROWS, capacity
 
 LEAVES = (4, 8, 16, 31, 63, 127, 255)
 """Leaves of a tree that are tried within a bound of size."""
-LARGEST = np.finfo(np.float32).max
 LARGEST_STAGE = 32 << 20
 """Bytes of any stage at most: as a graph it takes up to twice as many, and devices read 64 MB."""
 HIGH_RATE = 0.4
@@ -117,7 +117,7 @@ class ThresholdGrid:
             here = np.flatnonzero(trees.feature == k)
             place = np.searchsorted(edges, threshold[here], side="right")
             # before the first edge and from the last on a test tells NaN from all numbers
-            threshold[here] = np.concatenate([[-LARGEST], edges[:-1], [LARGEST]])[place]
+            threshold[here] = np.concatenate([[-FLOAT32_MAX], edges[:-1], [FLOAT32_MAX]])[place]
         return replace(trees, threshold=threshold)
 
 
