@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ class TrainingSettings:
     prices, by default the data set's. `groups` names the column (of an .npz file the array) with
     each row's subject, machine or recording: whole groups are held out, and :meth:`fit` gets them.
     `time_split` is a column of times or numbers and the format of its dates: the latest rows are
-    held out. `test_size` is the share held out, unless the data has a test part of its own;
-    `test_rows` keeps only so many. Without a `name` the bundle has the data set's; a `version` of
-    None is made from settings and data, so that equal models share it. `sign` is a private key,
-    `rows` a CSV file that the test rows go to.
+    held out. `test_size` is the share held out, unless the data has a test part of its own: it is
+    taken, InputError if it parts groups or is not the latest rows. `test_rows` keeps only so many.
+    Without a `name` the bundle has the data set's; a `version` of None is made from settings and
+    data, so that equal models share it. `sign` is a private key, `rows` a CSV file that the test
+    rows go to.
     """
 
     dataset: str
@@ -207,7 +209,9 @@ def _split(
 
     none = np.zeros(0, np.intp)  # the method makes its own validation rows
     if "train" in parts and "test" in parts:
-        return Split(parts["train"], parts.get("validation", none), parts["test"])
+        split = Split(parts["train"], parts.get("validation", none), parts["test"])
+        _check_own(name, split, settings, units)
+        return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"--test-size must lie between 0 and 1, not {settings.test_size}")
     classes, counts = np.unique(y, return_counts=True)
@@ -226,6 +230,28 @@ def _split(
     except ValueError as error:
         raise InputError(f"--test-size {settings.test_size}: {error}") from error
     return Split(np.sort(training), none, np.sort(test))
+
+
+def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Units) -> None:
+    """Refuse a split of the data set's own that lacks rows, parts a group or is not in time."""
+    for what, rows in (("training", split.training), ("test", split.test)):
+        if not len(rows):
+            raise InputError(f"{name}: the array part leaves no {what} rows")
+    parts = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
+    ranks, wrong = RowSplitter.checked(sum(map(len, parts)), units.groups, units.time), {}
+    if (groups := ranks.groups) is not None and any(
+        np.isin(groups[a], groups[b]).any() for a, b in combinations(parts, 2)
+    ):
+        wrong["--groups"] = "has rows of one group on both sides"
+    if (time := ranks.time) is not None and len(split.validation):
+        wrong["--time-split"] = "has validation rows of its own"
+    elif time is not None and time[split.training].max() >= time[split.test].min():
+        wrong["--time-split"] = "has training rows that are later than test rows"
+    for option, why in wrong.items():
+        raise InputError(
+            f"{option} {_named(settings)[option]}: the split of {name} (its array part) {why}: "
+            "leave out the option or the array"
+        )
 
 
 def _grouped(

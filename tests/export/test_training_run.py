@@ -71,11 +71,35 @@ def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
 def test_a_data_set_s_own_split_is_kept(settings: TrainingSettings, tmp_path: Path) -> None:
     x, y = load_iris(return_X_y=True)
     part = np.arange(len(y)) % 3
-    np.savez(tmp_path / "table.npz", X=x, y=y, part=part)
+    np.savez(tmp_path / "table.npz", X=x, y=y, part=part, subject=part)
     settings = replace(settings, dataset=str(tmp_path / "table.npz"))
-    split = split_rows(load_dataset(settings), settings)
-    for number, rows in enumerate((split.training, split.validation, split.test)):
-        assert rows.tolist() == np.flatnonzero(part == number).tolist()
+    for groups in (None, "subject"):  # each is in one part
+        settings = replace(settings, groups=groups)
+        split = split_rows(load_dataset(settings), settings)
+        for number, rows in enumerate((split.training, split.validation, split.test)):
+            assert rows.tolist() == np.flatnonzero(part == number).tolist()
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "says"),
+    [
+        ("mixed", {"groups": "subject"}, r"--groups subject: .* rows of one group on both sides"),
+        ("mixed", {"time_split": ("day", "iso")}, r"--time-split day: .* later than test rows"),
+        ("thirds", {"time_split": ("day", "iso")}, "has validation rows of its own"),
+        ("ones", {}, "the array part leaves no training rows"),
+        ("zeros", {}, "the array part leaves no test rows"),
+    ],
+)
+def test_an_own_split_that_is_not_what_is_asked_for_is_refused(
+    settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], says: str
+) -> None:
+    x, y = load_iris(return_X_y=True)
+    row = np.arange(len(y))
+    parts = {"mixed": row % 4 == 0, "thirds": row // 50, "ones": row >= 0, "zeros": row < 0}
+    np.savez(tmp_path / "t.npz", X=x, y=y, part=parts[part], subject=row // 10, day=row)
+    settings = replace(settings, dataset=str(tmp_path / "t.npz"), **change)
+    with pytest.raises(InputError, match=says):
+        split_rows(load_dataset(settings), settings)
 
 
 @pytest.mark.parametrize("change", [{"test_rows": 1000}, {"test_rows": 0}, {"test_size": 1.5}])

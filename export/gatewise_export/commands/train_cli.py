@@ -106,7 +106,9 @@ def train(
         bool, typer.Option("--allow-missing", help="Take empty cells (NaN) as values.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the split and of the models.")] = 0,
-    test_size: Annotated[float, typer.Option(help="Share of the rows held out to measure.")] = 0.25,
+    test_size: Annotated[
+        float, typer.Option(help="Share of the rows held out, if the file has no test part.")
+    ] = 0.25,
     name: options.BundleName = None,
     bundle_version: options.BundleVersion = "1",
     sign: options.Sign = None,

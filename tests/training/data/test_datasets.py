@@ -75,3 +75,13 @@ def test_real_prices_are_read():
     assert {k: len(v) for k, v in tiny.parts.items()} == {
         "train": 2000, "validation": 1000, "test": 2000,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "part", [["train", "test"] * 2, ["0", "1"] * 2, [0, 1, 3, 0], [0, 1, np.nan, 0], [0, 1, 0]]
+)
+def test_a_part_that_is_no_split_of_the_rows_is_refused(tmp_path, part):
+    table = {"X": np.eye(4), "y": [0, 1, 0, 1], "part": np.array(part)}
+    np.savez(tmp_path / "t.npz", **table)
+    with pytest.raises(InputError, match="part must hold for each of the 4 rows 0"):
+        datasets.load(tmp_path / "t.npz")

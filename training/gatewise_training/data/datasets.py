@@ -175,12 +175,21 @@ def _npz(path: Path) -> Dataset:
     _check_names(path, columns)
     x = _float32(path, x, columns)
     parts = {}
-    if set(np.unique(arrays.get("part", np.array([-1]))).tolist()) <= {0, 1, 2}:
-        part = arrays["part"]
-        known = ("train", "test") if part.max() == 1 else ("train", "validation", "test")
-        parts = {name: np.flatnonzero(part == i) for i, name in enumerate(known)}
+    if "part" in arrays and "qid" not in arrays:  # queries of a ranking are in numbered folds
+        parts = _npz_parts(path, arrays["part"], len(y))
     aside = {k: a for k, a in arrays.items() if a.shape == y.shape and k not in ("y", "part")}
     return Dataset(path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), parts, aside=aside)
+
+
+def _npz_parts(path: Path, part: NDArray[Any], n: int) -> dict[str, NDArray[np.intp]]:
+    """Rows of training (0) and test (1), or of training, validation (1) and test (2)."""
+    if part.shape != (n,) or part.dtype.kind not in "biuf" or not np.isin(part, (0, 1, 2)).all():
+        raise InputError(
+            f"{path}: part must hold for each of the {n} rows 0 (training) or 1 (test), or with "
+            "validation rows 0, 1 (validation) or 2 (test): mend it, or leave it out"
+        )
+    known = ("train", "test") if part.max() <= 1 else ("train", "validation", "test")
+    return {name: np.flatnonzero(part == i) for i, name in enumerate(known)}
 
 
 def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
