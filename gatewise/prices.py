@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -166,7 +166,7 @@ class PriceList:
         return PriceList(self.where, features, groups, self.default, self.cloud)
 
 
-def _named(names: list[str]) -> str:
+def _named(names: Sequence[str | int]) -> str:
     return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if names[8:] else "")
 
 
@@ -219,13 +219,19 @@ def _entries(document: SettingsTable, key: str) -> dict[str, Any]:
 def _read_csv(path: Path, where: str) -> PriceList:
     features: dict[str, ColumnPrice] = {}
     groups: dict[str, float] = {}
+    extra_cells: list[int] = []
+    ungrouped: list[int] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             columns = list(reader.fieldnames or ())
-            if absent := [name for name in ("feature", "own") if name not in columns]:
+            absent = [name for name in ("feature", "own") if name not in columns]
+            unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
+            if absent or unknown:
+                wrong = [f"unknown column {_named(unknown)}"] if unknown else []
+                wrong += [f"no column {_named(absent)}"] if absent else []
                 raise InputError(
-                    f"{where}: no column {_named(absent)} among {_named(columns) or 'none'}; "
+                    f"{where}: {' and '.join(wrong)} among {_named(columns) or 'none'}; "
                     "its first line is feature,own or feature,own,group,shared"
                 )
             for row in reader:
@@ -233,14 +239,23 @@ def _read_csv(path: Path, where: str) -> PriceList:
                 name = row["feature"]
                 if not name or name in features:
                     raise InputError(f"{at}: feature {name!r} is empty or stands twice")
+                if row.get(None):
+                    extra_cells.append(reader.line_num)
+                own = _number(row["own"], f"{at}: cost of {name!r}")
                 group = row.get("group") or None
-                features[name] = ColumnPrice(_number(row["own"], f"{at}: cost of {name!r}"), group)
-                if group is not None and row.get("shared"):
-                    price = _number(row["shared"], f"{at}: shared price of {group!r}")
-                    if groups.setdefault(group, price) != price:
-                        raise InputError(f"{at}: group {group!r} has two shared prices")
+                features[name] = ColumnPrice(own, group)
+                if not row.get("shared"):
+                    continue
+                price = _number(row["shared"], f"{at}: shared price of {group or name!r}")
+                if group is None and price:
+                    ungrouped.append(reader.line_num)
+                elif group is not None and groups.setdefault(group, price) != price:
+                    raise InputError(f"{at}: group {group!r} has two shared prices")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{where}: {error}") from error
+    lost = {"a shared price without a group": ungrouped, "more cells than columns": extra_cells}
+    if problems := [f"{what} in line {_named(lines)}" for what, lines in lost.items() if lines]:
+        raise InputError(f"{where} has {'; '.join(problems)}")
     if not features:
         raise InputError(f"{where} lists no feature")
     return PriceList(where, features, groups)
