@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -258,13 +259,37 @@ def _grouped(
     rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
     """Hold out whole groups, classes spread evenly, or the latest rows."""
+    share = settings.test_size
     if rows.time is None:
-        parts = max(2, round(1 / settings.test_size))
-        training, test = rows.hold_out(y, parts, settings.seed)
+        test = _whole_groups(rows, y, share, settings.seed)
+        training = np.setdiff1d(np.arange(rows.n), test)
     else:
-        kept = round((1 - settings.test_size) * rows.n)
+        kept = round((1 - share) * rows.n)
         training, test = (np.sort(part) for part in rows.cut(rows.order(None), kept, rows.n))
     return training, np.zeros(0, np.intp), test
+
+
+def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
+    """Hold out parts of whole groups, one at least, as near to a share of the rows as they come.
+
+    Every class keeps training rows, if there is a part that leaves all of them some.
+    """
+
+    def n_classes(held: Rows) -> int:
+        return len(np.unique(np.delete(y, held)))
+
+    # few parts, since classes are spread over them more evenly: 2 of 5 for a share of 0.4
+    k = Fraction(share).limit_denominator(20).denominator
+    parts = [part for _, part in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
+    np.random.default_rng(seed).shuffle(parts)  # the first hold the most uneven groups
+    first, *others = sorted(parts, key=n_classes, reverse=True)
+    test = first
+    for part in others:
+        more = np.concatenate([test, part])
+        nearer = abs(len(more) - share * rows.n) < abs(len(test) - share * rows.n)
+        if nearer and n_classes(more) == n_classes(first):
+            test = more
+    return np.sort(test)
 
 
 def feature_table(data: Dataset, rows: Rows) -> Any:

@@ -102,6 +102,23 @@ def test_an_own_split_that_is_not_what_is_asked_for_is_refused(
         split_rows(load_dataset(settings), settings)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.45, 0.6, 0.75])
+def test_the_share_of_whole_groups_held_out_is_the_one_asked_for(
+    settings: TrainingSettings, tmp_path: Path, share: float
+) -> None:
+    x, y = load_iris(return_X_y=True)
+    subject = np.arange(len(y)) // 2
+    y[subject == 3] = 9  # a class of one group
+    np.savez(tmp_path / "t.npz", X=x, y=y, subject=subject)
+    change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": share}
+    settings = replace(settings, **change)  # type: ignore[arg-type]
+    split = split_rows(load_dataset(settings), settings)
+    assert len(split.test) == pytest.approx(share * len(y), abs=8)
+    assert not np.isin(subject[split.training], subject[split.test]).any()
+    assert set(y[split.training]) == {0, 1, 2, 9}
+    assert sorted([*split.training, *split.test]) == list(range(len(y)))
+
+
 @pytest.mark.parametrize("change", [{"test_rows": 1000}, {"test_rows": 0}, {"test_size": 1.5}])
 def test_test_rows_that_cannot_be_held_out(
     settings: TrainingSettings, change: dict[str, float]
