@@ -80,11 +80,12 @@ def _put_in_place(fresh: Path, path: Path) -> None:
         sync_folder(path.parent)
         return
     old = path.with_name(f"{fresh.name}.old")
-    os.rename(path, old)
     try:
+        os.rename(path, old)
         os.rename(fresh, path)
-    except OSError:
-        os.rename(old, path)
+    except BaseException:  # an interruption, too
+        if not path.exists():
+            os.rename(old, path)
         raise
     sync_folder(path.parent)
     _remove(old)

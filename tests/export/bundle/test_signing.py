@@ -317,6 +317,27 @@ def test_a_bundle_is_signed_where_it_is(write_bundle: Write, key: Path) -> None:
     assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
 
 
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_interruption_between_renames_leaves_a_bundle_in_its_place(
+    signed: Path, monkeypatch: pytest.MonkeyPatch, number: int, before: bool
+) -> None:
+    calls, rename = [], os.rename
+
+    def interrupted(source: Path, target: Path) -> None:
+        calls.append(source)
+        if not (before and len(calls) == number):
+            rename(source, target)
+        if len(calls) == number:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        repack(signed, signed)
+    monkeypatch.undo()
+    assert Bundle.open(signed).manifest.active == 0
+
+
 def test_a_large_file_is_not_read_where_there_is_a_limit(signed: Path) -> None:
     bundle = Bundle.open(signed)
     assert bundle.read("cloud.onnx", most=11) == b"large graph"
