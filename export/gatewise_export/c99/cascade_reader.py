@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
 from gatewise.tiers import on_device
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ConversionError
@@ -45,6 +46,8 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         )
     here, last = on_device([stage.tier for stage in system.stages_]), system.last_exit_
     stages = system.stages_[: min(here, last + 1)]
+    if any(isinstance(stage.model, GraphModel) for stage in stages):
+        raise ConversionError(f"{type(system).__name__} {_GIVEN}")
     beyond = [stage.features for stage in system.stages_ if not stage.on_device]
     f0 = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)

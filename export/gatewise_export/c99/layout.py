@@ -145,7 +145,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
             stages.append(StageLayout(slots, None, 0, lazy=False, needs_score=False))
             continue
         model = stage.model
-        assert not isinstance(model, GraphModel)  # refused where the bundle was read
+        assert not isinstance(model, GraphModel)  # refused where the stages were read
         own = (
             _forest(model, slots, cascade.takes_missing)
             if isinstance(model, TreeEnsemble)
