@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import one_line
-from gatewise.imports import load_onnxruntime
+from gatewise.imports import open_session
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
 from gatewise_export.bundle.errors import BundleError, VerifyReport
@@ -274,12 +274,8 @@ def run_graph(
     content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
 ) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
-    onnxruntime = load_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # one order of summation
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        session = open_session(content)
         read = session.get_inputs()[0].name
         parts = [
             session.run(None, {read: np.ascontiguousarray(x[i : i + batch])})

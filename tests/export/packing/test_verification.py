@@ -12,7 +12,9 @@ from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.verification import run_graph
 from tests.support.bundle_files import replace_file
+from tests.support.onnx_graphs import node, one_output_graph
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -83,3 +85,12 @@ def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(
     assert "not run: cloud.onnx" in out
     err = refused("verify", tmp_path / "device.gwb", "--data", "wine")
     assert "is for devices, without cloud.onnx" in err
+
+
+def test_what_onnxruntime_does_not_run_is_an_error_and_no_line_of_its_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    graph = one_output_graph(node("Reshape", "x shape", "margins"), shape=np.array([1, 1]))
+    with pytest.raises(BundleError, match=r"onnxruntime does not run s: .*Reshape"):
+        run_graph(graph, np.zeros((3, 2), np.float32), "s")
+    assert capfd.readouterr() == ("", "")
