@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.errors import InputError
+from gatewise_training.graphs.packed_size import width
 
 WIDTH = 96
 SIZES = {"int8_t": 1, "int16_t": 2, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
@@ -46,8 +47,8 @@ def sections(file: str) -> dict[str, str]:
 
 
 def smallest(most: int) -> str:
-    """The smallest unsigned type that holds numbers up to `most`."""
-    return "uint8_t" if most < 1 << 8 else "uint16_t" if most < 1 << 16 else "uint32_t"
+    """Name C's smallest type of unsigned integers up to `most`; estimates count its `width`."""
+    return f"uint{8 * width(most)}_t"
 
 
 def number(value: float) -> str:
