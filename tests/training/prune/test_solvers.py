@@ -24,6 +24,7 @@ from gatewise_training.prune.path import breakpoints, breakpoints_by
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, improved, level_sets
+from tests.support.papers_program import papers_optimum
 
 pytestmark = pytest.mark.slow  # compiles all ways to prune
 
@@ -160,7 +161,7 @@ def check_agreement(seeds):
         optimum = case.optimum(lam)
         exact = [
             mincut.solve(problem, lam),
-            lp.solve(problem, lam, form=("closure", "papers")[way]),
+            lp.solve(problem, lam),
             dantzig_wolfe.solve(problem, lam, master="convex"),
             dantzig_wolfe.solve(problem, lam, master="partition"),
         ]
@@ -168,6 +169,8 @@ def check_agreement(seeds):
             assert solution.objective == pytest.approx(optimum, abs=NEAR), seed
             assert solution.bound == pytest.approx(optimum, abs=NEAR), seed
             assert_pruning(problem, solution)
+        if way:
+            assert papers_optimum(problem, lam) == pytest.approx(optimum, abs=NEAR), seed
         ascent = primal_dual.solve(problem, lam, max_iterations=30)
         assert_pruning(problem, ascent)
         assert ascent.bound <= optimum + 1e-12
@@ -225,11 +228,11 @@ def middling():
 @pytest.mark.parametrize("lam", [0.003, 0.01, 0.03])
 def test_methods_agree_beyond_brute_force(middling, lam):
     optimum = mincut.solve(middling, lam).objective
-    for form in ("closure", "papers"):
-        for method in ("highs-ds", "highs-ipm"):
-            solution = lp.solve(middling, lam, form=form, method=method)
-            assert solution.objective == pytest.approx(optimum, abs=NEAR)
-            assert solution.bound == pytest.approx(optimum, abs=NEAR)
+    assert papers_optimum(middling, lam) == pytest.approx(optimum, abs=NEAR)
+    for method in ("highs-ds", "highs-ipm"):
+        solution = lp.solve(middling, lam, method=method)
+        assert solution.objective == pytest.approx(optimum, abs=NEAR)
+        assert solution.bound == pytest.approx(optimum, abs=NEAR)
     for master in ("convex", "partition"):
         solution = dantzig_wolfe.solve(middling, lam, master=master)
         assert solution.objective == pytest.approx(optimum, abs=NEAR)
@@ -323,7 +326,6 @@ def test_trees_of_one_leaf_have_nothing_to_prune():
         solution = module.solve(problem, 0.1)
         assert not solution.keep.any()
         assert solution.objective == solution.bound == pytest.approx(1 / 3)
-    assert lp.solve(problem, 0.1, form="papers").objective == pytest.approx(1 / 3)
 
 
 def test_bad_settings_are_refused(middling):
@@ -331,8 +333,6 @@ def test_bad_settings_are_refused(middling):
         for lam in (-1.0, np.nan, np.inf):
             with pytest.raises(InputError, match="lam"):
                 module.solve(middling, lam)
-    with pytest.raises(InputError, match="form"):
-        lp.solve(middling, 0.1, form="dual")
     with pytest.raises(InputError, match="master"):
         dantzig_wolfe.solve(middling, 0.1, master="both")
     with pytest.raises(RuntimeError, match="HiGHS"):
