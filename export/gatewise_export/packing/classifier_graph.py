@@ -14,9 +14,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, GraphParts, tensor
+from gatewise_export.packing.graph_parts import INPUT, GraphParts, tensor
 from gatewise_training.graphs.given_graph import GraphForm
-from gatewise_training.graphs.graph_files import inner_graphs
+from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, inner_graphs
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 

@@ -1,7 +1,4 @@
-"""ONNX graphs under construction: nodes by name, constants, inputs and outputs.
-
-ai.onnx.ml is at version 3: skl2onnx and onnxruntime on devices agree on no later one.
-"""
+"""ONNX graphs under construction: nodes by name, constants, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -14,12 +11,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from gatewise import __version__
+from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, OPSET
 
 INPUT = "x"
 MARGINS = "margins"
-ML_DOMAIN = "ai.onnx.ml"
-OPSET = 17
-ML_OPSET = 3
 IR_VERSION = 8
 
 

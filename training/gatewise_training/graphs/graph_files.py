@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+OPSET = 17
 ML_DOMAIN = "ai.onnx.ml"
 ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
 

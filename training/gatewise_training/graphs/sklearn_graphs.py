@@ -6,12 +6,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import InputError, one_line
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET
+from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, OPSET
 
 if TYPE_CHECKING:
     import onnx
-
-OPSET = 17
 
 
 def sklearn_graph(estimator: Any, n_features: int, what: str) -> onnx.ModelProto:
