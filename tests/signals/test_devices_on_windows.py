@@ -11,6 +11,7 @@ import gatewise as gw
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 from tests.support.window_system import SAMPLES, make_window_bundle, roughness, windows
 
 pytestmark = pytest.mark.slow  # a fit
@@ -84,6 +85,32 @@ def test_a_function_that_hangs_costs_its_own_instance_its_later_stages(bundle, e
         after = device.answer(x[i])
         assert (after.stage, after.cost) == (1, answers[i].cost)
         np.testing.assert_array_equal(after.probabilities, answers[i].probabilities)
+
+
+def test_a_function_called_for_an_audit_keeps_no_instance_waiting(bundle, expected):
+    x, answers = expected
+    i = second(answers)
+    first = next(k for k, a in enumerate(answers) if a.stage == 0)
+    may_go, held = threading.Event(), threading.Event()
+
+    def hanging(window):
+        if held.is_set():  # the first call after the self-test: that for the audit
+            held.clear()
+            may_go.wait(60)
+        return roughness(window)
+
+    link = gw.InProcessLink(lambda X: ([0] * len(X), [[1.0, 0.0, 0.0]] * len(X)))
+    audit = gw.Audit(share=1.0, bound=0.5)
+    with gw.Device(
+        bundle, link=link, blocks={"roughness": hanging}, audit=audit, deadline_ms=30_000
+    ) as device:
+        held.set()
+        assert device.answer(x[first]).stage == 0
+        wait_until(lambda: not held.is_set())
+        assert device.answer(x[i]).stage >= 1
+        assert device.counters["audits"] == 0
+        may_go.set()
+        wait_until(lambda: device.counters["audits"] >= 1)
 
 
 def test_the_last_finished_stage_answers_where_a_later_block_fails(bundle, expected):

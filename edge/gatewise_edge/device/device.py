@@ -63,7 +63,8 @@ class Device:
     blocks : mapping of str to callable, optional
         Functions of the blocks that are Python functions, by the block's name: a bundle names them
         and holds no code. Each gets windows of shape (1, ...) on a thread of its own; one that is
-        not done at the deadline is left, and the last finished stage answers.
+        not done at the deadline is left, and the last finished stage answers. An audit calls them
+        on another thread, perhaps beside the next instance's.
     row_names : sequence of str, optional
         Features of the rows given to :meth:`answer`, in their order. They are matched by name with
         each bundle, so that an adopted one may list them otherwise. By default rows are in the
@@ -232,6 +233,7 @@ class Device:
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
+        self._flow.close()
         self._stats.close()
         self._block_reader.close()
         if self._sensors is not None:

@@ -1,11 +1,13 @@
 """Decide one instance: run the stages, offload it if none stops, answer in every case.
 
-Event-driven and without a thread: :meth:`OffloadFlow.start` runs the stages and sends what must be
-sent, :meth:`OffloadFlow.proceed` retries the request or ends it.
+Event-driven: :meth:`OffloadFlow.start` runs the stages and sends what must be sent,
+:meth:`OffloadFlow.proceed` retries the request or ends it. Only audits, of answered instances,
+acquire features on a thread.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from functools import partial
 
@@ -14,13 +16,16 @@ from numpy.typing import NDArray
 
 from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
-from gatewise_edge.device.auditor import AUDIT_PATIENCE
+from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.messages import MAX_FILE, Response
+from gatewise_edge.link.messages import MAX_FILE, AuditMark, Response
 from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
+from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.stages.stage_output import RowOutput
+
+_LOG = logging.getLogger(__name__)
 
 
 class OffloadFlow:
@@ -33,6 +38,11 @@ class OffloadFlow:
         self._policy = policy
         self._own_policy = policy if callable(policy) else None
         self._clock = clock
+        self._auditing = BlockingReader()
+
+    def close(self) -> None:
+        """End the thread that acquires what audits need."""
+        self._auditing.close()
 
     def start(self, pending: Pending) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
@@ -76,14 +86,31 @@ class OffloadFlow:
         return self._conclude(pending, outcome)
 
     def audit(self, pending: Pending, answer: Answer) -> None:
-        """Send an answered instance to the high-cost model if its bundle's auditor chooses it."""
-        auditor = pending.installed.auditor
-        if auditor is None or not self._uplink.ready:
+        """Send an answered instance to the high-cost model if its bundle's auditor chooses it.
+
+        What is not at hand is acquired on a thread: the answer does not wait for it, and no later
+        instance either. While that thread is busy nothing is audited.
+        """
+        auditor, reading = pending.installed.auditor, pending.reading
+        if auditor is None or not self._uplink.admit_audit():
+            return
+        at_hand = reading.has(pending.installed.plan.request_inputs)
+        if not at_hand and self._auditing.busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         mark = auditor.choose(answer.route, answer.class_index, confidence)
         if mark is None:
             return
+        send = partial(self._send_audit, pending, auditor, mark, answer.feature_cost)
+        if at_hand:
+            send()
+        else:
+            reading.lift_deadline()
+            self._auditing.begin(send)
+
+    def _send_audit(
+        self, pending: Pending, auditor: Auditor, mark: AuditMark, feature_cost: float
+    ) -> None:
         plan, reading = pending.installed.plan, pending.reading
         try:
             x = reading.acquire(
@@ -91,12 +118,14 @@ class OffloadFlow:
                 allow_missing=plan.cloud_takes_nan,
                 spare=plan.cloud_takes_nan,
             )
+            until = self._clock() + AUDIT_PATIENCE
+            self._uplink.audit(x, plan, mark, until, partial(auditor.compare, mark))
         except SensorError:
             return  # no evidence: what fails is taken to fail for right and wrong answers alike
+        except Exception:
+            _LOG.exception("an answer could not be audited")
         finally:
-            auditor.charge(reading.cost - answer.feature_cost)
-        until = self._clock() + AUDIT_PATIENCE
-        self._uplink.audit(x, plan, mark, until, partial(auditor.compare, mark))
+            auditor.charge(reading.cost - feature_cost)
 
     # -- the stages ------------------------------------------------------------------------
 

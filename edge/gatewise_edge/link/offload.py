@@ -36,7 +36,7 @@ _LARGEST_BACKOFF: Final = 4
 _LONGEST_HOLD: Final = 30.0
 #: A wait for more rows takes at most this part of what is left until a row's deadline.
 _PART: Final = 0.25
-#: Audits in flight at a time, at most: they must not take the place of requests.
+#: Audits in flight at a time, at most, beside the requests.
 _MOST_AUDITS: Final = 4
 
 #: ``full`` and ``deadline`` are requests that were never opened.
@@ -189,6 +189,8 @@ class RoundTrip:
 class Offloads:
     """Requests in flight, at most `limit`, and the one that waits `share_wait` seconds for rows.
 
+    Audits are in flight beside them: they take no request's place.
+
     `remember` settled ids are kept, to distinguish a late response from an unknown one.
     `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
     should be made: the workers said that they are busy so long.
@@ -206,7 +208,7 @@ class Offloads:
     _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return len(self._out)
+        return sum(flight.audit is None for flight in self._out.values())
 
     def join(
         self,
@@ -253,7 +255,7 @@ class Offloads:
 
     def open(self, flight: InFlight, now: float) -> bool:
         """Enter a request that is about to be sent; False if `limit` are in flight."""
-        if len(self._out) >= self.limit:
+        if flight.audit is None and len(self) >= self.limit:
             self.counts.full += 1
             return False
         flight.opened = now

@@ -158,6 +158,14 @@ class Uplink:
         self._send(due)
         return flight, row
 
+    def admit_audit(self) -> bool:
+        """Decide whether an answer may be audited: the cloud replies, and few audits are out."""
+        if not self.ready:
+            return False
+        with self._changed:
+            replies = self._breaker is None or self._breaker.state == "closed"
+            return replies and self._offloads.admit_audit(self._clock())
+
     def audit(
         self,
         x: NDArray[np.float32],
@@ -166,13 +174,10 @@ class Uplink:
         deadline: float,
         on_response: Callable[[Response], None],
     ) -> None:
-        """Send one instance that has been answered, without a retry, unless too many are out.
+        """Send one instance that has been answered and may be audited, without a retry.
 
         `on_response` is called on the link's thread with a response that comes by the deadline.
         """
-        with self._changed:
-            if not self._offloads.admit_audit(self._clock()):
-                return
         typed = plan.typed(x)
         if typed.nbytes <= self.most_bytes:
             more = {"audit": mark, "on_response": on_response}

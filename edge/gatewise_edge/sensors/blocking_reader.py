@@ -23,11 +23,13 @@ class BlockingReader:
 
     A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
     within its own time: nothing piles up, nothing runs twice at a time, and the program can still
-    end. The work sets `what` to what it reads, for error messages.
+    end. The work sets `what` to what it reads, for error messages; `busy` is whether some is under
+    way.
     """
 
     def __init__(self) -> None:
         self.what = ""
+        self.busy = False
         self._free = threading.Semaphore(1)
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -37,16 +39,26 @@ class BlockingReader:
         until = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise StillReading
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
-            self._thread.start()
-        future: Future[T] = Future()
-        self._jobs.put((work, future))
+        future = self._start(work)
         with suppress(TimeoutError):  # of the wait, or raised by the work
             return future.result(max(0.0, until - time.monotonic()))
         if not future.done():
             raise StillReading
         return future.result()
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Begin `work`, without waiting for it, if the thread is free; else leave it undone."""
+        if self._free.acquire(blocking=False):
+            self._start(work)
+
+    def _start(self, work: Callable[[], T]) -> Future[T]:
+        self.busy = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
+            self._thread.start()
+        future: Future[T] = Future()
+        self._jobs.put((work, future))
+        return future
 
     def close(self) -> None:
         """End the thread, waiting for at most a second."""
@@ -62,5 +74,6 @@ class BlockingReader:
                 end = partial(future.set_result, work())
             except BaseException as error:
                 end = partial(future.set_exception, error)
+            self.busy = False
             self._free.release()
             end()

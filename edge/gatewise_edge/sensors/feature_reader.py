@@ -43,7 +43,8 @@ class FeatureSource(Protocol):
         """Enter the values of `features`, and perhaps of more, in `known`, and that it has them.
 
         With `spare` a failed sensor is entered there and the others are read; else, or if a sensor
-        does not return within `timeout` seconds, it raises SensorError.
+        does not return within `timeout` seconds, it raises SensorError. An infinite `timeout` is
+        that of an audit: what is read then keeps no instance waiting.
         """
         ...
 
@@ -110,6 +111,14 @@ class Reading:
     def failure(self) -> SensorError | None:
         """The first failure of a sensor for this instance."""
         return next(iter(self.failures.values()), None)
+
+    def has(self, features: NDArray[np.intp]) -> bool:
+        """Whether all of `features` were read."""
+        return bool(self.have[features].all())
+
+    def lift_deadline(self) -> None:
+        """Take any time from now on: the instance has its answer, and is audited."""
+        self._remaining = lambda: math.inf
 
     def enter(self, features: slice | int, values: Any) -> None:
         """Enter what was read; a value beyond float32 becomes infinite, which is refused later."""
@@ -324,7 +333,8 @@ class WindowSource:
 
     def _computed(self, number: int, until: float) -> NDArray[Any]:
         """Features of a block; StillReading if it is a function that is not done in time."""
-        if self._reader is None or not isinstance(self._graph.blocks[number], FunctionBlock):
+        own_thread = self._reader is None or until == math.inf
+        if own_thread or not isinstance(self._graph.blocks[number], FunctionBlock):
             return self._values.of_block(number)
         return self._reader.run(partial(self._values.of_block, number), until - time.monotonic())
 

@@ -1,15 +1,16 @@
 """Sensors as functions: read when a feature is needed, with retries and timeouts.
 
 They run on a thread of their own, one at a time, so that one that blocks cannot keep the device
-from answering.
+from answering. What an audit reads, after an answer, it reads on its own thread.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -70,7 +71,9 @@ class Sensors:
 
     Notes
     -----
-    The functions never run side by side. A function gives NaN for a missing value and raises if it
+    Functions never run side by side, but for those that an audit reads after an answer
+    (:class:`.Audit`): one of them may run beside one that the next instance needs. No function runs
+    twice at a time. A function gives NaN for a missing value and raises if it
     cannot read. Each is called once an instance, if at all; a sensor that failed is not read again
     for that instance. Features are priced as in training: once when acquired, however many tries
     that took, and not at all where every try failed. :attr:`counts` has the tries.
@@ -195,7 +198,10 @@ def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
 
 @dataclass(slots=True, eq=False)
 class _Sensor:
-    """A function that gives the values of some features."""
+    """A function that gives the values of some features; `read` calls it on one thread at a time.
+
+    `latest` is the end of the last of `n_read` reads.
+    """
 
     label: str
     members: tuple[int, ...]
@@ -204,9 +210,29 @@ class _Sensor:
     retries: float
     timeout: float
     wait: float
+    latest: dict[int, float] | SensorError = field(default_factory=dict)
+    n_read: int = 0
+    reading: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, until: float) -> dict[int, float]:
-        """Call the function, and again after a failure while there is time."""
+        """Call the function, and again after a failure while there is time.
+
+        An instance that needs what an audit is just reading takes that: it waits no longer than
+        for a read of its own.
+        """
+        before = self.n_read
+        with self.reading:
+            if self.n_read == before:
+                try:
+                    self.latest = self._read(until)
+                except SensorError as error:
+                    self.latest = error
+                self.n_read += 1
+            if isinstance(self.latest, SensorError):
+                raise self.latest
+            return self.latest
+
+    def _read(self, until: float) -> dict[int, float]:
         tries = 0
         while True:
             tries += 1
@@ -252,6 +278,9 @@ class _BoundSensors:
                 name = self._names[k]
                 failure = SensorError(name, f"feature {name!r} has no sensor")
                 known.fail([k], failure, spare=spare)
+        if timeout == math.inf:
+            self._read_in_turn(wanted, known, until, spare, None)
+            return
         if not self._timed:
             self._run(wanted, known, until, spare)
             return
@@ -269,27 +298,36 @@ class _BoundSensors:
     def _run(self, wanted: list[int], known: Reading, until: float, spare: bool) -> None:
         """Read on the other thread, in one go."""
         reader = self._reader
-
-        def work() -> None:
-            for k in wanted:
-                if known.have[k] or k in known.failures:
-                    continue
-                if time.monotonic() >= until:
-                    return  # too late: the caller has gone on
-                sensor = self._sensors[k]
-                reader.what = sensor.label
-                try:
-                    found = sensor.read(until)
-                except SensorError as error:
-                    known.fail(sensor.members, error, spare=spare)
-                    continue
-                for index in sensor.members:
-                    known.enter(index, found[index])
-
+        work = partial(self._read_in_turn, wanted, known, until, spare, reader)
         try:
             reader.run(work, until - time.monotonic())
         except StillReading:
             raise self._late(reader.what or self._sensors[wanted[0]].label, known) from None
+
+    def _read_in_turn(
+        self,
+        wanted: list[int],
+        known: Reading,
+        until: float,
+        spare: bool,
+        reader: BlockingReader | None,
+    ) -> None:
+        """Read on this thread; a `reader` learns what is read."""
+        for k in wanted:
+            if known.have[k] or k in known.failures:
+                continue
+            if time.monotonic() >= until:
+                return  # too late: the caller has gone on
+            sensor = self._sensors[k]
+            if reader is not None:
+                reader.what = sensor.label
+            try:
+                found = sensor.read(until)
+            except SensorError as error:
+                known.fail(sensor.members, error, spare=spare)
+                continue
+            for index in sensor.members:
+                known.enter(index, found[index])
 
     def _late(self, label: str, known: Reading) -> SensorError:
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,8 @@ from gatewise_edge.device.auditor import Audit, disagreement_bound, safer_point
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
-from tests.support.small_bundle import cloud_says, sample_rows
+from gatewise_edge.sensors.sensors import Sensors
+from tests.support.small_bundle import NAMES, FakeLink, cloud_says, respond, sample_rows
 from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
@@ -72,6 +74,53 @@ def test_without_a_link_up_nothing_is_evidence(bundle):
         assert device.answer(EASY).route == "edge"
         assert device.counters["audits"] == 0
         assert device.gauges["audit_evidence"] == 1.0
+
+
+def test_features_for_an_audit_alone_keep_no_instance_waiting(bundle):
+    link, reads, release = RecordingLink(1), [], threading.Event()
+
+    def blocks() -> float:
+        reads.append("e")
+        release.wait(30)
+        return 1.0
+
+    easy = {name: lambda v=v: v for name, v in zip(NAMES, EASY, strict=True)}
+    sensors = Sensors(easy | {"e": blocks})
+    with Device(bundle, link=link, sensors=sensors, audit=ALL, deadline_ms=5000) as device:
+        first = device.answer()
+        wait_until(lambda: reads == ["e"])
+        others = [device.answer() for _ in range(3)]  # while the sensor blocks
+        assert not link.requests
+        release.set()
+        wait_until(lambda: device.counters["audits"] == 1)
+        assert device.gauges["audit_cost"] > 0
+    assert {(a.route, a.acquired) for a in (first, *others)} == {("edge", (0, 1))}
+    assert reads == ["e"]
+
+
+def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bundle):
+    link, row, reads = FakeLink(lambda payload, receive: None), list(HARD), []
+    sensed = {name: lambda k=k: row[k] for k, name in enumerate(NAMES)}
+    sensors = Sensors(sensed | {"e": lambda: reads.append("e") or 1.0})
+    with Device(bundle, link=link, sensors=sensors, audit=ALL, deadline_ms=20) as device:
+        while not device.gauges["breaker_open"]:
+            assert device.answer().route == "fallback"
+        sent, row[:] = len(link.sent), EASY
+        reads.clear()
+        assert {device.answer().route for _ in range(20)} == {"edge"}
+        assert (len(link.sent), reads) == (sent, [])
+        assert device.gauges["audit_cost"] == 0
+        assert device.gauges["audit_instances"] == 0  # none of them is evidence
+
+
+def test_audits_that_are_out_take_no_place_of_requests(bundle):
+    link = FakeLink(lambda payload, receive: None)
+    with Device(bundle, link=link, outstanding=1, audit=ALL) as device:
+        for _ in range(6):
+            device.answer(EASY)
+        assert len(link.sent) == 4  # audits at a time
+        link.behave = respond
+        assert device.answer(HARD).route == "cloud"
 
 
 def test_an_alarm_is_reported_once_and_changes_nothing_by_default(bundle, caplog):

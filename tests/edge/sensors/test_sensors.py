@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -143,6 +144,45 @@ def test_tries_are_bounded_by_name_and_by_the_deadline(make):
         acquire(reading_of(slow.bind(COSTS), timeout=20.0), 0)
     assert time.monotonic() - started < 10.0
     assert age.reads == 3
+
+
+def test_an_instance_takes_what_an_audit_is_reading(make):
+    begun, release, second = threading.Event(), threading.Event(), threading.Event()
+
+    def blocks() -> float:
+        begun.set()
+        assert release.wait(30)
+        return 7.0
+
+    class Noted:
+        """A lock that notes a second comer."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                second.set()
+                self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    sensors = make({"age": 5.0, "ecg": blocks})
+    source = sensors.bind(COSTS)
+    source._sensors[4].reading = Noted()
+    audited, instance = reading_of(source), reading_of(source)
+    audited.lift_deadline()
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(acquire, audited, 4)
+        assert begun.wait(30)
+        assert acquire(instance, 0) == [5.0]  # another sensor does not wait
+        found = pool.submit(acquire, instance, 4)
+        assert second.wait(30)
+        release.set()
+        assert (late.result(), found.result()) == ([7.0], [7.0])
+    assert sensors.counts["ecg"].reads == 1
+    assert instance.cost == 3.5
 
 
 def test_what_failed_is_not_read_again_for_the_instance_and_not_paid(make):

@@ -257,11 +257,16 @@ class VirtualDevice(Requester):
         if instance.then is not None:
             instance.then()
 
+    def _admit_audit(self) -> bool:
+        """Whether an answer may be audited now, as the device's uplink decides."""
+        replies = self._breaker is None or self._breaker.state == "closed"
+        return self.connected and replies and self.offloads.admit_audit(self.state.clock.now)
+
     def _audit(self, instance: Instance) -> None:
         """Send an answered instance to the high-cost model if the auditor chooses it."""
         state, auditor, row = self.state, self.auditor, instance.row
         route, routes = instance.answers.route.item(instance.i), self.state.rules.routes
-        if auditor is None or route == _ERROR or not self.connected:
+        if auditor is None or route == _ERROR or not self._admit_audit():
             return
         label, confidence = routes.local_label.item(row), routes.confidence.item(row)
         mark = auditor.choose(_ROUTES[route], label, confidence)
@@ -269,8 +274,6 @@ class VirtualDevice(Requester):
             return
         auditor.charge(float(routes.request_cost[row] - routes.local_cost[row]))
         now = state.clock.now
-        if not self.offloads.admit_audit(now):
-            return
         item = state.messages.request(now + AUDIT_PATIENCE)
         item.audit = mark
         item.content = b"0" if state.sizes.parts else b""
