@@ -201,8 +201,7 @@ class OffloadFlow:
                 )
         except SensorError as error:
             self._uplink.release()
-            pending.error = pending.error or error
-            return self._fall_back(pending, _reason(pending.error))
+            return self._fall_back(pending, _reason(pending.error or error))
         pending.reason = _reason(reading.failure, reason) if reason == "offloaded" else reason
         made = self._uplink.request(x, pending.deadline, plan, hold=pending.hold)
         if isinstance(made, str):

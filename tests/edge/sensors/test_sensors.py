@@ -305,7 +305,7 @@ HARD = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
 BROKEN = Flaky(10**6)
 
 
-def device_of(bundle, *, link=True, timeout=None, **special) -> Device:
+def device_of(bundle, *, link=True, timeout=None, policy="system", **special) -> Device:
     readers = {n: lambda n=n: HARD[n] for n in HARD} | special
     seen = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     return Device(
@@ -313,6 +313,7 @@ def device_of(bundle, *, link=True, timeout=None, **special) -> Device:
         link=seen if link else None,
         sensors=Sensors(readers, timeout=timeout),
         deadline_ms=2_000,
+        policy=policy,
     )
 
 
@@ -344,6 +345,18 @@ def test_a_feature_that_the_cloud_needs_too(bundle):
             with pytest.raises(SensorError, match=f"sensor '{name}' failed: OSError: bus") as found:
                 device.answer()
             assert (found.value.sensor, device.counters["errors"]) == (name, 1)
+
+
+def test_a_feature_of_the_cloud_alone_where_no_stage_has_run(bundle):
+    with device_of(bundle, policy="cloud-only", e=BROKEN) as device:
+        answer = device.answer()
+        assert device.counters["fallback"] == 1
+    assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:e", 1)
+    assert answer.acquired == (0, 1, 2)
+    with device_of(bundle, policy="cloud-only", a=BROKEN) as device:
+        with pytest.raises(SensorError, match="sensor 'a' failed"):
+            device.answer()
+        assert device.counters["errors"] == 1
 
 
 def test_a_sensor_with_a_timeout_of_its_own_leaves_time_for_the_cloud(tolerant):
