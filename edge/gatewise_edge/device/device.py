@@ -30,7 +30,6 @@ from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installe
 from gatewise_edge.device.offload_flow import OffloadFlow
 from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.device.pending import Pending
-from gatewise_edge.errors import SensorError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link, most_values
 from gatewise_edge.link.uplink import Uplink
@@ -299,7 +298,7 @@ class Device:
 
     def answer_many(
         self, rows: ArrayLike | Sequence[RawRow] | Sequence[bytes]
-    ) -> list[Answer | SensorError]:
+    ) -> list[Answer | Exception]:
         """Classify instances that are at hand; requests of hard ones share messages.
 
         Parameters
@@ -310,37 +309,37 @@ class Device:
 
         Returns
         -------
-        list of Answer or SensorError, length n
-            The error takes the place of an answer that cannot be given.
+        list of Answer or Exception, length n
+            The error of :meth:`answer` takes the place of an answer that cannot be given.
 
         Raises
         ------
         InputError
-            If the rows do not fit the bundle.
+            If the rows together do not fit the bundle; none is begun then.
         """
         checked = self._active.installed.checked_rows(rows)
-        answers: list[Answer | SensorError] = []
+        answers: list[Answer | Exception] = []
         while len(answers) < len(checked):
             answers += self._answer_some(checked[len(answers) : len(answers) + _MOST_BEGUN])
         return answers
 
-    def _answer_some(self, X: Sequence[Any] | NDArray[Any]) -> list[Answer | SensorError]:
-        """Answer as many of the first rows as begin within a part of the time."""
+    def _answer_some(self, X: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
+        """Answer as many of the first rows as begin within a part of the time, and may be sent."""
         until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
-        steps: list[Answer | Pending | SensorError] = []
+        steps: list[Answer | Pending | Exception] = []
         for row in X:
             try:
                 steps.append(self.begin(row, hold=True))
-            except SensorError as error:
+            except Exception as error:  # it ends this row alone
                 steps.append(error)
-            if time.monotonic() >= until:
+            if self._uplink.full or time.monotonic() >= until:
                 break
         self.flush()
-        answers: list[Answer | SensorError] = []
+        answers: list[Answer | Exception] = []
         for step in steps:
             try:
                 answers.append(self.finish(step) if isinstance(step, Pending) else step)
-            except SensorError as error:
+            except Exception as error:
                 answers.append(error)
         return answers
 

@@ -233,8 +233,10 @@ class Offloads:
             return flight, [flight]
         due: list[InFlight] = []
         shared = self._gathering
-        if shared is not None and (shared.model, shared.version) != (model, version):
-            due, shared = self.take(), None
+        if shared is not None:
+            other = (shared.model, shared.version) != (model, version)
+            if other or shared.flush_at < now:  # or one that its rows' caller has left
+                due, shared = self.take(), None
         if shared is None:
             shared = self._gathering = InFlight(model, version, deadline, opened=now, most=most)
         shared.values.append(x)

@@ -91,6 +91,12 @@ class Uplink:
         """Whether there is a link, and it is up."""
         return self._link is not None and self._link.ready
 
+    @property
+    def full(self) -> bool:
+        """Whether as many requests are in flight as may be."""
+        with self._changed:
+            return len(self._offloads) >= self._offloads.limit
+
     def admit(self, until: float) -> str | None:
         """Decide whether to make a request: None, or the answer's reason for making none.
 

@@ -222,6 +222,7 @@ def edge(
         link = make_link(
             broker, publish, home_assistant,
             device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file,
+            max_inflight=max(64, parallel),
         )  # fmt: skip
         # Before the link is opened: it subscribes to the announcements.
         updater = make_updater(
@@ -250,6 +251,7 @@ def edge(
                 deadline_ms=deadline_ms,
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
                 runner=runner,  # type: ignore[arg-type]
+                outstanding=max(32, parallel),
                 coalesce_ms=coalesce_ms,
                 float16=float16,
                 pacer=None if pace is None else Pacer.parse(pace),

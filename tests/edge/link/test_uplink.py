@@ -10,10 +10,11 @@ import pytest
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
+from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link import wire
+from gatewise_edge.link import uplink, wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.messages import MOST_SHARED, most_rows
 from gatewise_edge.link.offload import Offloads
@@ -21,6 +22,7 @@ from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
+from tests.support.waiting import wait_until
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -43,6 +45,14 @@ def test_without_a_wait_a_row_goes_at_once_and_alone():
         assert due == [flight]
         assert flight.rows == len(flight.values) == 1
     assert offloads.take() == []
+
+
+def test_a_request_that_nobody_came_back_for_takes_no_further_row():
+    offloads = Offloads()
+    first, _ = joined(offloads, 0.0, 1.0, hold=True)
+    assert joined(offloads, 0.25, 1.25, hold=True) == (first, [])
+    second, due = joined(offloads, 2.0, 3.0, hold=True)
+    assert (due, second.earliest, second.rows) == ([first], 3.0, 1)
 
 
 def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
@@ -194,6 +204,40 @@ def test_many_rows_are_checked_before_any_is_begun(bundle):
     for wait in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="coalesce_ms"):
             Device(bundle, coalesce_ms=wait)
+
+
+def test_a_row_that_fails_ends_no_other_and_leaves_no_request_behind(bundle):
+    rows = np.array([HARD, hard(1.0), HARD, EASY, hard(1.0)], np.float32)
+    points = iter(range(99))
+
+    def policy(point: DecisionPoint) -> str:
+        if next(points) == 2:
+            raise ZeroDivisionError
+        return "stop" if point.stops else "offload"
+
+    with Device(bundle, link=FakeLink(), policy=policy) as device:
+        found = device.answer_many(rows)
+        assert isinstance(found.pop(2), ZeroDivisionError)
+        assert [(a.route, a.label) for a in found] == [
+            ("cloud", "no"), ("cloud", "yes"), ("edge", "yes"), ("cloud", "yes"),
+        ]  # fmt: skip
+        counters = device.counters
+    assert (counters["errors"], counters["cloud"], counters["sent"]) == (1, 3, 1)
+
+
+def test_many_rows_wait_for_each_other_where_requests_may_not_be_out_together(bundle, monkeypatch):
+    monkeypatch.setattr(uplink, "most_rows", lambda *_: 1)  # as of rows of more than 64 KB
+    held = []
+    with Device(
+        bundle, link=FakeLink(lambda *given: held.append(given)), outstanding=3, deadline_ms=20_000
+    ) as device, ThreadPoolExecutor(1) as pool:  # fmt: skip
+        together = pool.submit(device.answer_many, [HARD] * 8)
+        for n in (3, 3, 2):
+            wait_until(lambda n=n: len(held) == n)
+            while held:
+                respond(*held.pop())
+        assert {(a.route, a.reason) for a in together.result()} == {("cloud", "offloaded")}
+        assert device.counters["full"] == 0
 
 
 def test_a_device_sends_halves_if_asked_to(bundle):

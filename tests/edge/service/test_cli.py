@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
+from gatewise_edge.link import wire
 from tests.support.mqtt_clients import MqttClient
 from tests.support.processes import run_here, run_python
+from tests.support.small_bundle import answer_to
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
@@ -266,6 +268,21 @@ def test_several_at_a_time_share_messages(bundle, broker, make_peer):
     assert sum(r.rows for r in peer.requests) >= 40
     assert len({r.id for r in peer.requests}) < 40
     assert all(r.X.dtype.itemsize == 2 for r in peer.requests)
+
+
+def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker, make_peer):
+    requests: dict[bytes, wire.Request] = {}
+
+    def behave(request: wire.Request) -> list[wire.Response]:
+        requests[request.id] = request
+        return [answer_to(r) for r in requests.values()] if len(requests) == 40 else []
+
+    make_peer(behave)
+    given = "[0,0,0,0,1,0]\n" * 40
+    options = ("--parallel", 40, "--deadline-ms", 20_000)
+    done = run_here("edge", bundle.path, "--broker", broker.url, *options, given=given)
+    assert done.returncode == 0, done.stderr
+    assert [(a["route"], a["reason"]) for a in answers(done)] == [("cloud", "offloaded")] * 40
 
 
 def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
