@@ -112,6 +112,20 @@ class InFlight:
         return OffloadOutcome("timeout", self.error, now - self.opened) if now >= deadline else None
 
 
+@dataclass(frozen=True, slots=True)
+class SettledRequest:
+    """What late responses need of a settled request; its data, up to 4 MB, is not kept."""
+
+    kind: OutcomeKind
+    model: str
+    version: str
+    rows: int
+    opened: float
+    retries: int
+    resent: float
+    error: Response | None
+
+
 @dataclass(slots=True)
 class OffloadCounts:
     """What became of requests and responses.
@@ -191,7 +205,7 @@ class Offloads:
 
     Audits are in flight beside them: they take no request's place.
 
-    `remember` settled ids are kept, to distinguish a late response from an unknown one.
+    `remember` settled requests are kept, to distinguish a late response from an unknown one.
     `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
     should be made: the workers said that they are busy so long.
     """
@@ -205,7 +219,7 @@ class Offloads:
     hold_until: float = -math.inf
     _gathering: InFlight | None = None
     _out: dict[bytes, InFlight] = field(default_factory=dict)
-    _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
+    _settled: OrderedDict[bytes, SettledRequest] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return sum(flight.audit is None for flight in self._out.values())
@@ -358,7 +372,7 @@ class Offloads:
         may = flight.audit is None and at + expected <= flight.deadline  # no instance waits for one
         flight.retry_at = at if may else math.inf
 
-    def _measure(self, flight: InFlight, now: float) -> None:
+    def _measure(self, flight: InFlight | SettledRequest, now: float) -> None:
         if flight.retries == 0:
             self.round_trip.update(now - flight.opened)
         elif flight.error is not None:
@@ -379,7 +393,10 @@ class Offloads:
         name = "timeouts" if kind == "timeout" else kind
         setattr(self.counts, name, getattr(self.counts, name) + 1)
         del self._out[flight.id]
-        self._settled[flight.id] = flight
+        self._settled[flight.id] = SettledRequest(
+            kind, flight.model, flight.version, flight.rows, flight.opened, flight.retries,
+            flight.resent, flight.error,
+        )  # fmt: skip
         while len(self._settled) > self.remember:
             self._settled.popitem(last=False)
         if self.on_outcome is not None:
@@ -387,11 +404,11 @@ class Offloads:
 
     def _count_stray(self, response: Response, now: float) -> None:
         flight = self._settled.get(response.id)
-        if flight is None or flight.outcome is None:
+        if flight is None:
             self.counts.unknown += 1
         elif not _matches(response, flight):
             self.counts.mismatched += 1
-        elif flight.outcome.kind == "answered":
+        elif flight.kind == "answered":
             self.counts.duplicates += 1
         else:
             self.counts.late += 1
@@ -400,7 +417,7 @@ class Offloads:
                 self._measure(flight, now)
 
 
-def _matches(response: Response, flight: InFlight) -> bool:
+def _matches(response: Response, flight: InFlight | SettledRequest) -> bool:
     """Whether model, version and row count agree; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
@@ -409,5 +426,5 @@ def _matches(response: Response, flight: InFlight) -> bool:
     return response.error is not None or response.rows == flight.rows
 
 
-def _same_model(response: Response, flight: InFlight) -> bool:
+def _same_model(response: Response, flight: InFlight | SettledRequest) -> bool:
     return (response.model, response.version) == (flight.model, flight.version)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -173,6 +175,24 @@ def test_bounds():
         first = opened(offloads, now=0.1 * i)
     assert offloads.counts.unsent == 5
     assert len(offloads._settled) == 3
+
+
+def test_the_data_of_a_settled_request_are_not_kept():
+    offloads, x = Offloads(), np.zeros(9, np.float32)
+    item = request(1.0)
+    item.values, item.content = [x], x.tobytes()
+    kept = weakref.ref(x)
+    offloads.open(item, 0.0)
+    name = item.id
+    assert offloads.poll(item, 0.5)
+    offloads.poll(item, 1.0)
+    del item, x
+    assert kept() is None
+    offloads.receive(answer(name, model="other"), 1.2)
+    offloads.receive(answer(name), 1.3)  # and is measured, by either copy
+    counts = offloads.counts
+    assert (counts.mismatched, counts.late, counts.unknown) == (1, 1, 0)
+    assert offloads.round_trip.smoothed == 1.3
 
 
 def play(offloads: Offloads, seconds: float, *, lost: int, requests: int) -> list[float]:
