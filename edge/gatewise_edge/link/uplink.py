@@ -211,6 +211,7 @@ class Uplink:
         """Wait until something may have happened to a request, or until `wake_at`."""
         with self._changed:
             if flight.outcome is None:
+                wake_at = min(wake_at, flight.wake_at)  # a response may have come just now
                 self._changed.wait(max(0.0, wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
@@ -281,7 +282,7 @@ class Uplink:
                 flight = self._offloads.receive(response, self._clock())
             if flight is not None:
                 flight.received = len(payload)
-                self._changed.notify_all()
+            self._changed.notify_all()  # also where a retry is due now
         if accepted is not None and isinstance(self._link, PartLink):
             self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
         if flight is None or flight.on_response is None or flight.outcome is None:

@@ -17,7 +17,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link import uplink, wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.messages import MOST_SHARED, most_rows
-from gatewise_edge.link.offload import Offloads
+from gatewise_edge.link.offload import Offloads, RoundTrip
 from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
@@ -238,6 +238,22 @@ def test_many_rows_wait_for_each_other_where_requests_may_not_be_out_together(bu
                 respond(*held.pop())
         assert {(a.route, a.reason) for a in together.result()} == {("cloud", "offloaded")}
         assert device.counters["full"] == 0
+
+
+def test_a_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
+    def behave(payload, receive):
+        if len(link.sent) > 1:
+            respond(payload, receive)
+            return
+        busy = wire.Response.refusal(wire.decode_request(payload), "busy")
+        threading.Timer(0.02, receive, [wire.encode_response(busy)]).start()
+
+    link = FakeLink(behave)
+    with Device(bundle, link=link, deadline_ms=5000) as device:
+        # So uneven that no retry was planned when the request was sent.
+        device._uplink._offloads.round_trip = RoundTrip(smoothed=0.05, deviation=9.0)
+        assert device.answer(HARD).route == "cloud"
+    assert len(link.sent) == 2
 
 
 def test_a_device_sends_halves_if_asked_to(bundle):
