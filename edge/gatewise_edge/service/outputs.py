@@ -39,7 +39,10 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 class AnswerFile:
-    """A file that gets a line for each answer, appended in one piece; a context manager."""
+    """A file that gets a line for each answer, appended in one piece; a context manager.
+
+    Thread-safe. Where the disk takes a part of a line, the rest goes before the next line.
+    """
 
     def __init__(self, path: Path, *, option: str = "--out") -> None:
         self.path = path
@@ -47,10 +50,15 @@ class AnswerFile:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise InputError(f"{option} {path}: {error.strerror}") from None
+        self._rest = b""
+        self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
         """Append a line."""
-        os.write(self._file, json_line(document).encode() + b"\n")
+        with self._writing:
+            self._rest += json_line(document).encode() + b"\n"
+            while self._rest:
+                self._rest = self._rest[os.write(self._file, self._rest) :]
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -80,8 +80,9 @@ def run_loop(
     `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
     It ends after `limit` instances; one begins `interval` seconds after the one before, at least.
     With `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row``
-    numbers instances. `smoothing`, for instances one at a time, adds ``smoothed``. With a `log`
-    each line is kept there first, and rows with a line are passed over.
+    numbers instances. What an observer or writer raises ends it once all under way is answered.
+    `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line is kept
+    there first, and rows with a line are passed over.
     """
     ended = threading.Event()
     writing = threading.Lock()
@@ -115,13 +116,22 @@ def run_loop(
                 return
         return
     free = threading.Semaphore(parallel)
+    failures: list[BaseException] = []
+
+    def over(answered: Future[None]) -> None:
+        if (failure := answered.exception()) is not None:
+            failures.append(failure)
+            ended.set()
+        free.release()
+
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for item in due:
             free.acquire()
-            under_way = pool.submit(answer_one, *item)
-            under_way.add_done_callback(lambda _: free.release())
+            pool.submit(answer_one, *item).add_done_callback(over)
             if ended.is_set():
-                return
+                break
+    if failures:
+        raise failures[0]
 
 
 def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer | Exception:

@@ -285,6 +285,14 @@ def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker,
     assert [(a["route"], a["reason"]) for a in answers(done)] == [("cloud", "offloaded")] * 40
 
 
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_full_disk_ends_it_with_an_error(bundle, parallel):
+    options = ("--out", "/dev/full", "--parallel", parallel)
+    done = run_here("edge", bundle.path, *options, given=EASY * 40)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+
+
 def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
     """As the systemd unit has it: MemoryDenyWriteExecute."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.service import outputs
 from gatewise_edge.service.outputs import AnswerLog
 
 
@@ -44,6 +47,27 @@ def test_threads_write_whole_lines(tmp_path, data):
     with AnswerLog(path, data) as log, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda k: [log.write({"row": k + 4 * i}) for i in range(50)], range(4)))
     assert sorted(rows_of(path)) == list(range(200))
+
+
+def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatch):
+    path, write, room = tmp_path / "log", os.write, [30]
+
+    def little(file: int, content: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "no space left")
+        written = write(file, content[: min(7, room[0])])
+        room[0] -= written
+        return written
+
+    with AnswerLog(path, data) as log:
+        monkeypatch.setattr(outputs.os, "write", little)
+        log.write({"row": 0})
+        with pytest.raises(OSError, match="no space"):
+            log.write({"row": 1, "label": "yes"})
+        room[0] = 1000
+        log.write({"row": 2})
+        monkeypatch.undo()
+    assert rows_of(path) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
