@@ -71,6 +71,8 @@ class MqttLink:
     device : str
     url : str
         The broker's, without user and password.
+    connection : int
+        Number of the connection that it was last ready on; 0 before the first.
 
     Raises
     ------
@@ -100,6 +102,10 @@ class MqttLink:
         self._verdict = threading.Event()
         self._failure: str | None = None
         self._ready = False
+        self.connection = 0
+        self._when_ready: list[Callable[[], None]] = []
+        self._deliveries: dict[int, Callable[[], None]] = {}
+        self._delivering = threading.Lock()  # guards the ids of what is being sent
         self._subscription: int | None = None
         self._status = "online"
         self._transfers: deque[tuple[str, Iterator[bytes]]] = deque()  # topics and parts
@@ -137,10 +143,10 @@ class MqttLink:
             seconds. The link goes on trying in the background until it is closed.
         """
         self._start()
-        done = self._verdict.wait(timeout)
-        if self.ready:
+        if self.ready or (self._verdict.wait(timeout) and self.ready):
             return
-        why = self._failure if done and self._failure else f"no answer within {timeout:g} s"
+        self._verdict.clear()  # a further call waits for the next attempt
+        why = self._failure or f"no answer within {timeout:g} s"
         raise LinkError(self.url, f"broker {self.url} cannot be used: {why}")
 
     def watch(self, topic: str, take: Receive) -> None:
@@ -191,6 +197,22 @@ class MqttLink:
             return False
         taken = self._client.publish(topic, payload, qos=1, retain=retain)
         return taken.rc == paho.MQTT_ERR_SUCCESS
+
+    def deliver(self, topic: str, payload: bytes, acknowledged: Callable[[], None]) -> bool:
+        """Publish `payload` on `topic`, on this :attr:`connection` or not at all (False).
+
+        `acknowledged` is called on the network's thread once the broker has it; never if the
+        connection ends before.
+        """
+        with self._delivering:
+            mid = self._client.send(topic, payload) if self.ready else None
+            if mid is not None:
+                self._deliveries[mid] = acknowledged
+        return mid is not None
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Have `call` called on the network's thread whenever the link becomes ready."""
+        self._when_ready.append(call)
 
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.
@@ -316,11 +338,16 @@ class MqttLink:
         if any(reason.is_failure for reason in reasons):
             self._fail(f"the subscription to {self._responses} is not allowed")
             return
+        with self._delivering:
+            self._deliveries.clear()
+        self.connection += 1
         self._ready = True
         if self._failure is not None:
             _LOG.info("link to %s is ready again", self.url)
         self._failure = None
         self._verdict.set()
+        for call in self._when_ready:
+            call()
 
     def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
         # paho calls this while it handles the error and does not pass it on.
@@ -359,6 +386,11 @@ class MqttLink:
         if mid in self._unacked_parts:
             self._unacked_parts.discard(mid)
             self._send_next()
+            return
+        with self._delivering:
+            acknowledged = self._deliveries.pop(mid, None)
+        if acknowledged is not None:
+            acknowledged()
 
     def _fail(self, why: str) -> None:
         self._failure = why

@@ -333,10 +333,10 @@ class WindowSource:
 
     def _computed(self, number: int, until: float) -> NDArray[Any]:
         """Features of a block; StillReading if it is a function that is not done in time."""
-        own_thread = self._reader is None or until == math.inf
-        if own_thread or not isinstance(self._graph.blocks[number], FunctionBlock):
+        block, reader = self._graph.blocks[number], self._reader
+        if reader is None or until == math.inf or not isinstance(block, FunctionBlock):
             return self._values.of_block(number)
-        return self._reader.run(partial(self._values.of_block, number), until - time.monotonic())
+        return reader.run(partial(self._values.of_block, number), until - time.monotonic())
 
 
 def _all_finite(values: Values) -> bool:

@@ -7,8 +7,10 @@ import json
 import logging
 import os
 import threading
-import time
 from collections import deque
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +24,8 @@ _LOG = logging.getLogger(__name__)
 
 #: Answers that wait for the broker, at most; beyond them the oldest are dropped.
 _MOST_WAITING: Final = 1000
+#: Those that are sent and not acknowledged, at most: the link must have room for requests.
+_MOST_SENT: Final = 32
 #: Seconds at the end for what still waits.
 _LAST_SECONDS: Final = 2.0
 #: How the first line of an answer log begins.
@@ -117,42 +121,65 @@ class AnswerLog(AnswerFile):
         os.close(self._file)
 
 
+class _Line:
+    """An answer to publish; `connection` is the one of the link that it was last sent on."""
+
+    __slots__ = ("connection", "payload")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.connection = 0
+
+
 class AnswerPublisher:
     """Publishes answers on a topic, in their order; a context manager. Thread-safe.
 
-    While there is no connection they wait, up to a bound.
+    Until the broker has acknowledged them they wait, up to a bound, and are sent again on the next
+    connection: one may come twice.
     """
 
     def __init__(self, link: MqttLink, topic: str) -> None:
         self._link = link
         self._topic = topic
-        self._waiting: deque[bytes] = deque()
-        self._writing = threading.Lock()
+        self._lines: deque[_Line] = deque()
+        self._changed = threading.Condition()
         self.dropped = 0
+        link.when_ready(self._publish)
 
     def write(self, document: dict[str, Any]) -> None:
         """Publish an answer now, or as soon as there is a connection."""
-        with self._writing:
-            if len(self._waiting) >= _MOST_WAITING:
-                self._waiting.popleft()
+        with self._changed:
+            if len(self._lines) >= _MOST_WAITING:
+                self._lines.popleft()
                 self.dropped += 1
-            self._waiting.append(json_line(document).encode())
+            self._lines.append(_Line(json_line(document).encode()))
             self._publish()
 
-    def _publish(self) -> bool:
-        """Publish what waits; whether nothing is left."""
-        while self._waiting and self._link.publish(self._topic, self._waiting[0]):
-            self._waiting.popleft()
-        return not self._waiting
+    def _publish(self) -> None:
+        """Send the first lines that were not sent on this connection."""
+        with self._changed:
+            connection = self._link.connection
+            for line in islice(self._lines, _MOST_SENT):
+                if line.connection == connection:
+                    continue
+                acknowledged = partial(self._acknowledged, line)
+                if not self._link.deliver(self._topic, line.payload, acknowledged):
+                    return
+                line.connection = connection
+
+    def _acknowledged(self, line: _Line) -> None:
+        with self._changed:
+            with suppress(ValueError):  # of one that was dropped meanwhile
+                self._lines.remove(line)
+            self._publish()
+            self._changed.notify_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        until = time.monotonic() + _LAST_SECONDS
-        with self._writing:
-            while not self._publish() and time.monotonic() < until:
-                time.sleep(0.05)
-            self.dropped += len(self._waiting)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines, _LAST_SECONDS)
+            self.dropped += len(self._lines)
         if self.dropped:
             _LOG.warning("%d answers were not published on %s", self.dropped, self._topic)

@@ -92,6 +92,7 @@ def test_status_at_birth_farewell_and_death(broker, make_peer):
 def test_a_refused_broker_is_one_clear_line():
     url = f"mqtt://user:secret@127.0.0.1:{free_port()}"
     link = MqttLink(url)
+    link._client.reconnect_delay_set(60, 60)
     started = time.monotonic()
     with pytest.raises(LinkError, match=r"broker mqtt://127.* cannot be used: Conn.* refused") as e:
         link.connect(60)
@@ -99,6 +100,11 @@ def test_a_refused_broker_is_one_clear_line():
     assert "secret" not in str(e.value) + e.value.url
     assert not link.ready
     assert not link.send(request())
+    # Called again it waits for the next attempt, and has the reason all the same.
+    started = time.monotonic()
+    with pytest.raises(LinkError, match="refused"):
+        link.connect(0.2)
+    assert time.monotonic() - started >= 0.2
     link.close()
 
 

@@ -10,8 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.service import outputs
-from gatewise_edge.service.outputs import AnswerLog
+from gatewise_edge.service.outputs import AnswerLog, AnswerPublisher
+from tests.support.mqtt_clients import MqttClient
+from tests.support.relay import Relay
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -68,6 +72,27 @@ def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatc
         log.write({"row": 2})
         monkeypatch.undo()
     assert rows_of(path) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_lines_on_the_way_when_a_connection_breaks_are_published_on_the_next(broker):
+    reader = MqttClient(broker.url, "answers")
+    with Relay(broker.port) as relay:
+        link = MqttLink(relay.url, device="pi-1")
+        link.connect(60)
+        with AnswerPublisher(link, "answers") as publisher:
+            publisher.write({"row": 0})
+            wait_until(lambda: reader.got)
+            relay.loses = True
+            for row in range(1, 100):  # more than may be on the way
+                publisher.write({"row": row})
+            relay.cut()
+            # Nothing more is written: those that wait go as soon as there is a connection.
+            wait_until(lambda: len(reader.got) >= 100)
+        assert publisher.dropped == 0
+        link.close()
+    assert [json.loads(payload)["row"] for _, payload, _ in reader.got] == list(range(100))
+    reader.close()
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
