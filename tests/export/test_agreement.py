@@ -27,6 +27,7 @@ from sklearn.model_selection import train_test_split
 from benchmarks.c99.compiled import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import Bundle, pack, to_c, to_onnx, verify, verify_graphs
@@ -42,6 +43,7 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
+from tests.support import stage_runs
 from tests.support.bundle_files import assert_graph_answers, run_onnx
 from tests.support.prices import grouped_prices
 from tests.support.shared_data import shared_data
@@ -193,25 +195,26 @@ def assert_bits(got: Matrix, expected: Matrix, who: str) -> None:
 def python_witnesses(case: Case) -> None:
     system, bundle, rows = case.system, case.bundle, case.rows
     expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
-    exits = system.exit_stage(rows)
+    exits, meter = system.exit_stage(rows), Meter(bundle.manifest.feature_costs())
     for runner in ("onnxruntime", "numpy"):
         stages = StageRunner(bundle, runner=runner)
         device_self_test(bundle, stages)
-        outputs = stages.run_all(rows)
+        outputs = stage_runs.run_all(stages, rows)
         for output, margins in zip(outputs, expected, strict=True):
             assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
-        left = stages.exits(outputs)
+        left = stage_runs.exits(stages, outputs)
         if system.high_cost_model_ is None:
             left = np.minimum(left, len(stages) - 1)
         assert left.tolist() == exits.tolist()
         for s, stage in enumerate(system.stages_):  # one row at a time, as a device goes
             bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
-                output, asked = stages.run_row(s, rows[i, stage.features])
+                reading = Reading(rows[i], meter, lambda: np.inf)
+                output = stages.visit(s, reading, allow_missing=True)
                 assert_bits(
                     np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
                 )
-                assert asked.tolist() == bought[i].tolist()
+                assert reading.acquired[stage.features].tolist() == bought[i].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)
     assert report.differing_decisions == report.differing_costs == 0
@@ -317,11 +320,11 @@ def test_any_rows_are_decided_alike(of_wine, rows, holes):
         expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]
         for runner in ("onnxruntime", "numpy"):
             stages = StageRunner(Bundle.open(case.bundle.path), runner=runner)
-            outputs = stages.run_all(x)
+            outputs = stage_runs.run_all(stages, x)
             for output, margins in zip(outputs, expected, strict=True):
                 assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
             left = np.minimum(
-                stages.exits(outputs),
+                stage_runs.exits(stages, outputs),
                 len(stages) - (case.system.high_cost_model_ is None),
             )
             assert left.tolist() == case.system.exit_stage(x).tolist()

@@ -6,22 +6,20 @@ same way.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import as_float32, exit_stages
+from gatewise.decision import as_float32
 from gatewise_edge.errors import SelfTestError
+from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_edge.stages.stage_models import Runner, load_stage_models
 from gatewise_edge.stages.stage_output import RowOutput, StageOutput
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import unlike_features
-
-if TYPE_CHECKING:
-    from gatewise_edge.sensors.feature_reader import Reading
 
 Matrix = NDArray[np.float32]
 
@@ -74,34 +72,6 @@ class StageRunner:
         margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
         return StageOutput(margins, self.specs[stage])
 
-    def run_row(self, stage: int, x: Matrix) -> tuple[RowOutput, NDArray[np.bool_]]:
-        """Run `stage` on a row `x` of its own inputs; output, and which it acquired, shape (k,)."""
-        model = self._models[stage]
-        if not isinstance(model, Walker):
-            return RowOutput(model.run_row(x), self.specs[stage]), np.ones(len(x), np.bool_)
-        acquired, values = np.zeros(len(x), np.bool_), list(map(float, x))
-
-        def value_of(column: int) -> float:
-            acquired[column] = True
-            return values[column]
-
-        return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage]), acquired
-
-    def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
-        """Run every stage on whole instances `X`, float32 (n, n_features)."""
-        return tuple(
-            self.run(s, np.ascontiguousarray(X[:, self.inputs[s]])) for s in range(len(self))
-        )
-
-    def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
-        """First stage that stops by `outputs`, shape (n,); the number of stages where none does."""
-        return exit_stages([o.score for o in outputs], self.thresholds)
-
-    def exit_of_row(self, outputs: Sequence[RowOutput]) -> int:
-        """First stage that stops for one instance by `outputs`; the number of stages if none."""
-        stopped = (s for s, o in enumerate(outputs) if o.stops(self.thresholds[s]))
-        return next(stopped, len(self))
-
 
 def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool = True) -> int:
     """Run the sample of `bundle` row by row and compare with packing; returns the number of rows.
@@ -115,10 +85,11 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool
     """
     sample = bundle.sample()  # read and checked before any graph is opened
     runner = StageRunner(bundle) if runner is None else runner
-    X = sample["X"]
-    rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
+    X, stages = sample["X"], range(len(runner))
+    meter = Meter(bundle.manifest.feature_costs())
+    rows = [[_visit(runner, s, Reading(x, meter, lambda: math.inf)) for s in stages] for x in X]
     outputs = [[output for output, _ in row] for row in rows]
-    exits = np.array([runner.exit_of_row(row) for row in outputs])
+    exits = np.array([_exit(runner, row) for row in outputs])
     exits = np.minimum(exits, bundle.manifest.last_exit)
     chosen = np.array(
         [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
@@ -133,7 +104,7 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool
             same &= ~unlike
             unlike &= ~np.isclose(got, expected, rtol=CLOSE, atol=CLOSE, equal_nan=True).all(axis=1)
         differences[f"stage_{s}"] = int(np.count_nonzero(unlike))
-    for s in range(len(runner)):
+    for s in stages:
         if f"bought_{s}" in sample:
             unlike = np.stack([row[s][1] for row in rows]) != sample[f"bought_{s}"]
             differences[f"bought_{s}"] = int(np.count_nonzero(unlike.any(axis=1)))
@@ -150,6 +121,20 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool
             differences,
         )
     return len(X)
+
+
+def _visit(
+    runner: StageRunner, stage: int, reading: Reading
+) -> tuple[RowOutput, NDArray[np.bool_]]:
+    """Run a stage on one instance; its output, and which of its inputs it acquired."""
+    output = runner.visit(stage, reading, allow_missing=True)
+    return output, reading.acquired[runner.inputs[stage]]
+
+
+def _exit(runner: StageRunner, outputs: Sequence[RowOutput]) -> int:
+    """First stage that stops for one instance; the number of stages if none does."""
+    stopped = (s for s, o in enumerate(outputs) if o.stops(runner.thresholds[s]))
+    return next(stopped, len(outputs))
 
 
 def _unlike(got: Matrix, expected: Matrix) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import StageSpec
 from tests.support.bundle_files import replace_file
 from tests.support.small_bundle import linear_onnx, sample_rows
+from tests.support.stage_runs import exits, run_all
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def test_nan_goes_on_even_where_everything_stops():
 def test_runner_follows_the_manifest(bundle):
     runner = StageRunner(bundle)
     X = sample_rows()
-    outputs = runner.run_all(X)
+    outputs = run_all(runner, X)
     np.testing.assert_array_equal(outputs[0].margins[:, 0], 4 * X[:, 0])
     np.testing.assert_array_equal(outputs[1].margins[:, 0], 4 * X[:, 2])
     sure = [np.abs(4 * X[:, 0]) >= 1, np.abs(4 * X[:, 2]) >= 1]
     expected = np.where(sure[0], 0, np.where(sure[1], 1, 2))
-    np.testing.assert_array_equal(runner.exits(outputs), expected)
+    np.testing.assert_array_equal(exits(runner, outputs), expected)
     assert len(set(expected)) == 3
     one = runner.run(0, np.ascontiguousarray(X[3:4, runner.inputs[0]]))
     np.testing.assert_array_equal(one.outputs, outputs[0].outputs[3:4])
