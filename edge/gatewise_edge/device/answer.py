@@ -111,7 +111,7 @@ class Answer:
         ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, ``audit`` (an audit
         found the stages wrong too often), or a failed sensor
         (below). fallback: ``no-link``, ``link-down``, ``breaker-open``, ``full``, ``unsent``,
-        ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's failure as
+        ``too-large``, ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's failure as
         ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.
     acquired : tuple of int
         Features acquired, as indices.

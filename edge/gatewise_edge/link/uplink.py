@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link, PartLink, most_values
-from gatewise_edge.link.messages import AuditMark, Request, Response, most_rows, new_id
+from gatewise_edge.link.messages import (
+    MAX_TTL_MS,
+    AuditMark,
+    Request,
+    Response,
+    most_rows,
+    new_id,
+)
 from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire.encoding import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.stages.plan import StagePlan
@@ -232,7 +239,7 @@ class Uplink:
     def _enter(self, flight: InFlight) -> OutcomeKind | None:
         """Encode a request's rows and enter it; else return why it is not made."""
         now = self._clock()
-        ttl_ms = math.floor(1000.0 * (flight.earliest - now))
+        ttl_ms = min(math.floor(1000.0 * (flight.earliest - now)), MAX_TTL_MS)
         if ttl_ms <= 0:
             return "deadline"
         values: dict[str, Any] = {"jpeg": flight.jpeg}

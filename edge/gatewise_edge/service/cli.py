@@ -121,8 +121,9 @@ def edge(
         float | None, typer.Option(help="Share that may differ; by default what training expects.")
     ] = None,
     audit_action: Annotated[
-        str, typer.Option(help="After an audit's alarm: report, safer (move on), offload (all).")
-    ] = "report",
+        str | None,
+        typer.Option(help="After an alarm: report (if left out), safer (move on), offload (all)."),
+    ] = None,
     coalesce_ms: Annotated[
         float,
         typer.Option(min=0, help="Wait so long for others to share a message; see --parallel."),
@@ -145,8 +146,9 @@ def edge(
         Path | None, typer.Option(help="Root metadata of the repository, for --update-host.")
     ] = None,
     update_interval: Annotated[
-        float, typer.Option(min=1, help="Seconds between two checks for updates, about.")
-    ] = 3600.0,
+        float | None,
+        typer.Option(min=1, help="Seconds between two checks for updates, about; by default 3600."),
+    ] = None,
     update_ca_file: Annotated[
         Path | None, typer.Option(help="Authorities trusted for --update-host beside the system's.")
     ] = None,
@@ -222,14 +224,14 @@ def edge(
         link = make_link(
             broker, publish, home_assistant,
             device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file,
-            max_inflight=max(64, parallel),
+            max_inflight=64 + parallel,
         )  # fmt: skip
         # Before the link is opened: it subscribes to the announcements.
         updater = make_updater(
             update_host, kept, trust,
             first=bundles[-1].path, link=link, device=device, features=first.acquired_names,
-            public_key=public_key, ca_file=update_ca_file, interval=update_interval,
-            spread=update_spread,
+            public_key=public_key, ca_file=update_ca_file, spread=update_spread,
+            **({} if update_interval is None else {"interval": update_interval}),
         )  # fmt: skip
         if kept is not None and updater is None:
             # No trial is held here: this start does not count against one.
@@ -238,7 +240,10 @@ def edge(
         functions = load_block_functions(block or ())
         audited = None
         if audit is not None:
-            audited = Audit(audit, audit_bound, action=cast(AuditAction, audit_action))
+            action = cast(AuditAction, audit_action or "report")
+            audited = Audit(audit, audit_bound, action=action)
+        elif audit_bound is not None or audit_action is not None:
+            raise InputError("--audit-bound and --audit-action are for --audit")
 
         def make(opened: Bundle) -> Device:
             return Device(

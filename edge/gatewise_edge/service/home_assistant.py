@@ -88,7 +88,7 @@ class HomeAssistant:
 
     `write` publishes an answer's line on ``gw/v1/<device>/answers``; it gets it with
     ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``, once a second at
-    most: the last one always goes, at the end. A line that is an error is left out.
+    most; the last one of a second goes when it is over. A line that is an error is left out.
     Days are those of `today`.
     """
 
@@ -107,6 +107,7 @@ class HomeAssistant:
         self._announced = False
         self._write = write
         self._held: dict[str, Any] | None = None
+        self._timer: threading.Timer | None = None
         self._due = clock()
         self._day = today()
         self._cost, self._answers, self._offloaded = 0.0, 0, 0
@@ -128,14 +129,28 @@ class HomeAssistant:
                 "cost_today": round(self._cost, 9),
                 "share_offloaded": round(self._offloaded / self._answers, 6),
             }
-            if self._clock() >= self._due:
-                self._due = self._clock() + _EVERY
-                self._publish()
+            self._publish_when_due()
 
     def _announce(self) -> None:
         self._announced = self._announced or self._link.publish(
             self._config_topic, self._config, retain=True
         )
+
+    def _publish_when_due(self) -> None:
+        wait = self._due - self._clock()
+        if wait <= 0:
+            self._due = self._clock() + _EVERY
+            self._publish()
+        elif self._timer is None:
+            self._timer = threading.Timer(wait, self._time_is_over)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _time_is_over(self) -> None:
+        with self._writing:
+            self._timer = None
+            if self._held is not None:
+                self._publish_when_due()
 
     def _publish(self) -> None:
         if self._held is not None:
@@ -148,4 +163,6 @@ class HomeAssistant:
 
     def __exit__(self, *_: object) -> None:
         with self._writing:
+            if self._timer is not None:
+                self._timer.cancel()
             self._publish()

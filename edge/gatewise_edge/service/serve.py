@@ -180,7 +180,6 @@ def _due(
         with suppress(Stopped):
             if interval and not stop.requested and number not in answered:
                 stop.pause(due - time.monotonic())
-                due = max(due + interval, time.monotonic())
         if stop.requested and not instances.held:
             return
         try:
@@ -189,6 +188,7 @@ def _due(
             return
         if number not in answered:
             count += 1
+            due = max(due, time.monotonic()) + interval
             yield number, instance, known
 
 

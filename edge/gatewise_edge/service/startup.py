@@ -69,7 +69,7 @@ def make_updater(
 ) -> Updater | None:
     """Make the updater of ``--update-host``; InputError if options do not go together."""
     if not hosts:
-        if ca_file is not None or spread or trust is not None:
+        if ca_file is not None or spread or trust is not None or "interval" in options:
             raise InputError("--trust and --update-... are for --update-host")
         return None
     if store is None or trust is None:
@@ -89,6 +89,8 @@ def make_link(
             raise InputError("--publish needs --broker: the lines go to a topic of it")
         if home_assistant is not None:
             raise InputError("--home-assistant needs --broker: the one of Home Assistant")
+        if any(options.get(name) is not None for name in ("ca_file", "cert_file", "key_file")):
+            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
         return None
     if home_assistant is not None and options.get("device") is None:
         raise InputError("--home-assistant needs --device: a lasting id, not one for each start")

@@ -16,7 +16,7 @@ from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import uplink, wire
 from gatewise_edge.link.link import InProcessLink
-from gatewise_edge.link.messages import MOST_SHARED, most_rows
+from gatewise_edge.link.messages import MAX_TTL_MS, MOST_SHARED, most_rows
 from gatewise_edge.link.offload import Offloads, RoundTrip
 from gatewise_edge.link.uplink import as_matrix
 from gatewise_edge.link.wire import MAX_PAYLOAD
@@ -238,6 +238,13 @@ def test_many_rows_wait_for_each_other_where_requests_may_not_be_out_together(bu
                 respond(*held.pop())
         assert {(a.route, a.reason) for a in together.result()} == {("cloud", "offloaded")}
         assert device.counters["full"] == 0
+
+
+def test_a_deadline_may_be_days_away(bundle):
+    link = FakeLink()
+    with Device(bundle, link=link, deadline_ms=2 * MAX_TTL_MS) as device:
+        assert device.answer(HARD).route == "cloud"
+    assert wire.decode_request(link.sent[0]).ttl_ms == MAX_TTL_MS
 
 
 def test_a_refusal_wakes_the_waiting_thread_for_the_retry(bundle):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from types import SimpleNamespace
 
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.service import home_assistant
 from gatewise_edge.service.home_assistant import HomeAssistant, discovery
 from gatewise_edge.service.outputs import AnswerPublisher
 from tests.support.mqtt_clients import MqttClient
@@ -94,6 +96,16 @@ def test_sums_of_a_day_and_a_message_at_a_time(broker):
     assert [t["confidence"] for t in told] == [0.75, None, 0.75]
     template = discovery("pi-3")[1]["components"]["confidence"]["value_template"]
     assert rendered(template, json.dumps(told[1])) == "None"
+
+
+def test_a_value_that_is_held_shows_once_its_second_is_over(monkeypatch):
+    monkeypatch.setattr(home_assistant, "_EVERY", 0.05)
+    shown, line = [], {"route": "edge", "cost": 1.0, "probabilities": [1.0]}
+    link = SimpleNamespace(device="pi-1", publish=lambda *_, **__: True)
+    with HomeAssistant(link, "ha", lambda document: shown.append(document["label"])) as home:
+        for label in ("open", "ajar", "closed"):
+            home.write(line | {"label": label})
+        wait_until(lambda: shown == ["open", "closed"])
 
 
 @pytest.mark.slow

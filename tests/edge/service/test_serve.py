@@ -1,0 +1,28 @@
+"""The loop of a running device: when instances begin."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from gatewise_edge.sensors.instance_source import InstanceSource
+from gatewise_edge.service import serve
+
+
+def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
+    """Also after an answer, or a source, that took longer than it."""
+    now, began, stop = [0.0], [], SimpleNamespace(requested="")
+    monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def pause(seconds: float) -> None:
+        now[0] += max(0.0, seconds)
+
+    def rows():
+        for number in range(7):
+            now[0] += 0.5 if number == 4 else 0.0  # silent for so long
+            yield [(None, {})]
+
+    stop.pause = pause
+    for number, *_ in serve._due(InstanceSource(rows()), stop, None, 0.25, frozenset()):
+        began.append(now[0])
+        now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
+    assert began == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
