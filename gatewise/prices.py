@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise.toml_settings import SettingsTable
 
@@ -219,43 +219,34 @@ def _entries(document: SettingsTable, key: str) -> dict[str, Any]:
 def _read_csv(path: Path, where: str) -> PriceList:
     features: dict[str, ColumnPrice] = {}
     groups: dict[str, float] = {}
-    extra_cells: list[int] = []
+    rows = csv_rows(path)
+    _, columns = next(rows)
+    absent = [name for name in ("feature", "own") if name not in columns]
+    unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
+    if absent or unknown:
+        wrong = [f"unknown column {_named(unknown)}"] if unknown else []
+        wrong += [f"no column {_named(absent)}"] if absent else []
+        raise InputError(
+            f"{where}: {' and '.join(wrong)} among {_named(columns) or 'none'}; "
+            "its first line is feature,own or feature,own,group,shared"
+        )
     ungrouped: list[int] = []
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            columns = list(reader.fieldnames or ())
-            absent = [name for name in ("feature", "own") if name not in columns]
-            unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
-            if absent or unknown:
-                wrong = [f"unknown column {_named(unknown)}"] if unknown else []
-                wrong += [f"no column {_named(absent)}"] if absent else []
-                raise InputError(
-                    f"{where}: {' and '.join(wrong)} among {_named(columns) or 'none'}; "
-                    "its first line is feature,own or feature,own,group,shared"
-                )
-            for row in reader:
-                at = f"{where}, line {reader.line_num}"
-                name = row["feature"]
-                if not name or name in features:
-                    raise InputError(f"{at}: feature {name!r} is empty or stands twice")
-                if row.get(None):
-                    extra_cells.append(reader.line_num)
-                own = _number(row["own"], f"{at}: cost of {name!r}")
-                group = row.get("group") or None
-                features[name] = ColumnPrice(own, group)
-                if not row.get("shared"):
-                    continue
-                price = _number(row["shared"], f"{at}: shared price of {group or name!r}")
-                if group is None and price:
-                    ungrouped.append(reader.line_num)
-                elif group is not None and groups.setdefault(group, price) != price:
-                    raise InputError(f"{at}: group {group!r} has two shared prices")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{where}: {error}") from error
-    lost = {"a shared price without a group": ungrouped, "more cells than columns": extra_cells}
-    if problems := [f"{what} in line {_named(lines)}" for what, lines in lost.items() if lines]:
-        raise InputError(f"{where} has {'; '.join(problems)}")
+    for line, cells in rows:
+        at, row = f"{where}, line {line}", dict(zip(columns, cells, strict=True))
+        name = row["feature"]
+        if not name or name in features:
+            raise InputError(f"{at}: feature {name!r} is empty or stands twice")
+        group = row.get("group") or None
+        features[name] = ColumnPrice(_number(row["own"], f"{at}: cost of {name!r}"), group)
+        if not row.get("shared"):
+            continue
+        price = _number(row["shared"], f"{at}: shared price of {group or name!r}")
+        if group is None and price:
+            ungrouped.append(line)
+        elif group is not None and groups.setdefault(group, price) != price:
+            raise InputError(f"{at}: group {group!r} has two shared prices")
+    if ungrouped:
+        raise InputError(f"{where} has a shared price without a group in line {_named(ungrouped)}")
     if not features:
         raise InputError(f"{where} lists no feature")
     return PriceList(where, features, groups)

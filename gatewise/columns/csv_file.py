@@ -1,34 +1,45 @@
-"""Rows of a CSV file with a header, checked as they come."""
+"""Rows of a CSV file with a header, checked as they come; separated by commas, or as exported."""
 
 from __future__ import annotations
 
 import csv
+import io
+import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from gatewise.errors import InputError
+
+_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+_THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
 def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and each row of a CSV file in UTF-8, with its line; cells are stripped.
 
-    Empty lines are passed over. Raises InputError, which names the file and perhaps the line, if
-    it is missing, empty, no such file, or a row has another length than the header.
+    Columns are separated by commas, or by semicolons or tabs where the header has more of them.
+    With semicolons a cell that is a number with a decimal comma is read with a point. Empty lines
+    are passed over. Raises InputError, which names the file and perhaps the line, if it is missing,
+    empty, no such file, a row has another length than the header, or a number may have separators
+    of thousands.
     """
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, skipinitialspace=True, strict=True)
-            header = next(reader, None)
-            if header is None:
+            first = file.readline()
+            if not first:
                 raise InputError(f"{path} is empty")
-            other = next((c for c in ";\t|" if len(header) == 1 and c in header[0]), None)
-            if other is not None:
+            separator, lines = _separator(first), chain([first], file)
+            reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+            header = [cell.strip() for cell in next(reader)]
+            if len(header) == 1 and "|" in header[0]:
                 raise InputError(
-                    f"{path}: its columns are separated by {other!r}; write them with commas, and "
-                    "decimals with a point"
+                    f"{path}: its columns are separated by '|'; write them with commas"
                 )
-            yield reader.line_num, [cell.strip() for cell in header]
+            yield reader.line_num, header
+            decimals = _Decimals(path, header) if separator == ";" else None
             for row in reader:
                 if not row or (len(row) < len(header) and row == [""]):
                     continue
@@ -38,7 +49,8 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                         f"{path}, line {reader.line_num}: {len(row)} cells under "
                         f"{len(header)} columns{cut}"
                     )
-                yield reader.line_num, [cell.strip() for cell in row]
+                row = [cell.strip() for cell in row]
+                yield reader.line_num, decimals.pointed(row, reader.line_num) if decimals else row
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except OSError as error:
@@ -46,3 +58,55 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     except (UnicodeDecodeError, csv.Error) as error:
         advice = "" if isinstance(error, csv.Error) else "; write it in UTF-8"
         raise InputError(f"{path} is not a CSV file in UTF-8: {error}{advice}") from None
+
+
+def plain_csv(path: Path) -> Path | io.StringIO:
+    """Get a CSV file with checked rows, separated by commas, and decimals with points.
+
+    The file itself if it is separated by commas, else its rows as :func:`csv_rows` gives them.
+    """
+    rows = (row for _, row in csv_rows(path))
+    header = next(rows)
+    with path.open(encoding="utf-8-sig") as file:
+        plain = _separator(file.readline()) == ","
+    if plain:
+        for _ in rows:
+            pass
+        return path
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(chain([header], rows))
+    text.seek(0)
+    return text
+
+
+def _separator(line: str) -> str:
+    """What a header's columns are separated by: what it has most of outside of quotes."""
+    return max(",;\t", key=re.sub('"[^"]*("|$)', "", line).count)
+
+
+class _Decimals:
+    """Decimal commas of a file that is separated by semicolons."""
+
+    def __init__(self, path: Path, header: list[str]) -> None:
+        self._path, self._header = path, header
+        self._comma = self._thousands = ""
+
+    def pointed(self, row: list[str], line: int) -> list[str]:
+        """Write the numbers of a row with points; InputError if one may be 1000 times as large.
+
+        Beside decimal commas 1.234 may well be 1234.
+        """
+        for k, cell in enumerate(row):
+            if "," in cell and _COMMA.fullmatch(cell):
+                row[k], self._comma = cell.replace(",", "."), cell
+            elif "." in cell and _THOUSANDS.fullmatch(cell):
+                place = f"line {line}: {cell!r} in column {self._header[k]!r}"
+                self._thousands = self._thousands or place
+                self._comma = cell if "," in cell else self._comma
+        if self._thousands and self._comma:
+            raise InputError(
+                f"{self._path}, {self._thousands} may have separators of thousands, as there are "
+                f"decimal commas ({self._comma!r}): write all numbers without such separators, or "
+                "all decimals with points"
+            )
+        return row

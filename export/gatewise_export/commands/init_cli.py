@@ -18,7 +18,7 @@ from gatewise_export.commands.options import AsJson, Target
 if TYPE_CHECKING:
     from gatewise_training.data.table_columns import ColumnFacts
 
-#: A number as a spreadsheet shows it: 1,200 or 70 %.
+#: A number as a spreadsheet shows it: €1,200 or 70 %.
 _MARKED = re.compile(
     r"[^\w.+-]*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\W*"
     r"|[^\w.+-]*[+-]?\d+(\.\d+)?\s*[^\w\s]+"
@@ -43,7 +43,7 @@ def init(
         gatewise init data.csv --target label
     """
     from gatewise_training.data.datasets import read_table
-    from gatewise_training.data.table_columns import column_facts
+    from gatewise_training.data.table_columns import table_facts
 
     if out.suffix.lower() != ".toml":
         raise InputError(f"--out {out}: the ending must be .toml")
@@ -52,7 +52,7 @@ def init(
     if out.exists():
         raise InputError(f"{out} exists: name another with --out, or remove it")
     table = read_table(data, target=target)
-    columns = {str(name): column_facts(table.frame[name]) for name in table.frame.columns}
+    columns = table_facts(table.frame)
     kinds = {name: _kind(name, facts) for name, facts in columns.items()}
     words = ["gatewise", "train", str(data)]
     if target is not None:
@@ -133,7 +133,9 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
         "time": f"dates, as {facts.example!r}",
         "empty": "empty",
     }.get(facts.kind, f"{facts.distinct:,} different texts, as {facts.example!r}")
-    if facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
+    if facts.commas is not None:
+        holds = facts.advice
+    elif facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
         holds += f": if numbers, write them as {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if kind == "drop" and facts.kind == "number":
         holds += ", each once"

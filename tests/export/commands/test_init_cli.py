@@ -56,3 +56,17 @@ def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -
     status, text, _ = run("verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv", "--json")
     assert (status, json.loads(text)["data"]["rows"]) == (0, 45)
     assert "exists" in refused("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
+
+
+def test_numbers_with_decimal_commas_are_kept_and_named(
+    run: Run, refused: Refused, tmp_path: Path
+) -> None:
+    data, out = tmp_path / "w.csv", tmp_path / "p.toml"
+    mass = [f"1,{k}" for k in range(100, 278)]  # each once; by themselves perhaps thousands
+    wine().assign(mass=mass, heat="77,5").to_csv(data, index=False)
+    assert run("init", data, "--target", "cultivar", "--out", out)[0] == 0
+    says = "decimal commas, as '77,5': write points (pandas: decimal=',')"
+    assert f"heat = 1.0  # {says}\n" in out.read_text()
+    assert f"mass = 1.0  # {says.replace('77,5', '1,100')}\n" in out.read_text()
+    args = ["--target", "cultivar", "--costs", out, "--out", tmp_path / "b"]
+    assert f"'heat' has {says}" in refused("train", data, *args)

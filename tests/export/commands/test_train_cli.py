@@ -139,10 +139,36 @@ def test_a_file_cut_short_is_refused(home: Path, refused: Refused, tmp_path: Pat
     (tmp_path / "cut.csv").write_text(whole[: whole.rindex(",") - 9])
     err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
     assert "line 179: 4 cells under 6 columns; is the file cut short?" in err
-    wine().to_csv(tmp_path / "cut.csv", index=False, sep=";", decimal=",")
-    err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
-    assert "its columns are separated by ';'" in err
     assert "neither a file nor a bundled set" in refused("train", "x.csv", "--out", tmp_path / "b")
+
+
+def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
+    run: Run, tmp_path: Path
+) -> None:
+    frame = wine().assign(soil="clay; loam")  # quoted, between semicolons
+    frame.loc[:9, "soil"] = "1,5 m sand"
+    european = {"index": False, "sep": ";", "decimal": ","}
+    answers = []
+    for name, form in (("points", {"index": False}), ("commas", european)):
+        data, out = tmp_path / name / "wine.csv", tmp_path / name / "b"
+        data.parent.mkdir()
+        frame.to_csv(data, **form)
+        frame[:40].rename(columns={"cultivar": "label"}).to_csv(data.parent / "rows.csv", **form)
+        args = ["--target", "cultivar", "--categorical", "soil", "--method", "adapt-gbrt"]
+        assert run("train", data, *args, "--max-loss", "0.02", "--out", out)[0] == 0
+        rows = ["--data", data.parent / "rows.csv"]
+        edge = [json.loads(line) for line in run("edge", out, *rows)[1].splitlines()]
+        assert run("verify", out, *rows)[0] == 0
+        _, simulated, _ = run("simulate", out, *rows, "--out", tmp_path / "sim", "--json")
+        answers.append(
+            (
+                {n: f.sha256 for n, f in Bundle.open(out).manifest.files.items()},
+                [(a["label"], a["probabilities"], a["route"], a["cost"]) for a in edge],
+                json.loads(simulated)["accuracy"],
+            )
+        )
+    assert answers[0] == answers[1]
+    assert len(answers[0][1]) == 40
 
 
 def test_a_place_that_is_taken_is_refused_before_anything_is_learned(

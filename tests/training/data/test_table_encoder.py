@@ -32,10 +32,52 @@ def test_all_that_is_unclear_is_listed_at_once(frame):
         "To mend all: drop=['serial', 'flat'], categorical=['supplier'], time=['when'], "
         "missing_words=['ERR']"
     )
+    with pytest.raises(InputError, match="'oh' is named, but there is no such column; it has ser"):
+        TableEncoder(drop=["oh"]).fit(frame)
     mended = TableEncoder(
         drop=["serial", "flat"], categorical=["supplier"], time=["when"], missing_words=["ERR"]
     )
     assert np.isnan(mended.fit(frame).transform(frame).mass[7])
+
+
+@pytest.mark.parametrize(
+    ("column", "beside", "says"),
+    [
+        (
+            ["1,250", "2,5"],
+            "1",
+            "2 columns .* 'a' has decimal commas, as '2,5': write points .*=',",
+        ),
+        (["1,250", "12,500"], "0,5", "'a' has decimal commas, as '1,250'.* 'b' has decimal commas"),
+        (["950", "1,250"], "1", "'a' has commas in numbers, as '1,250': leave out .*; decimal"),
+        (
+            ["2,000,000", "1,250,000.5"],
+            "1",
+            "'a' has commas in numbers, as '2,000,000': leave .*','\\);",
+        ),
+        (["0,125", "ERR"], "1", "'a' has decimal commas, as '0,125'"),
+    ],
+)
+def test_commas_in_numbers_are_no_categories_and_no_reason_to_drop_a_column(column, beside, says):
+    frame = pd.DataFrame({"a": column * 20, "b": beside, "kind": "x"})
+    for table in (frame, frame[frame.columns[::-1]]):
+        with pytest.raises(InputError) as caught:
+            TableEncoder().fit(table)
+        parts = str(caught.value).partition(": ")[2].split(". To mend")[0].split("; '")
+        assert not any("categorical" in p or "drop" in p for p in parts if "commas" in p)
+    with pytest.raises(InputError, match=says):
+        TableEncoder().fit(frame)
+    TableEncoder(categorical=["a", "b", "kind"]).fit(frame)  # where they are
+
+
+def test_two_words_that_are_not_true_and_false_are_a_category():
+    door = pd.DataFrame({"door": ["ja", "nein"]})
+    with pytest.raises(
+        InputError, match=r"'door' is not true or false .*categorical=\['door'\]\)$"
+    ):
+        TableEncoder(boolean=["door"]).fit(door)
+    with pytest.raises(InputError, match=r"missing_words=\['ERR'\] or drop"):
+        TableEncoder(boolean=["door"]).fit(pd.DataFrame({"door": ["on", "off", "ERR"]}))
 
 
 def test_it_has_scikit_learn_s_habits(frame):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.cells import ISO, MISSING_WORDS
-from gatewise.columns.csv_file import csv_rows
+from gatewise.columns.csv_file import csv_rows, plain_csv
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
@@ -284,21 +284,16 @@ def _read_csv(path: Path, target: str | None, options: ColumnOptions) -> DataFra
     """Read columns of numbers as numbers, rounded as Python rounds, and all others as text."""
     import pandas as pd
 
-    # Row by row first: pandas would fill a row that is cut short, and rename a doubled column.
-    rows = csv_rows(path)
-    _, header = next(rows)
+    _, header = next(csv_rows(path))
     _check_names(path, header)
-    if next(rows, None) is None:
-        raise InputError(f"{path} has no rows")
-    for _ in rows:
-        pass
-    raw = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
-    columns = raw.tolist()  # as pandas names them: not stripped
     label = _target(path, header, target)
+    columns = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas names them
     kinds = options.kinds.keys() - set(options.boolean)
     missing = _cases([*MISSING_WORDS, *options.words])
     frame: DataFrame = pd.read_csv(
-        path,
+        plain_csv(path),  # pandas would fill a row that is cut short
+        header=0,
+        names=columns,
         skipinitialspace=True,
         low_memory=False,  # a column has one type from the first row to the last
         **_exact(pd.__version__),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,8 +34,12 @@ _MOST_CELL_BYTES: Final = 256
 _MOST_ODD: Final = 10
 _MOST_SHOWN: Final = 20
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
+#: Numbers with a decimal comma, and with separators of thousands; 1,200 may be either.
+_DECIMAL: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+_THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 Style = Literal["flags", "python"]
+Commas = Literal["decimal", "thousands", "either"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +102,7 @@ class ColumnFacts:
 
     `kind`: what it seems to be; text: nearly every cell is another. `odd`: the few cells that are
     not of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers. `forms`: formats
-    that all dates are in.
+    that all dates are in. `commas`: what the commas of its numbers are, one being `example`.
     """
 
     kind: str
@@ -110,6 +115,18 @@ class ColumnFacts:
     low: float = 0.0
     high: float = 0.0
     forms: tuple[str, ...] = (ISO,)
+    commas: Commas | None = None
+
+    @property
+    def advice(self) -> str:
+        """What to do about commas in numbers."""
+        if self.commas == "decimal":
+            return f"decimal commas, as {self.example!r}: write points (pandas: decimal=',')"
+        decimal = "" if self.commas == "thousands" else "; decimal commas as points (decimal=',')"
+        return (
+            f"commas in numbers, as {self.example!r}: leave out those of thousands "
+            f"(pandas: thousands=','){decimal}"
+        )
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,16 @@ class ColumnProblem:
     column: str
     what: str
     ways: tuple[tuple[tuple[str, str | None], ...], ...] = ()
+
+
+def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[str, ColumnFacts]:
+    """Find out what the columns of a table hold; decimal commas of one are those of all."""
+    facts = {str(name): column_facts(frame[name], words) for name in frame.columns}
+    if any(f.commas == "decimal" for f in facts.values()):
+        for name, found in facts.items():
+            if found.commas == "either":
+                facts[name] = replace(found, commas="decimal")
+    return facts
 
 
 def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFacts:
@@ -136,6 +163,8 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
         return ColumnFacts("boolean", rows, missing, distinct, example)
     for kind, read in (("number", read_number), ("time", read_time)):
         odd = _odd(counts, read)
+        if kind == "number" and (found := _with_commas(odd, counts)) is not None:
+            return ColumnFacts(kind, rows, missing, distinct, found[1], commas=found[0])
         n_odd = sum(counts[cell] for cell in odd)
         if not odd or (len(odd) <= _MOST_ODD and n_odd <= present / 2):
             good = [cell for cell in counts if cell not in odd]
@@ -149,6 +178,21 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
         return ColumnFacts("time", rows, missing, distinct, example, forms=forms)
     kind = "text" if distinct > max(20, present / 2) else "category"
     return ColumnFacts(kind, rows, missing, distinct, example)
+
+
+def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str] | None:
+    """What the commas are in a column of numbers, with one of them; None without such cells."""
+    decimal = {cell for cell in odd if _DECIMAL.fullmatch(str(cell))}
+    thousands = {cell for cell in odd if _THOUSANDS.fullmatch(str(cell))}
+    others = set(odd) - decimal - thousands
+    n_others = sum(counts[cell] for cell in others)
+    if not decimal | thousands or len(others) > _MOST_ODD or n_others > counts.total() / 2:
+        return None
+    sure = decimal ^ thousands  # the others may be either
+    example = next(cell for cell in odd if cell in (sure or decimal))
+    if not sure or (sure & decimal and sure & thousands):
+        return "either", example
+    return "decimal" if sure & decimal else "thousands", example
 
 
 def _usual_forms() -> Iterator[str]:
@@ -180,11 +224,11 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
 def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProblem]:
     """List what keeps the columns of a table from being used; nothing if all may be."""
     kinds, columns = options.kinds, [str(name) for name in frame.columns]
-    problems = [
-        ColumnProblem(name, "is named, but there is no such column")
-        for name in kinds
-        if name not in columns
-    ]
+    unknown = [name for name in kinds if name not in columns]
+    problems = [ColumnProblem(name, "is named, but there is no such column") for name in unknown]
+    if unknown:
+        some = ", ".join(columns[:_MOST_SHOWN]) + (", ..." if columns[_MOST_SHOWN:] else "")
+        problems[-1] = ColumnProblem(unknown[-1], f"{problems[-1].what}; it has {some}")
     named = [*options.time, *options.boolean, *options.ordinal, *options.categorical, *options.drop]
     problems += [
         ColumnProblem(name, "is given two kinds") for name, n in Counter(named).items() if n > 1
@@ -194,19 +238,18 @@ def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProb
             check_time_format(form)
         except InputError as error:
             problems.append(ColumnProblem(name, str(error)))
-    for name in columns:
-        if kinds.get(name) != "drop":
-            problems += _problems_of(name, frame[name], kinds.get(name), options)
+    used = [name for name in columns if kinds.get(name) != "drop"]
+    for name, facts in table_facts(frame[used], options.words).items():
+        problems += _problems_of(name, frame[name], facts, kinds.get(name), options)
     return problems
 
 
 def _problems_of(
-    name: str, cells: Series, kind: str | None, options: ColumnOptions
+    name: str, cells: Series, facts: ColumnFacts, kind: str | None, options: ColumnOptions
 ) -> list[ColumnProblem]:
     drop = (("drop", name),)
     if not name.isprintable() or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
         return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
-    facts = column_facts(cells, options.words)
     if facts.kind == "empty":
         return [ColumnProblem(name, "is empty", (drop,))]
     filled = options.impute or options.allow_missing
@@ -231,6 +274,8 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
     if fill and (na or facts.missing):
         na += (("impute", None),)
     some = ", ".join(map(repr, facts.odd[:3]))
+    if facts.commas is not None:
+        return "number", ColumnProblem(name, f"has {facts.advice}")
     if facts.kind == "number" and facts.odd:
         what = f"is not numbers in {facts.n_odd:,} rows (as {some})"
         return "number", ColumnProblem(name, what, (na, drop))
@@ -274,6 +319,8 @@ def _misdeclared(
             "boolean": "not true or false",
         }.get(kind, f"text of more than {_MOST_CELL_BYTES} bytes, or not Unicode,")
         what = f"is {wanted} in {rows:,} rows (as {some})"
+        if kind == "boolean" and len(odd) == len(counts) <= MOST_CATEGORIES:
+            return ColumnProblem(name, f"{what}; make it a category", ((("categorical", name),),))
         words = tuple(("na", str(cell).strip()) for cell in odd)
         return ColumnProblem(name, what, (words, drop) if len(odd) <= _MOST_ODD else (drop,))
     if kind in ("category", "ordinal") and len(counts) > MOST_CATEGORIES:
@@ -290,12 +337,16 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
         for p in problems[:_MOST_SHOWN]
     ]
     more = f"; and {len(problems) - _MOST_SHOWN} more" if problems[_MOST_SHOWN:] else ""
-    count = "a column needs" if len(problems) == 1 else f"{len(problems)} columns need"
-    text = f"{count} an option: {'; '.join(shown)}{more}"
     best = [p.ways[0] for p in problems if p.ways]
+    needs = "an option" if len(best) == len(problems) else "a change"
+    count = f"a column needs {needs}"
+    if len(problems) > 1:
+        count = f"{len(problems)} columns need {needs}"
+    text = f"{count}: {'; '.join(shown)}{more}"
     if len(best) > 1:
         whole = dict.fromkeys(option for way in best for option in way)
-        text += f". To mend all: {_options(tuple(whole), style)}"
+        all_of_them = "all" if len(best) == len(problems) else "those with options"
+        text += f". To mend {all_of_them}: {_options(tuple(whole), style)}"
         if style == "flags":
             text += "; or have `gatewise init` write a file of kinds, for --costs"
     return text

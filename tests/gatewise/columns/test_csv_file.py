@@ -1,0 +1,56 @@
+"""CSV files as they are exported: separated by commas, semicolons or tabs, decimals with commas."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from gatewise.columns.csv_file import csv_rows, plain_csv
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a,b;c\n1,2\n", [["a", "b;c"], ["1", "2"]]),
+        ("a\n1;2\n", [["a"], ["1;2"]]),
+        ('"a;b;c",d\n"1,5",2\n', [["a;b;c", "d"], ["1,5", "2"]]),
+        ('\ufeffa ; "b,c,d";e\n-3,5;x 1,5;1,2e-3\n', [["a", "b,c,d", "e"],
+                                                     ["-3.5", "x 1,5", "1.2e-3"]]),
+        ('a;b\n",5";1.5\n1,2,3;"4\n5"\n', [["a", "b"], [".5", "1.5"], ["1,2,3", "4\n5"]]),
+        ("a;b\n1.234;5\n", [["a", "b"], ["1.234", "5"]]),
+        ("a\tb\n1\t3,5\n", [["a", "b"], ["1", "3,5"]]),
+    ],
+)  # fmt: skip
+def test_a_header_says_what_separates_columns(tmp_path, text, rows):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    assert [row for _, row in csv_rows(path)] == rows
+    assert pd.read_csv(plain_csv(path), header=None, dtype=str).to_numpy().tolist() == [
+        [cell.strip() for cell in row] for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a;b\n1;2\n3;1.234,5\n", r"line 3: '1.234,5' in column 'b' may have separators of"),
+        ("a;b\n1.234;2\n3;4,5\n", r"line 2: '1.234' in column 'a' .*commas \('4,5'\): write all"),
+        ("a;b\n1.234;2\n3;1.234,5\n", "line 2: '1.234' in column 'a'"),
+        ("a;b\n1,5;2,5;3\n", "line 2: 3 cells under 2 columns"),
+        ("a|b\n1|2\n", r"separated by '\|'"),
+        ("", "is empty"),
+    ],
+)
+def test_what_may_be_misread_is_refused_by_line(tmp_path, text, says):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    for read in (csv_rows, plain_csv):
+        with pytest.raises(InputError, match=says):
+            list(read(path))
+
+
+def test_prices_may_be_separated_by_semicolons(tmp_path):
+    (tmp_path / "p.csv").write_text("feature;own;group;shared\na;1,5;imu;2\nb;0,25;imu;\n")
+    assert FeatureCosts.from_file(tmp_path / "p.csv").total == 3.75
