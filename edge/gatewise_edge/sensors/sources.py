@@ -151,13 +151,23 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
     table = read_table(data, reader.names, encoder, keep=reader.keep, partial=True)
     if table.ignored:
         note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
-    if table.absent:
-        shown = ", ".join(table.absent[:_MOST_SHOWN])
-        more = len(table.absent) - _MOST_SHOWN
-        note(
-            f"{data} has no column {shown}{f' (and {more} more)' if more > 0 else ''}: missing in "
-            "every row; where a stage needs one, the cloud answers, or the last finished stage"
-        )
+    columns = () if encoder is None else encoder.columns
+    known = {column.name for column in columns if column.fill is not None}
+    for names, what in (
+        (
+            [n for n in table.absent if n in known],
+            "filled in every row, as empty cells in training",
+        ),
+        (
+            [n for n in table.absent if n not in known],
+            "missing in every row; where a stage needs one, the cloud answers, or the last "
+            "finished stage, or there is an error, if it is the first",
+        ),
+    ):
+        if names:
+            more = len(names) - _MOST_SHOWN
+            shown = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
+            note(f"{data} has no column {shown}: {what}")
     rows = zip(table.rows, table.kept, strict=True)
     return InstanceSource([(row, {"kept": kept} if kept else {})] for row, kept in rows)
 

@@ -57,23 +57,43 @@ def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
         ]
 
 
+def outcome(answer):
+    if isinstance(answer, SensorError):
+        return str(answer), answer.why
+    return answer.label, answer.route, answer.reason, answer.cost
+
+
 def test_a_column_that_a_row_lacks_is_an_empty_cell(made, rows):
     system, encoder, path = made
     with Device(path) as device:
-        for name in PRICES:
-            part = rows.drop(columns=name)
+        for c, name in enumerate(encoder.encoder_.names):
             empty = rows.assign(**{name: None})
-            lacking = [device.answer(row) for row in part.to_dict("records")]
-            of_empty = device.answer_many(empty.to_dict("records"))
-            assert [(a.label, a.route, a.cost) for a in lacking] == [
-                (a.label, a.route, a.cost) for a in of_empty
+            lacking = device.answer_many(rows.drop(columns=name).to_dict("records"))
+            assert [outcome(a) for a in lacking] == [
+                outcome(a) for a in device.answer_many(empty.to_dict("records"))
             ]
             x = encoder.transform(empty)
-            here = ~system.offload(x)
-            labels = np.array([a.label for a in lacking])
-            assert labels[here].tolist() == system.predict(x)[here].tolist()
+            if name in ("supplier", "heat"):  # with empty cells in training
+                here = ~system.offload(x)
+                labels = np.array([a.label for a in lacking])
+                assert labels[here].tolist() == system.predict(x)[here].tolist()
+            else:
+                assert np.isnan(x.to_numpy()[:, encoder.encoder_.members(c)]).all()
+                stage = set(device.bundle.manifest.stage_inputs(0).tolist())
+                failed = bool(stage & set(encoder.encoder_.members(c)))
+                assert {isinstance(a, SensorError) for a in lacking} == {failed}
         with pytest.raises(InputError, match="none of the columns, as 'supplier'"):
             device.answer({"serial": "x1"})
+
+
+def test_a_table_without_columns_says_which_are_filled(made, rows, tmp_path, capsys):
+    encoder, path = made[1].encoder_, tmp_path / "rows.csv"
+    rows.drop(columns=["mass", "heat"]).to_csv(path, index=False)
+    with Stop() as stop:
+        open_source(str(path), encoder.names, stop, encoder)
+    err = capsys.readouterr().err
+    assert "has no column heat: filled in every row, as empty cells in training\n" in err
+    assert "has no column mass: missing in every row; where a stage needs one, the cloud" in err
 
 
 def test_a_lacking_column_is_named_where_no_value_may_be_missing():

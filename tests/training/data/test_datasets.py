@@ -6,6 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
+from gatewise_training.data.table_columns import ColumnOptions
 from tests.support.shared_data import shared_data
 
 
@@ -31,6 +32,17 @@ def test_tables_load(tmp_path, ending):
         datasets.load(path, target="nope")
     with pytest.raises(InputError, match="say which column"):
         datasets.load(path)
+
+
+def test_cells_are_filled_in_columns_that_had_empty_ones(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("seen,late,whole,y\n,1,1,a\n2,1,1,b\n2,1,1,a\n2,,1,b\n")
+    table = datasets.read_table(path, options=ColumnOptions(impute=True))
+    data = table.encoded(np.arange(3))
+    assert data.feature_names == ("seen", "seen_missing", "late", "whole")
+    assert data.X.tolist() == [[2, 1, 1, 1], [2, 0, 1, 1], [2, 0, 1, 1], [2, 0, 1, 1]]
+    # a failed sensor, of which no model knows
+    assert str(data.encoder.encoder_.row(["", "", ""]).tolist()) == "[2.0, 1.0, 1.0, nan]"
 
 
 @pytest.mark.parametrize(

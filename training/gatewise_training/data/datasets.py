@@ -20,7 +20,12 @@ from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.input_checks import warn_of_rounding
 from gatewise_training.data.instance_files import arrays_of
-from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
+from gatewise_training.data.table_columns import (
+    ColumnOptions,
+    column_problems,
+    problem_text,
+    table_facts,
+)
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
 
 if TYPE_CHECKING:
@@ -105,7 +110,10 @@ class RawTable:
 
     def encoded(self, training: NDArray[np.intp]) -> Dataset:
         """Encode the columns with what the training rows teach, at a price of 1 each."""
-        encoder = TableEncoder.from_options(self.options).fit(self.frame.iloc[training])
+        facts = table_facts(self.used, self.options.words)
+        gaps = {name for name, found in facts.items() if found.missing}
+        encoder = TableEncoder.from_options(self.options)
+        encoder._learn(self.frame.iloc[training], gaps)
         columns = tuple(encoder.get_feature_names_out().tolist())
         x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(columns))
         numbers = [c for c in columns if c in self.frame and self.frame[c].dtype.kind in "iuf"]

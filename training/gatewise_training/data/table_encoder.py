@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -72,9 +72,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     drop : sequence of str, default ()
         Columns that are no features.
     impute : bool, default False
-        Fill missing cells of numbers and dates with the median, of booleans with the usual value;
-        one more feature says so where training has seen some. Without it they are NaN, for
-        estimators with ``allow_missing=True``. A missing category needs none.
+        Fill missing cells of numbers and dates with the median, of booleans with the usual value,
+        in columns where :meth:`fit` has seen some; one more feature says so. Elsewhere a missing
+        cell is NaN, as a failed sensor's, and without `impute` everywhere, for estimators with
+        ``allow_missing=True``. A missing category that was seen needs none.
     missing_words : sequence of str, default ()
         Texts of a missing cell, beside ``NA``, ``NaN``, ``null``, ``?`` and the like.
     max_one_hot : int, default 12
@@ -142,7 +143,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         InputError
             Of all columns that cannot be used as they are, with what to say about each.
         """
-        frame = _frame(X)
+        return self._learn(_frame(X), frozenset())
+
+    def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
+        """Learn from rows of a table; `gaps` are columns with missing cells in other rows."""
         time = self.time if isinstance(self.time, Mapping) else dict.fromkeys(self.time, ISO)
         options = ColumnOptions(
             categorical=tuple(self.categorical),
@@ -161,7 +165,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise InputError(problem_text(problems, style="python"))
         kinds = options.kinds
         columns = [
-            self._column(str(name), frame[name], kinds.get(str(name)), options)
+            self._column(str(name), frame[name], kinds.get(str(name)), options, str(name) in gaps)
             for name in frame.columns
             if kinds.get(str(name)) != "drop"
         ]
@@ -176,26 +180,31 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.n_features_in_ = len(frame.columns)
         return self
 
-    def _column(self, name: str, cells: Series, kind: str | None, options: ColumnOptions) -> Column:
+    def _column(
+        self, name: str, cells: Series, kind: str | None, options: ColumnOptions, gap: bool
+    ) -> Column:
         words = options.words
         if kind is None:
             kind = column_facts(cells, words).kind
         present = [cell for cell in cells.tolist() if not is_missing(cell, words)]
         some = len(present) < len(cells)
+        filled = self.impute and (some or gap)
         if kind in ("category", "ordinal"):
-            return self._category(name, present, kind, some=some)
+            return self._category(name, present, kind, some=some, filled=filled)
         if kind == "time":
-            return self._time(name, present, options.time[name], some=some)
+            return self._time(name, present, options.time[name], some=some, filled=filled)
         fill = None
-        if self.impute and kind == "boolean":
+        if filled and kind == "boolean":
             fill = float(2 * sum(map(read_boolean, present)) >= len(present))
-        elif self.impute:
+        elif filled:
             fill = float(np.float32(np.median([read_number(cell) for cell in present])))
         indicator = (f"{name}_missing",) if some and fill is not None else ()
         make = BooleanColumn if kind == "boolean" else NumberColumn
         return make(name=name, features=(name, *indicator), fill=None if fill is None else (fill,))
 
-    def _category(self, name: str, present: list[Any], kind: str, *, some: bool) -> CategoryColumn:
+    def _category(
+        self, name: str, present: list[Any], kind: str, *, some: bool, filled: bool
+    ) -> CategoryColumn:
         categories = tuple(sorted({read_category(cell) for cell in present}, key=_by_value))
         ordinal = kind == "ordinal" or len(categories) > self.max_one_hot
         features = [name] if ordinal else _one_hot_names(name, categories)
@@ -203,12 +212,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return CategoryColumn(
             name=name,
             features=(*features, f"{name}_missing") if some else tuple(features),
-            fill=empty if some or self.impute else None,
+            fill=empty if some or filled else None,
             categories=categories,
             form="ordinal" if ordinal else "one-hot",
         )
 
-    def _time(self, name: str, present: list[Any], form: str, *, some: bool) -> TimeColumn:
+    def _time(
+        self, name: str, present: list[Any], form: str, *, some: bool, filled: bool
+    ) -> TimeColumn:
         times = sorted(
             (read_time(cell, form) for cell in present), key=lambda time: time_part(time, "days")
         )
@@ -217,7 +228,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         else:
             parts = tuple(self.time_parts)
         fill = None
-        if self.impute:
+        if filled:
             middle = times[len(times) // 2]
             fill = tuple(float(np.float32(time_part(middle, part))) for part in parts)
         features = [f"{name}_{part}" for part in parts]
