@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -196,6 +196,20 @@ class RowEncoder:
     def cell(self, column: int, cell: Any) -> tuple[float, ...]:
         """Values of a column's features; InputError, which names the column, for a bad cell."""
         return self.columns[column].encode(cell, self.missing_words)
+
+    def bad_cells(self, rows: Iterable[Sequence[str]]) -> Iterator[tuple[int, InputError]]:
+        """Yield the row and the error of each cell that is not of its column's kind, in order."""
+        known: dict[tuple[int, str], InputError | None] = {}
+        for number, row in enumerate(rows):
+            for place in enumerate(row):
+                if place not in known:
+                    known[place] = None
+                    try:
+                        self.cell(*place)
+                    except InputError as error:
+                        known[place] = error
+                if (bad := known[place]) is not None:
+                    yield number, bad
 
     def cells(self, row: RawRow) -> list[Any]:
         """Cells of a raw row in the columns' order; InputError if some are not there."""

@@ -8,7 +8,7 @@ are its features, and rows are arrays of numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -30,7 +30,8 @@ class TableRows:
 
     `rows` are arrays of features or, for an encoder, lists of cells; `lines` are where they stand
     in the file, `kept` the cells of the columns that are passed on, row by row. `ignored` columns
-    are no features, `absent` ones are: their values are missing in all rows.
+    are no features, `absent` ones are: their values are missing in all rows. `bad` are the errors
+    of cells that are not of their column's kind, the first one of each row.
     """
 
     rows: Values | list[list[str]]
@@ -38,6 +39,7 @@ class TableRows:
     kept: list[dict[str, str]]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
+    bad: dict[int, InputError] = field(default_factory=dict)
 
 
 def read_table(
@@ -50,11 +52,11 @@ def read_table(
 ) -> TableRows:
     """Read the columns `names` of a CSV file with a header, and the columns `keep` beside them.
 
-    Of an encoder `names` are the raw columns, and every cell must be of its column's kind; else
-    rows have shape (n, len(names)), an empty cell being NaN. All rows are checked before anything
-    is returned. Raises InputError if the file is missing, empty or no text, a column is missing
-    (with `partial`: all of them, or one to be kept) or double, a row has another length than the
-    header, or a cell is bad.
+    Of an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
+    being NaN. All rows are checked before anything is returned. Raises InputError if the file is
+    missing, empty or no text, a column is missing (with `partial`: all of them, or one to be kept)
+    or double, a row has another length than the header, or (but for `partial`) a cell is not of
+    its column's kind.
     """
     given = csv_rows(path)
     _, header = next(given)
@@ -79,37 +81,33 @@ def read_table(
         raise InputError(f"{path} has a header and no rows")
     ignored = tuple(name for name in header if name not in names and name not in keep)
     if encoder is not None:
-        _check_cells(path, lines, cells, encoder)
-        return TableRows(cells, lines, kept, ignored, absent)
-    values = [
-        [_csv_number(path, line, text, name) for text, name in zip(row, names, strict=True)]
-        for line, row in zip(lines, cells, strict=True)
-    ]
-    return TableRows(np.array(values, np.float64), lines, kept, ignored, absent)
+        rows: Values | list[list[str]] = cells
+        errors = [(i, str(error)) for i, error in encoder.bad_cells(cells)]
+    else:
+        rows, errors = _numbers(cells, names)
+    bad = {i: InputError(f"{path}, line {lines[i]}: {text}") for i, text in reversed(errors)}
+    if bad and not partial:
+        raise bad[min(bad)]
+    return TableRows(rows, lines, kept, ignored, absent, bad)
 
 
-def _check_cells(
-    path: str | Path, lines: Sequence[int], cells: Sequence[list[str]], encoder: RowEncoder
-) -> None:
-    known: set[tuple[int, str]] = set()
-    for line, row in zip(lines, cells, strict=True):
-        for place in enumerate(row):
-            if place not in known:
-                try:
-                    encoder.cell(*place)
-                except InputError as error:
-                    raise InputError(f"{path}, line {line}: {error}") from None
-                known.add(place)
-
-
-def _csv_number(path: str | Path, line: int, text: str, name: str) -> float:
-    try:
-        # float() would also take Python's 1_000.
-        return np.nan if text.lower() in MISSING_WORDS else float(text.replace("_", "?"))
-    except ValueError:
-        raise InputError(
-            f"{path}, line {line}: {text[:40]!r} in column {name!r} is not a number"
-        ) from None
+def _numbers(
+    cells: Sequence[list[str]], names: Sequence[str]
+) -> tuple[Values, list[tuple[int, str]]]:
+    """Numbers, NaN where a cell is empty or none; rows and errors of cells that are none."""
+    values: list[list[float]] = []
+    errors = []
+    for i, row in enumerate(cells):
+        values.append([])
+        for text, name in zip(row, names, strict=True):
+            try:
+                # float() would also take Python's 1_000.
+                number = np.nan if text.lower() in MISSING_WORDS else float(text.replace("_", "?"))
+            except ValueError:
+                number = np.nan
+                errors.append((i, f"{text[:40]!r} in column {name!r} is not a number"))
+            values[i].append(number)
+    return np.array(values, np.float64), errors
 
 
 def read_arrays(

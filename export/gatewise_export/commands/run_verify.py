@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.opaque_models import PYTHON
@@ -46,8 +46,9 @@ def check_data(
     """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
     Columns are found by name. Gives the comparison, and ``accuracy`` (of a regressor ``r2``; of a
-    ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows;
-    ``seen_in_training``, and in ``remarks`` what that means, where it is known.
+    ranker nothing, since a table has no queries; nor without labels), mean ``cost`` and
+    ``offload_rate`` on the rows; ``seen_in_training``, and in ``remarks`` what that means, where it
+    is known.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -71,19 +72,23 @@ def check_data(
     elif manifest.instance is not None:
         given, y = load_instances(source, target)
         x = manifest.instance.flat(given)
-    elif manifest.encoder is None:
+    elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
         data = datasets.load(source, target=target)
         x, y = np.ascontiguousarray(data.columns(manifest.feature_names, source)), data.y
     else:
-        x, y = _raw_columns(source, target, manifest.encoder)
+        x, y = datasets.read_rows(source, manifest.column_names, manifest.encoder, target=target)
     _check_missing(x, manifest, source)
     outcome = graph_outcome(bundle, x, cloud=None if answers is None else answers(x))
     merit = {} if y is None else _merit(outcome, y, manifest, source)
-    return verify_graphs(bundle, x, outcome), merit | {
+    measured = merit | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
         **_seen(bundle, x),
     }
+    if y is None and manifest.task != "rank":
+        remark = f"{source} has no label, so no accuracy; --target NAME names its column"
+        measured["remarks"] = [remark, *measured.get("remarks", [])]
+    return verify_graphs(bundle, x, outcome), measured
 
 
 def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
@@ -150,18 +155,6 @@ def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
     count = seen.count(x)
     remark = seen.remark(count, len(x))
     return {"seen_in_training": count, "remarks": [remark] if remark else []}
-
-
-def _raw_columns(
-    source: str, target: str | None, encoder: RowEncoder
-) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Features and labels of a table of raw columns."""
-    from gatewise_training.data.datasets import read_raw_rows
-
-    try:
-        return read_raw_rows(source, encoder, target=target)
-    except InputError as error:
-        raise InputError(str(error) if source in str(error) else f"{source}: {error}") from None
 
 
 def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:

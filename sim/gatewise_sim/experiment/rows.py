@@ -84,13 +84,12 @@ class Rows:
         kind = path.suffix.lower()
         if kind == ".csv":
             return _csv(path, manifest, target)
-        if manifest.encoder is not None:
-            X, y = datasets.read_raw_rows(path, manifest.encoder, target=target)
+        if kind == ".parquet" or manifest.encoder is not None:
+            names, encoder = manifest.column_names, manifest.encoder
+            X, y = datasets.read_rows(path, names, encoder, target=target)
             return cls.from_arrays(path.stem, X, y, manifest)
         if kind == ".npz":
             return _npz(path, manifest)
-        if kind == ".parquet":
-            return _parquet(path, manifest, target)
         raise InputError(
             f"{source}: give a .csv, .parquet or .npz file, or one of {', '.join(datasets.names())}"
         )
@@ -162,25 +161,6 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
                     "whole column out"
                 )
     X = table.rows if encoder is None else encoder.rows([*table.rows])
-    return Rows.from_arrays(path.stem, X, labels, manifest)
-
-
-def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
-    frame = datasets.read_parquet(path)
-    frame.columns = [str(name).strip() for name in frame.columns]
-    others = [name for name in frame.columns if name not in manifest.feature_names]
-    column = _target(path, others, target)
-    labels = None
-    if column is not None:
-        if frame[column].isna().any():
-            raise InputError(f"{path}: the label {column!r} is missing in some rows; fill it")
-        labels = frame[column].to_numpy()
-    for name in manifest.feature_names:
-        if name not in frame.columns:
-            raise InputError(f"{path} has no column {name!r}, which the bundle needs")
-        if frame[name].dtype.kind not in "biuf":
-            raise InputError(f"{path}: column {name!r} is not numbers")
-    X = frame[list(manifest.feature_names)].to_numpy(np.float64)
     return Rows.from_arrays(path.stem, X, labels, manifest)
 
 

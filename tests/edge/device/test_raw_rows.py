@@ -12,6 +12,7 @@ from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors
 from gatewise_edge.sensors.feature_reader import Meter, RawRowSource, Reading
 from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import Stop
 from gatewise_export import Bundle, pack
 from gatewise_training import ConfidenceCascade
@@ -170,13 +171,19 @@ def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
     sensors.close()
 
 
-def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_path):
+def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_path, capsys):
     row = dict(rows.iloc[0]) | {"when": "soon"}
     with Device(made[2]) as device, pytest.raises(SensorError, match="'when': 'soon'") as caught:
         device.answer(row)
     assert caught.value.sensor == "when"
-    rows.loc[5, "when"] = "soon"
-    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.loc[[5, 9], "when"] = "soon"
+    path = str(tmp_path / "rows.csv")
+    rows.to_csv(path, index=False)
     encoder = made[1].encoder_
-    with Stop() as stop, pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
-        open_source(str(tmp_path / "rows.csv"), encoder.names, stop, encoder)
+    with Stop() as stop, Device(made[2]) as device:
+        found = device.answer_many([r for r, _ in open_source(path, encoder.names, stop, encoder)])
+    assert "line 7: column 'when': 'soon' is not" in (err := capsys.readouterr().err)
+    assert err.endswith("(and 1 more rows): a failed sensor, where a stage needs the cell\n")
+    assert [str(a) for a in found if isinstance(a, SensorError)] == [str(caught.value)] * 2
+    with pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
+        read_table(path, encoder.names, encoder)

@@ -138,6 +138,14 @@ def test_other_data(data, options, says, tmp_path, monkeypatch):
         open_source(data, NAMES, Stop(), **options)
 
 
+def test_a_row_of_a_table_that_cannot_be_used_is_its_own_error(tmp_path):
+    (tmp_path / "w.csv").write_text("a,b\n1,2\n3,warm\nhot,cold\n5,\n")
+    first, bad, worse, last = instances(open_source(str(tmp_path / "w.csv"), NAMES, Stop()))
+    assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
+    assert str(bad).endswith("line 3: 'warm' in column 'b' is not a number")
+    assert str(worse).endswith("line 4: 'hot' in column 'a' is not a number")
+
+
 # -- JSON lines, by a pipe -----------------------------------------------------------------
 
 

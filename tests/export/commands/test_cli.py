@@ -172,6 +172,12 @@ def test_verify(home: Path, bundle: Path, run: Run) -> None:
     wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "turned.csv", index=False)
     args[3] = home / "turned.csv"  # columns are found by their names
     assert json.loads(run(*args, "--json")[1])["data"] == data
+    wine().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
+    args = ["verify", bundle, "--data", home / "unlabelled.csv"]
+    assert "note: " + str(args[3]) + " has no label, so no accuracy" in run(*args)[1]
+    unlabelled = json.loads(run(*args, "--json")[1])["data"]
+    assert "accuracy" not in unlabelled
+    assert data.items() >= {k: v for k, v in unlabelled.items() if k != "remarks"}.items()
     held_out = ["verify", bundle, "--data", home / "bundle-test.csv", "--json"]  # no --target
     data = json.loads(run(*held_out)[1])["data"]
     assert (data["rows"], data["seen_in_training"], data["remarks"]) == (36, 0, [])
@@ -196,6 +202,8 @@ def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None
         (lambda f: f.drop(columns="ash"), "no column 'ash'"),
         (put("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
         (put("hue", np.nan), "column 'hue' is empty (NaN)"),
+        (put("hue", "red"), "bad.csv, line 5: column 'hue': 'red' is not a number"),
+        (lambda f: f[["cultivar", "hue"]], "no column 'alcohol' (and 3 more), which the bundle"),
     ],
 )
 def test_rows_that_do_not_fit_the_bundle(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.columns.cells import ISO, MISSING_WORDS
 from gatewise.columns.csv_file import csv_rows, plain_csv
-from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.encoders import NumberColumn, RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.formats import plural
@@ -237,9 +237,88 @@ def read_table(
     file cannot be read, is cut short, or has no such column, or a label is missing.
     """
     path, options = Path(path), ColumnOptions() if options is None else options
+    frame, target = _read_frame(path, target, options)
+    if target is None:
+        raise InputError(f"{path}: say which column is the label (--target NAME)")
+    y = _labels(path, frame, target)
+    frame = frame.drop(columns=target)
+    if frame.columns.empty:
+        raise InputError(f"{path} has no column beside the label")
+    return RawTable(path, frame, y, target, options)
+
+
+def read_rows(
+    path: str | Path, names: Sequence[str], encoder: RowEncoder | None, *, target: str | None = None
+) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+    """Read rows with a bundle's columns: features (n, n_features), and labels (n,), if any.
+
+    `names` are the features, or the raw columns of the `encoder`. Without a `target` a further
+    column called target, label, class or y is the label. InputError, which names the line of a
+    CSV file, for a cell that is not of its column's kind.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{path}: the bundle takes raw columns: give a .csv or .parquet file")
+    kinds = {column.name: column.kind for column in (() if encoder is None else encoder.columns)}
+    options = ColumnOptions(
+        categorical=tuple(name for name, kind in kinds.items() if kind == "category"),
+        time={name: ISO for name, kind in kinds.items() if kind == "time"},
+        missing_words=() if encoder is None else tuple(encoder.missing_words),
+    )
+    frame, target = _read_frame(path, target, options, names)
+    absent = [name for name in names if name not in frame.columns]
+    if absent:
+        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
+    if encoder is None:
+        encoder = RowEncoder(tuple(NumberColumn(name=name, features=(name,)) for name in names))
+        frame = frame.astype(dict.fromkeys(frame.columns[frame.dtypes == np.bool_], np.float64))
+    try:
+        x = encode_frame(encoder, frame)
+    except InputError as error:
+        raise InputError(_bad_line(path, encoder) or f"{path}: {error}") from None
+    y = None if target is None else _labels(path, frame, target)
+    return _float32(path, x, list(encoder.feature_names)), y
+
+
+def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
+    """What is wrong with the first bad cell of a CSV file, and its line."""
+    rows = csv_rows(path) if path.suffix.lower() == ".csv" else iter(())
+    header: list[str] = []
+    for line, row in rows:
+        if header:
+            cells = [row[header.index(name)] for name in encoder.names]
+            for _, error in encoder.bad_cells([cells]):
+                return f"{path}, line {line}: {error}"
+        header = header or row
+    return None
+
+
+def _label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
+    """Find the label among columns by its name, or by a usual one; None if none has that."""
+    if target is None:
+        found = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        return found[0] if len(found) == 1 else None
+    if target not in columns:
+        raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
+    return target
+
+
+def _labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
+    if absent := int(frame[target].isna().sum()):
+        raise InputError(
+            f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
+        )
+    return frame[target].to_numpy()
+
+
+def _read_frame(
+    path: Path, target: str | None, options: ColumnOptions, features: Sequence[str] = ()
+) -> tuple[DataFrame, str | None]:
+    """Read a table, and find its label, if any, beside the `features`."""
     try:
         if path.suffix.lower() == ".csv":
-            frame = _read_csv(path, target, options)
+            frame = _read_csv(path, target, options, features)
         else:
             frame = read_parquet(path)
     except InputError:
@@ -250,51 +329,18 @@ def read_table(
     _check_names(path, list(frame.columns))
     if frame.empty:
         raise InputError(f"{path} has no rows")
-    target = _target(path, list(frame.columns), target)
-    y = frame.pop(target)
-    if absent := int(y.isna().sum()):
-        raise InputError(
-            f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
-        )
-    if frame.columns.empty:
-        raise InputError(f"{path} has no column beside the label")
-    return RawTable(path, frame, y.to_numpy(), target, options)
+    return frame, _label_column(path, [c for c in frame.columns if c not in features], target)
 
 
-def read_raw_rows(
-    path: str | Path, encoder: RowEncoder, *, target: str | None = None
-) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Read rows with the columns of an encoder: features (n, n_features) and labels (n,)."""
-    if Path(path).suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{path}: the bundle takes raw columns: give a .csv or .parquet file")
-    kinds = {column.name: column.kind for column in encoder.columns}
-    options = ColumnOptions(
-        categorical=tuple(name for name, kind in kinds.items() if kind == "category"),
-        time={name: ISO for name, kind in kinds.items() if kind == "time"},
-        missing_words=tuple(encoder.missing_words),
-    )
-    table = read_table(path, target=target, options=options)
-    return encode_frame(encoder, table.frame), table.y
-
-
-def _target(path: Path, columns: list[str], target: str | None) -> str:
-    if target is None:
-        found = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
-        if len(found) != 1:
-            raise InputError(f"{path}: say which column is the label (--target NAME)")
-        target = found[0]
-    if target not in columns:
-        raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
-    return target
-
-
-def _read_csv(path: Path, target: str | None, options: ColumnOptions) -> DataFrame:
+def _read_csv(
+    path: Path, target: str | None, options: ColumnOptions, features: Sequence[str]
+) -> DataFrame:
     """Read columns of numbers as numbers, rounded as Python rounds, and all others as text."""
     import pandas as pd
 
     _, header = next(csv_rows(path))
     _check_names(path, header)
-    label = _target(path, header, target)
+    label = _label_column(path, [name for name in header if name not in features], target)
     columns = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas names them
     kinds = options.kinds.keys() - set(options.boolean)
     missing = _cases([*MISSING_WORDS, *options.words])
