@@ -160,10 +160,17 @@ class Sensors:
             )
             sensors.update(dict.fromkeys(sensor.members, sensor))
 
+        def given_by(name: str, group: int) -> bool:
+            """Whether a group, by index, is `name`, or requires it and has no sensor itself."""
+            own = costs.group_names[group] if group >= 0 else None
+            if own is None or own in self._groups:
+                return own == name
+            return name in (costs.group_names[g] for g in costs.requires[group])
+
         for name, group in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            inside = np.flatnonzero(costs.group == costs.group_names.index(name)).tolist()
+            inside = [k for k, g in enumerate(costs.group.tolist()) if given_by(name, g)]
             among = list(dict.fromkeys(column_of[k] for k in inside))
             others = [c for c in among if columns[c] not in self._features]
             add(name, others, partial(_group_cells, name, group, among, columns))

@@ -171,6 +171,22 @@ def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
     sensors.close()
 
 
+def test_a_column_with_a_price_of_its_own_inside_a_group(made):
+    encoder, calls = made[1], []
+    costs = encoder.feature_costs(
+        FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0})
+    )
+    raw, read = encoder.encoder_, lambda: (calls.append(1), {"heat": None, "mass": 5})[1]
+    reading = Reading(Sensors(groups={"lab": read}).bind(costs, (), raw), Meter(costs), lambda: 9.0)
+    heat, mass = (np.array(raw.members(raw.names.index(n))) for n in ("heat", "mass"))
+    assert reading.acquire(heat[1:], allow_missing=False).tolist() == [1.0]
+    assert reading.cost == PRICES["heat"] + 2.0
+    assert reading.acquire(heat[:1], allow_missing=False).tolist() == [raw.cell(3, None)[0]]
+    assert reading.cost == PRICES["heat"] + 2.0
+    assert reading.acquire(mass, allow_missing=False).tolist() == [5.0]
+    assert (reading.cost, len(calls)) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
+
+
 def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_path, capsys):
     row = dict(rows.iloc[0]) | {"when": "soon"}
     with Device(made[2]) as device, pytest.raises(SensorError, match="'when': 'soon'") as caught:

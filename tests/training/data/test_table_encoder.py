@@ -126,8 +126,20 @@ def test_features_share_the_price_of_their_column(frame):
     lab = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},
                        shared={"lab": 2.0})  # fmt: skip
     assert encoder.feature_costs(lab).total == pytest.approx(sum(PRICES.values()) - 3.0 + 2.0)
-    own = FeatureCosts(PRICES, group={"heat": "lab"}, shared={"lab": 2.0})
-    with pytest.raises(InputError, match="'heat' becomes 2 features and has a price of its own"):
-        encoder.feature_costs(own)
+    own = FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0},
+                       requires={"supplier": "when"})  # fmt: skip
+    costs = encoder.feature_costs(own)
+    assert costs.total == own.total
+    heat, missing, mass, when, supplier = (
+        encoder.encoder_.feature_names.index(f"{n}")
+        for n in ("heat", "heat_missing", "mass", "when_day", "supplier_missing")
+    )
+    for features in ([heat], [missing], [heat, missing]):
+        assert costs.price(features) == 3.0 + 2.0
+        assert costs.price(features, acquired=[mass]) == 3.0
+        assert costs.price([mass], acquired=features) == 1.0
+    assert costs.price([missing], acquired=[heat]) == 0.0
+    assert costs.price([supplier]) == PRICES["supplier"] + PRICES["when"]
+    assert costs.price([when]) == PRICES["when"]
     with pytest.raises(InputError, match="no feature cost for 'supplier'"):
         encoder.feature_costs({"heat": 3.0})

@@ -294,8 +294,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Raises
         ------
         InputError
-            If a column has no price, or two: its own, and its group's, and becomes several
-            features.
+            If a column has no price.
         """
         check_is_fitted(self, "encoder_")
         names = self.encoder_.names
@@ -309,20 +308,21 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             columns = check_costs(prices, names, named=True)
         own, group = [], []
         shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
+        requires: dict[str, tuple[str, ...]] = columns.prerequisites
         for c, column in enumerate(self.encoder_.columns):
             width, price = len(column.features), float(columns.own[c])
             label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
-            if width > 1 and label is None:
-                label = column.name if column.name not in shared else f"column {column.name}"
-                shared[label], price = price, 0.0
-            elif width > 1 and price:
-                raise InputError(
-                    f"column {column.name!r} becomes {width} features and has a price of its own "
-                    f"beside that of group {label!r}: give it 0, or no group, or make it ordinal"
-                )
+            if width > 1 and (label is None or price):
+                # paid once, whichever of its features come first; the group's price, too
+                name = column.name if column.name not in shared else f"column {column.name}"
+                if label is not None:
+                    requires[name] = (label,)
+                label, shared[name], price = name, price, 0.0
             own += [price] * width
             group += [label] * width
-        return FeatureCosts(own, group=group, shared=shared, names=self.encoder_.feature_names)
+        return FeatureCosts(
+            own, group=group, shared=shared, requires=requires, names=self.encoder_.feature_names
+        )
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "encoder_")
