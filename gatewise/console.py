@@ -117,7 +117,7 @@ def html_table(
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show a progress bar on a terminal, and plain lines (every tenth) elsewhere."""
+    """Show a progress bar on a terminal; elsewhere plain lines, of each tenth, and what begins."""
     if quiet:
         yield lambda done, total, what="": None
     elif sys.stderr.isatty():
@@ -142,12 +142,14 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
     else:
         note(title)
         shown = 0
+        begun = {""}
 
         def print_tenth(done: float, total: float, what: str = "") -> None:
             nonlocal shown
             tenth = int(10 * done / total) if total else 0
-            if tenth > shown:
-                shown = tenth
+            if tenth > shown or (not done and what not in begun):
+                shown = max(tenth, shown)
+                begun.add(what)
                 note(f"  {title}: {10 * tenth}% {what}".rstrip())
 
         yield print_tenth

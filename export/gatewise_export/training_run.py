@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.console import note
+from gatewise.console import note, progress
 from gatewise.costs import CloudPrices
 from gatewise.errors import GroupsWarning, InputError, RecallWarning
 from gatewise.prices import PriceList
@@ -170,7 +170,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         split = split_rows(data, settings)
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)
-    with _timed(seconds, "pack"):
+    with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
         bundle, elsewhere = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
     troubles = tuple(text for text in (missed, elsewhere) if text)

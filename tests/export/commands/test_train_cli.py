@@ -272,6 +272,7 @@ def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_pat
     assert "on 45 test rows" in text
     assert "<- active" in text
     assert "100%" in err
+    assert err.splitlines().index(f"pack and verify {out}") > 1
     assert "cloud_only" not in text
     assert "0 of 45 decisions" in text
     status, text, _ = run(*train, "--json")

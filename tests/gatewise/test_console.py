@@ -1,0 +1,17 @@
+"""Progress without a terminal: lines of each tenth, and of what begins."""
+
+from __future__ import annotations
+
+from gatewise.console import progress
+
+
+def test_what_begins_is_shown_before_its_first_tenth_is_done(capsys):
+    with progress("fit") as report:
+        for what in ("boosting", "svm", "svm"):
+            report(0, 1, what)
+        for done in (1, 10, 14, 0, 20):
+            report(done, 100, "stages")
+        report(0, 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "fit", "  fit: 0% boosting", "  fit: 0% svm", "  fit: 10% stages", "  fit: 20% stages",
+    ]  # fmt: skip
