@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices, PriceList, check_price, request_bytes
+from gatewise.prices import CloudPrices, PriceList, check_price, named, request_bytes
 
 __all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
 
@@ -235,11 +235,12 @@ class FeatureCosts:
             return self
         known = {name: k for k, name in enumerate(self.names or ())}
         absent = [name for name in names if name not in known]
-        if absent:
-            raise InputError(f"no feature cost for {', '.join(map(repr, absent[:8]))}")
         strange = sorted(known.keys() - set(names))
-        if strange:
-            raise InputError(f"a feature cost for {strange[0]!r}, which is no column of the data")
+        if absent or strange:
+            problems = [f"no feature cost for {named(absent)}"] if absent else []
+            if strange:
+                problems.append(f"a feature cost for {named(strange)}, no column of the data")
+            raise InputError("; ".join(problems))
         index = [known[name] for name in names]
         groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))

@@ -151,12 +151,12 @@ class PriceList:
             if self.where.endswith(".toml"):
                 at_top = " under [features], or give `default = 1.0` at the top"
             problems.append(
-                f"has no price for feature {_named(absent)}: list it{at_top}, or give "
+                f"has no price for feature {named(absent)}: list it{at_top}, or give "
                 "--default-price"
             )
         extra = [n for n in self.features if n not in order and n not in self.dropped]
         if extra:
-            problems.append(f"prices an unknown feature {_named(extra)}; there are {_named(order)}")
+            problems.append(f"prices an unknown feature {named(extra)}; there are {named(order)}")
         if problems:
             raise InputError(f"{self.where} {'; it '.join(problems)}")
         features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}
@@ -166,7 +166,8 @@ class PriceList:
         return PriceList(self.where, features, groups, self.default, self.cloud)
 
 
-def _named(names: Sequence[str | int]) -> str:
+def named(names: Sequence[str | int]) -> str:
+    """Quote the first of some names, and count the others."""
     return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if names[8:] else "")
 
 
@@ -224,10 +225,10 @@ def _read_csv(path: Path, where: str) -> PriceList:
     absent = [name for name in ("feature", "own") if name not in columns]
     unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
     if absent or unknown:
-        wrong = [f"unknown column {_named(unknown)}"] if unknown else []
-        wrong += [f"no column {_named(absent)}"] if absent else []
+        wrong = [f"unknown column {named(unknown)}"] if unknown else []
+        wrong += [f"no column {named(absent)}"] if absent else []
         raise InputError(
-            f"{where}: {' and '.join(wrong)} among {_named(columns) or 'none'}; "
+            f"{where}: {' and '.join(wrong)} among {named(columns) or 'none'}; "
             "its first line is feature,own or feature,own,group,shared"
         )
     ungrouped: list[int] = []
@@ -246,7 +247,7 @@ def _read_csv(path: Path, where: str) -> PriceList:
         elif group is not None and groups.setdefault(group, price) != price:
             raise InputError(f"{at}: group {group!r} has two shared prices")
     if ungrouped:
-        raise InputError(f"{where} has a shared price without a group in line {_named(ungrouped)}")
+        raise InputError(f"{where} has a shared price without a group in line {named(ungrouped)}")
     if not features:
         raise InputError(f"{where} lists no feature")
     return PriceList(where, features, groups)

@@ -134,7 +134,7 @@ def test_prices_by_name_and_in_another_order():
     assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
     turned = named.in_order(["fbs", "chol", "age"])
     assert (turned.own.tolist(), turned.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
-    for names, says in ((["age", "chol"], "'fbs', which is no column"), (["x", "y"], "'x', 'y'")):
+    for names, says in ((["age", "chol"], "'fbs', no column of"), (["x", "y"], "'x', 'y'")):
         with pytest.raises(InputError, match=says):
             named.in_order(names)
     with pytest.raises(InputError, match="group of 'x'"):

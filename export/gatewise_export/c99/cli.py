@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -94,7 +95,7 @@ def c99(
             f"the C takes encoded features: the firmware encodes {', '.join(encoded)} as the "
             "manifest's `encoder` says (docs/tables.md)"
         )
-    print(f"run the self-test with: make -C {out} test")
+    print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
 
 
 commands: dict[str, Callable[..., None]] = {"c99": c99}

@@ -148,10 +148,13 @@ def parse_filter(text: str, labels: tuple[Hashable, ...]) -> LabelFilter:
             name, enter, leave, windows = rest.rsplit(",", 3)
             found = [label for label in labels if str(label) == name]
             if not found:
-                raise InputError(f"{text}: the labels are {', '.join(map(str, labels))}")
+                some = ", ".join(map(str, labels))
+                raise InputError(f"{text}: there is no label {name!r}; the labels are {some}")
             return TwoStateFilter(
                 found[0], enter=float(enter), leave=float(leave), windows=int(windows)
             )
+    except InputError:
+        raise
     except ValueError:
         pass
     raise InputError(f"{text}: give majority:K or two-state:LABEL,ENTER,LEAVE,WINDOWS")

@@ -110,6 +110,10 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", "--rate-hz", "8000"), "blocks are for 50 samples"),
         (("--hop", "3"), "are for --signal"),
         (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K or two-state"),
+        (
+            ("--signal", "-", *BLOCK, "--smooth", "two-state:fallen,0.8,0.4,3"),
+            "there is no label 'fallen'; the labels are ",
+        ),
         (("--signal", "-", *BLOCK, "--smooth", "majority:3", "--parallel", "2"), "--parallel"),
     ],
 )

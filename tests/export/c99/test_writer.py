@@ -255,6 +255,8 @@ def test_the_command(made, tmp_path, capsys):
     assert told["coded"] == 8
     assert told["files"][0] == "lazy.h"
     assert (tmp_path / "c" / "lazy.c").is_file()
+    assert main(["c99", str(bundle.path), "--out", str(tmp_path / "a b")]) == 0
+    assert f"make -C '{tmp_path / 'a b'}' test\n" in capsys.readouterr().out
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c")]) == 0
     assert "bytes of flash" in capsys.readouterr().out
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2

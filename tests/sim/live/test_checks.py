@@ -29,7 +29,7 @@ def test_what_cannot_be_is_said_before_anything_starts(changes, broker, error, m
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gateways": 2}, "gateways: the bundle places no stage"),
+        ({"gateways": 2}, r"gateways: .*tiers=\{.device.: 1, .gateway.: None\}\)$"),
         ({"uplink": PROFILES["4g"]}, "uplink: the bundle"),
         ({"outages": Outages.parse("gateway:+1s-+2s")}, "outage of a gateway: the bundle"),
     ],

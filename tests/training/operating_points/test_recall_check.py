@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +49,9 @@ def test_a_fit_says_that_a_rare_class_is_lost(fitted):
     assert messages == [(RecallWarning, recall_remark(system))]
     assert f"falls from {reference[0]:.2f} (the high-cost model) to" in messages[0][1]
     assert "--min-recall fault=0." in recall_remark(system, as_options=True)
+    spaced = copy.copy(system)
+    spaced.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
+    assert "--min-recall 'late fault=0." in recall_remark(spaced, as_options=True)
 
 
 def test_a_bound_on_recall_mends_it(fitted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import warnings
 from typing import Any
 
@@ -45,7 +46,8 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     model = "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
     ways = f"min_recall={{{label!r}: {before - FALL:.2f}}}", "class_weight='balanced'"
     if as_options:
-        ways = f"--min-recall {label}={before - FALL:.2f}", "--class-weight balanced"
+        share = shlex.quote(f"{label}={before - FALL:.2f}")
+        ways = f"--min-recall {share}", "--class-weight balanced"
     return (
         f"recall of class {str(label)!r}, {rows[c] / rows.sum():.1%} of the rows, falls from "
         f"{before:.2f} ({model}) to {now:.2f}, accuracy from {frontier.reference_accuracy:.3f} to "

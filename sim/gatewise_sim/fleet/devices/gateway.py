@@ -139,7 +139,7 @@ def check_gateways(settings: FleetSettings, *, there: bool) -> None:
         if found:
             raise InputError(
                 f'{name}: the bundle places no stage on a gateway (train it with tiers={{"device": '
-                '1, "gateway": None}})'
+                '1, "gateway": None})'
             )
 
 
