@@ -168,13 +168,15 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
             more = len(names) - _MOST_SHOWN
             shown = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
             note(f"{data} has no column {shown}: {what}")
+    errors = table.bad
+    if errors and encoder is not None:  # the device knows which cells it needs
+        others = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
+        note(f"{errors[min(errors)]}{others}: a failed sensor, where a stage needs the cell")
+        errors = {}
     rows = zip(table.rows, table.kept, strict=True)
-    if encoder is None:  # as of JSON lines
-        rows = ((table.bad.get(i, row), kept) for i, (row, kept) in enumerate(rows))
-    elif table.bad:
-        more = f" (and {len(table.bad) - 1} more rows)" if len(table.bad) > 1 else ""
-        note(f"{table.bad[min(table.bad)]}{more}: a failed sensor, where a stage needs the cell")
-    return InstanceSource([(row, {"kept": kept} if kept else {})] for row, kept in rows)
+    return InstanceSource(
+        [(errors.get(i, row), {"kept": kept} if kept else {})] for i, (row, kept) in enumerate(rows)
+    )
 
 
 # -- Python --------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
         raise InputError(f"{path}: the ending must be .npz, .npy, .csv or .parquet")
     import pandas as pd
 
-    source = plain_csv(path) if kind == ".csv" else path
+    given = plain_csv(path) if kind == ".csv" else path
     try:
-        table = pd.read_csv(source) if kind == ".csv" else pd.read_parquet(path)
+        table = pd.read_csv(given) if kind == ".csv" else pd.read_parquet(path)
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if target is None:
