@@ -19,11 +19,11 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_signals.graph import SignalGraph
 from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.energy import HEADER, DeviceEnergy, packets
-from gatewise_sim.fleet.estimate.intervals import Measurement, binomial_interval
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
 from gatewise_sim.report.model import StageResult
 from gatewise_sim.report.policy_result import (
@@ -100,7 +100,7 @@ class PolicyRun:
         manifest: Manifest,
     ) -> PolicyResult:
         """Lay the run out for the report."""
-        estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
+        estimate, used = self.estimate, self.energy(energy)
         request, response = self.mean("payload_up"), self.mean("payload_down")
         return PolicyResult(
             key=self.key,
@@ -108,14 +108,14 @@ class PolicyRun:
             engine=self.engine,
             sampling=str(estimate.plan),
             instances=round(estimate.instances),
-            accuracy=self._accuracy() if labelled else None,
-            offload_rate=means.get("offload_rate"),
-            cost=means.get("cost"),
-            feature_cost=means.get("feature_cost"),
-            latency_ms=dict(estimate.latency_ms),
+            accuracy=self._figure("accuracy") if labelled else None,
+            offload_rate=self._figure("offload_rate"),
+            cost=self._figure("cost"),
+            feature_cost=self._figure("feature_cost"),
+            latency_ms={name: self._figure(name) for name in estimate.latency_ms},
             bytes=ByteUse(
-                up=means.get("bytes_up"),
-                down=means.get("bytes_down"),
+                up=self._figure("bytes_up"),
+                down=self._figure("bytes_down"),
                 request=request,
                 response=response,
                 protocol=self.mean("bytes_up") + self.mean("bytes_down") - request - response,
@@ -140,16 +140,14 @@ class PolicyRun:
             audit=self.audit(),
         )
 
-    def _accuracy(self) -> Measurement | None:
-        """Accuracy, with an interval that is no narrower than its labelled rows allow.
-
-        However many instances are drawn from them, they are a sample of that many rows.
-        """
-        found = self.estimate.means.get("accuracy")
-        rows = int(np.count_nonzero(self.routes.truth[: self.routes.rows] != NO_LABEL))
-        if found is None or found.low is None or found.high is None or not rows:
+    def _figure(self, name: str) -> Measurement | None:
+        """A mean or a latency, with an interval that is no narrower than its rows allow."""
+        estimate = self.estimate
+        found = (estimate.means | estimate.latency_ms).get(name)
+        fixed = name == "offload_rate" and self.settings.policy in ("edge-only", "cloud-only")
+        if found is None or found.low is None or found.high is None or fixed:
             return found
-        low, high = binomial_interval(found.value, rows)
+        low, high = estimate.of_rows.get(name, (found.low, found.high))
         return replace(found, low=min(found.low, low), high=max(found.high, high))
 
     def answers(self) -> AnswerCounts:

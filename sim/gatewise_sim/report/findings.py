@@ -28,6 +28,7 @@ from gatewise_sim.report.policy_result import PolicyResult, value
 
 _BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
 _NOTICED: Final = 0.002  # of accuracy
+_UNSURE: Final = 0.1  # the length of a share's interval that stands in the answer
 _LARGE: Final = re.compile(r"\d{5,}")
 
 
@@ -63,6 +64,7 @@ def answer(report: Report) -> tuple[str, str]:
             f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
         )
     savings = listed(_savings(report, system, cloud))
+    unsure = _unsure(system)
     if system.accuracy is None:
         first = f"{percent(report.offload_rate)} of the instances go to the cloud"
         if savings:
@@ -71,7 +73,7 @@ def answer(report: Report) -> tuple[str, str]:
         first = f"{percent(system.accuracy.value)} right"
         if cloud is not None and cloud.accuracy is not None:
             reference = percent(cloud.accuracy.value)
-            same = reference == percent(system.accuracy.value)
+            same = reference == percent(system.accuracy.value) and not unsure
             first += ", the same as" if same else f" against {reference} for"
             first += " offloading every instance"
         if savings:
@@ -79,6 +81,7 @@ def answer(report: Report) -> tuple[str, str]:
     bill = report.money
     if cloud is None and bill is not None and bill.total > 0:
         first += f", for {money(bill.total, bill.currency)} a month"
+    first += unsure
     rest = []
     p95 = value(system.latency_ms.get("p95"))
     if p95 is not None:
@@ -86,6 +89,16 @@ def answer(report: Report) -> tuple[str, str]:
     if report.faults:
         rest.append(_outage(report))
     return first, "".join(f"{'; ' if i == 0 else ', and '}{r}" for i, r in enumerate(rest)) + "."
+
+
+def _unsure(system: PolicyResult) -> str:
+    """Intervals of accuracy and offload rate in words; empty if they are short."""
+    shares = {"right": system.accuracy, "offloaded": system.offload_rate}
+    texts = []
+    for word, figure in shares.items():
+        if figure is not None and (figure.high or 0.0) - (figure.low or 0.0) > _UNSURE:
+            texts.append(f"{bounds(figure, percent)} {word}")
+    return f" (too few rows to tell more than {listed(texts)})" if texts else ""
 
 
 def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:

@@ -266,7 +266,10 @@ def _policies(report: Report) -> Iterator[Section]:
     parts = [text for key, text in _EXPLAINED.items() if report.policy(key) is not None]
     if len(report.policies) > 1:
         parts.insert(0, "All on the same instances, links and seeds.")
-    parts.append(f"In small type: {percent(report.confidence_level, 0)} intervals.")
+    parts.append(
+        f"In small type: {percent(report.confidence_level, 0)} intervals, for other rows like "
+        "these; of times of the offloaded alone, for another such run with the same rows."
+    )
     table = tables.policy_table(report)
     yield Section("policies", "Every policy", " ".join(parts), wide=True, tables=[table])
 

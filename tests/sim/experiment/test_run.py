@@ -3,14 +3,16 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t
 
 from gatewise.errors import InputError
 from gatewise_sim import simulate
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import ROUTES
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import MONTH
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
@@ -301,14 +303,26 @@ def test_the_summary_and_the_folder(small, tmp_path, monkeypatch):
     assert again["calibration"]["kind"] == "calibration.json"
 
 
-def test_accuracy_is_no_surer_than_its_rows(small):
+def test_no_figure_is_surer_than_its_rows(small):
     """Any number of instances drawn from 40 rows says little about others."""
-    chosen = QUICK.changed(devices=200, baselines=False)
-    done = simulate(small.bundle, small.rows[:40], small.truth[:40], scenario=chosen)
-    found = done.report.system.accuracy
-    low, high = binomtest(round(40 * found.value), 40).proportion_ci(method="wilson")
-    assert done.report.instances > 10_000
-    assert found.high - found.low >= 0.98 * (high - low)
+    rows, truth = small.rows[:40], small.truth[:40]
+    report = simulate(small.bundle, rows, truth, scenario=QUICK.changed(devices=200)).report
+    assert report.instances > 10_000
+    system = report.system
+    for found in (system.accuracy, system.offload_rate):
+        low, high = binomtest(round(40 * found.value), 40).proportion_ci(method="wilson")
+        assert found.high - found.low == pytest.approx(high - low, rel=0.1)
+    routes = Routes.from_bundle(small.bundle, rows, truth)
+    costs = np.where(routes.offload, routes.request_cost + routes.cloud_price, routes.local_cost)
+    for found, each in ((system.cost, costs), (system.bytes.up, routes.offload)):
+        half = t.ppf(0.975, 39) * each.std() / each.mean() / 40**0.5
+        assert (found.high - found.low) / 2 / found.value == pytest.approx(half, rel=0.1)
+    # Nearly a quarter of the rows are sent: more than 5 % of others surely are.
+    p95 = system.latency_ms["p95"]
+    assert p95.low > report.policy("edge_only").latency_ms["p95"].high
+    # What a policy fixes is no matter of rows.
+    for key, rate in (("edge_only", 0.0), ("cloud_only", 1.0)):
+        assert report.policy(key).offload_rate == Measurement(rate, rate, rate)
 
 
 def test_a_deadline_that_no_offload_meets(small):

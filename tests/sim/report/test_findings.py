@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gatewise.formats import millis, percent
+from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.findings import answer, caveats, key_figures
-from tests.sim.report.reports import live, made_up
+from tests.sim.report.reports import about, live, made_up
 
 
 def sentence(report) -> str:
@@ -51,6 +52,16 @@ def test_the_answer_says_what_it_costs_and_saves():
 )
 def test_the_answer_by_what_is_known(changes, part):
     assert part in sentence(made_up(**changes))
+
+
+def test_few_rows_are_not_taken_for_more():
+    wide = Measurement(0.99, 0.44, 1.0)
+    report = with_system(made_up(accuracy=0.99), accuracy=wide, offload_rate=about(0.02, 0.01))
+    first, _ = answer(report)
+    assert "99.0 % right against 99.0 % for offloading every instance" in first
+    assert first.endswith("(too few rows to tell more than 44.0 to 100 % right)")
+    unlabelled = with_system(made_up(accuracy=None), offload_rate=Measurement(0.0, 0.0, 0.56))
+    assert answer(unlabelled)[0].endswith("(too few rows to tell more than 0 to 56.0 % offloaded)")
 
 
 def test_a_loss_is_called_a_loss():

@@ -73,7 +73,15 @@ def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:
     return float(stdtrit(freedom, 0.5 + LEVEL / 2)) * float(np.sqrt(total))
 
 
-def binomial_interval(share: float, n: int) -> tuple[float, float]:
+def sample_interval(value: float, variance: float, n: float) -> tuple[float, float]:
+    """Student's interval of the mean of `n` independent cases, none of them negative."""
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(max(n - 1.0, 1.0), 0.5 + LEVEL / 2)) * float(np.sqrt(variance / n))
+    return max(0.0, value - half), value + half
+
+
+def binomial_interval(share: float, n: float) -> tuple[float, float]:
     """Wilson's interval of a share among `n` independent cases (Wilson 1927)."""
     from scipy.special import ndtri
 

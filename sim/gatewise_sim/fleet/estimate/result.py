@@ -21,7 +21,12 @@ from gatewise_sim.fleet.answers import (
     RaisedAlarms,
 )
 from gatewise_sim.fleet.energy import DeviceEnergy
-from gatewise_sim.fleet.estimate.intervals import Measurement, mean
+from gatewise_sim.fleet.estimate.intervals import (
+    Measurement,
+    binomial_interval,
+    mean,
+    sample_interval,
+)
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
 from gatewise_sim.fleet.estimate.sketch import Sketch, quantile
@@ -50,6 +55,8 @@ MEANS: Final = {
 }
 """Each mean as a ratio of two sums."""
 _SHARES: Final = ("accuracy", "edge_accuracy", "offload_rate", *ROUTES)
+_Floats = NDArray[np.float64]
+_ROUNDING: Final = 1e-12  # relative, of a sum of squares
 _BREAKDOWN: Final = ("device", "network", "cloud", "waiting")
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
@@ -74,6 +81,11 @@ class FleetEstimate:
     """``p50``, ``p95`` and ``p99`` of all instances, and of those that were to be offloaded as
     ``offloaded_p50`` and so on (left out if there are none). From a histogram with 1,000 bins a
     decade, each of which stands for the mean of its values.
+    """
+    of_rows: dict[str, tuple[float, float]]
+    """Intervals of `means`, and of ``p50``, ``p95`` and ``p99``, as the rows' own number allows
+    them: however many instances are drawn from rows, these are a sample. As if the row decided
+    each figure; the intervals beside the figures are about another such run with the same rows.
     """
     utilisation: float
     """Share of the workers' time spent in runs."""
@@ -183,6 +195,7 @@ def combine(
             if total[below]
         },
         latency_ms=_latencies(parts, segments),
+        of_rows=_of_rows(parts, total, weighted("rows"), weighted("squares") / scale),
         utilisation=utilisation,
         histogram=_histogram(parts, scale),
         breakdown_ms={name: total[f"{name}_ms"] / total["n"] for name in _BREAKDOWN},
@@ -233,6 +246,31 @@ def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[st
         if any(sketch.total for sketch in sketches)
         for label, share in _QUANTILES.items()
     }
+
+
+def _of_rows(
+    parts: Sequence[BinSums], total: Mapping[str, float], rows: _Floats, squares: _Floats
+) -> dict[str, tuple[float, float]]:
+    """Shapes: `rows` (n_rows,), `squares` (len(SUMS),), of the same instances as `total`."""
+    # Instances share rows: so many independent ones would be as sure of a mean (Kish 1965).
+    independent = float(rows.sum() ** 2 / (rows**2).sum())
+    found = {}
+    for name, (above, below) in MEANS.items():
+        if not total[below]:
+            continue
+        value, n = total[above] / total[below], independent * total[below] / total["n"]
+        if name in _SHARES:
+            found[name] = binomial_interval(min(value, 1.0), n)
+        else:
+            square = float(squares[SUMS.index(above)]) / total[below]
+            variance = max(0.0, square - (1 + _ROUNDING) * value**2)
+            found[name] = sample_interval(value, variance, n)
+    whole = Sketch.merge([p.latencies for p in parts], [p.bin.weight for p in parts])
+    if len(whole.bins):
+        for label, share in _QUANTILES.items():
+            low, high = binomial_interval(share, independent)
+            found[label] = whole.quantile(low), whole.quantile(high)
+    return found
 
 
 def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]:

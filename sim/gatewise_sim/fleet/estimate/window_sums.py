@@ -93,7 +93,8 @@ class WindowCounts:
     """Result of one window.
 
     `classes` has shape (n_classes, len(CLASS_COUNTS)), `reasons` (len(REASONS),), `sets` (n_sets,):
-    instances by the features that they acquired (:attr:`.Routes.acquired_sets`); `devices` and
+    instances by the features that they acquired (:attr:`.Routes.acquired_sets`), `rows` (n_rows,):
+    instances of each row of the table, `squares` (len(SUMS),): sums of the squares; `devices` and
     `workers` are their counters in the time measured, `worker_seconds` the time that workers had
     for runs. `instances` and `events` were stepped, warm-up included.
     """
@@ -102,6 +103,8 @@ class WindowCounts:
     classes: _Floats
     reasons: _Floats
     sets: _Floats
+    rows: _Floats
+    squares: _Floats
     devices: dict[str, float] = field(default_factory=dict)
     workers: dict[str, float] = field(default_factory=dict)
     worker_seconds: float = 0.0
@@ -127,6 +130,8 @@ class WindowSums:
         self._classes = np.zeros((n_classes, len(CLASS_COUNTS)))
         self._reasons = np.zeros(len(REASONS))
         self._sets = np.zeros(len(facts.set_j))
+        self._rows = np.zeros(facts.routes.rows)
+        self._squares = np.zeros(len(SUMS))
         self.instances = 0
 
     def add_local(self, times: _Floats, rows: NDArray[np.int32]) -> None:
@@ -161,6 +166,8 @@ class WindowSums:
             classes=self._classes,
             reasons=self._reasons,
             sets=self._sets,
+            rows=self._rows,
+            squares=self._squares,
             instances=self.instances,
         )
 
@@ -175,9 +182,11 @@ class WindowSums:
             return
         columns = self._columns(a, radio_j)
         for k, name in enumerate(SUMS):
-            self._sums[:, k] += np.bincount(
-                where, weights=times * columns[name], minlength=len(self._bins)
-            )
+            weights = times * columns[name]
+            self._sums[:, k] += np.bincount(where, weights, minlength=len(self._bins))
+            self._squares[k] += weights @ columns[name]
+        n_rows = len(self._rows)
+        self._rows += np.bincount(a.row % n_rows, times, minlength=n_rows)
         self._count_classes(a, times, columns)
         acquired = self._acquired_set(a, a.acquired)
         self._sets += np.bincount(acquired, times, minlength=len(self._sets))

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, ROUTES
@@ -98,6 +99,24 @@ def test_means_are_those_of_the_answers(both, routes, energy):
     for name, estimate in found.means.items():
         assert estimate.value == pytest.approx(expected[name] / n, rel=1e-12, abs=1e-15), name
         assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_intervals_of_rows_are_those_of_so_many_independent_instances(both):
+    _, run, found = both
+    a = run.answers
+    counts = np.bincount(a.row)
+    n = counts.sum() ** 2 / (counts**2).sum()
+    assert n < len(np.unique(a.row)) < len(a) / 5
+    low, high = found.of_rows["accuracy"]
+    right = stats.binomtest(round(n * found.means["accuracy"].value), round(n)).proportion_ci(
+        method="wilson"
+    )
+    assert (low, high) == pytest.approx(right, abs=0.02)
+    low, high = found.of_rows["cost"]
+    half = stats.t.ppf(0.975, n - 1) * a.cost.std() / n**0.5
+    assert high - low == pytest.approx(2 * half, rel=1e-6)
+    shares = stats.binomtest(round(0.95 * n), round(n)).proportion_ci(method="wilson")
+    assert found.of_rows["p95"] == pytest.approx(np.nanquantile(a.latency_ms, shares), rel=0.05)
 
 
 def test_classes_reasons_and_histogram_count_the_answers(both, routes):
