@@ -45,7 +45,7 @@ class PageTable:
     name: str
     columns: Sequence[str]  # heads; empty for a table without
     rows: Sequence[Sequence[Cell]]
-    marked: int | None = None  # a row that stands out
+    marked: Sequence[int] = ()  # rows that stand out
 
 
 def print_table(given: PageTable, title: str = "", *, small: bool = True) -> None:

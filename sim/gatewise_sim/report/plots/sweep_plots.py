@@ -59,8 +59,8 @@ def sweep_axis(document: Mapping[str, Any]) -> SweepAxis | None:
 def points_plot(document: Mapping[str, Any], unit: str) -> Markup | None:
     """Plot accuracy against cost, a numbered mark a point; None where either is not known.
 
-    Points that no other beats in both are joined; the cheapest within reach of the best has a
-    ring; bars are 95 % intervals.
+    Points that no other beats are diamonds; the cheapest within reach of the best has a ring; bars
+    are 95 % intervals.
     """
     key = document["cost"]
     shown = [
@@ -73,12 +73,11 @@ def points_plot(document: Mapping[str, Any], unit: str) -> Markup | None:
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
-        best = sorted((c.value, a.value) for _, p, c, a in shown if p["frontier"])
-        axes.plot(*zip(*best, strict=True), color=COLOURS["system"], drawstyle="steps-post")
+        cheapest = {choice["cheapest"] for choice in document["choices"]}
         for at, point, cost, accuracy in shown:
             look = "system" if point["frontier"] else "cloud_only"
             error_bars(axes, cost, accuracy, look)
-            chosen = at == document["cheapest"]
+            chosen = at in cheapest
             if chosen:
                 axes.plot(
                     [cost.value], [accuracy.value], "o", markersize=16, markerfacecolor="none",

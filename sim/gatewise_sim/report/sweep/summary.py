@@ -1,10 +1,14 @@
 """Findings of a sweep: which setting is cheapest, at which accuracy and latency.
 
 The cheapest point is that of the least cost among those whose accuracy is at most half a
-percentage point below the best of all. Cost is money where there is a price list (for a million
-instances if the points differ in how many there are, else for a month), and else the full cost of
-an instance. Equal costs: the lower p95 latency wins, then the earlier point. Where a still cheaper
-point falls short of that accuracy by no more than its interval allows, that is said as well.
+percentage point below the best. Cost is money where there is a price list (for a million instances
+if the points differ in how many there are, else for a month), and else the full cost of an
+instance. Equal costs: the lower p95 latency wins, then the earlier point. Those whose cost is the
+same within the intervals are named beside it, as is a still cheaper point that falls short of that
+accuracy by no more than its interval allows.
+
+Devices, workload, time and the like are not chosen: points are compared with those of the same
+fleet.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise.formats import millis, percent
+from gatewise.formats import Format, interval, listed, millis, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.report.comparison.figures import BY_KEY, difference, figures_of_report
 from gatewise_sim.report.model import SWEEP_KIND, Report
@@ -24,6 +28,12 @@ from gatewise_sim.report.sweep.setting_text import Value, setting
 
 _TOLERANCE: Final = 0.005  # of accuracy, below the best
 _MORE_INSTANCES: Final = ("devices", "workload", "seconds")
+_GIVEN: Final = (
+    *_MORE_INSTANCES, "mix", "day_start", "outages", "seed", "calibration", "prices",
+    "device_energy",
+)  # fmt: skip
+"""Settings that describe a fleet and what it meets; the others are chosen."""
+_LISTED: Final = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +62,7 @@ def summarise(
         "answer": "",
         "cheapest": None,
         "fastest": None,
+        "choices": [],
         "cost": cost_of(sweeps, entries),
         "currency": bills[0].get("currency") if bills else None,
         "dataset": reports[0].get("dataset") if reports else None,
@@ -61,10 +72,16 @@ def summarise(
         "of": dict(of),
         "command": command,
     }
-    _mark_frontier(document)
-    document["cheapest"] = _cheapest(document)
-    times = {at: p95 for at, e in enumerate(entries) if (p95 := _value(e, "p95")) is not None}
-    document["fastest"] = min(times, key=lambda at: times[at], default=None)
+    fleets: dict[str, list[int]] = {}
+    for at, entry in enumerate(entries):
+        fleets.setdefault(setting(_given(entry)), []).append(at)
+    for fleet in fleets.values():
+        _mark_frontier(document, fleet)
+    if not all(name in _GIVEN for name in sweeps):
+        found = (_choice(document, fleet) for fleet in fleets.values())
+        document["choices"] = [choice for choice in found if choice is not None]
+    if len(fleets) == 1 and document["choices"]:
+        document |= {key: document["choices"][0][key] for key in ("cheapest", "fastest")}
     document["answer"] = _answer(document)
     return document
 
@@ -134,54 +151,145 @@ def _value(point: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def _mark_frontier(document: Mapping[str, Any]) -> None:
-    """Mark the points that no other beats in cost without being less accurate, or the reverse."""
-    pairs = [(_value(p, document["cost"]), _value(p, "accuracy")) for p in document["points"]]
-    for point, (cost, accuracy) in zip(document["points"], pairs, strict=True):
-        if cost is None or accuracy is None:
-            continue
-        point["frontier"] = not any(
-            c is not None and a is not None
-            and c <= cost and a >= accuracy and (c < cost or a > accuracy)
-            for c, a in pairs
-        )  # fmt: skip
+def _given(point: Mapping[str, Any], *, chosen: bool = False) -> dict[str, Value]:
+    """The settings of a point's fleet, or all others."""
+    return {k: v for k, v in point["settings"].items() if (k in _GIVEN) is not chosen}
 
 
-def _cheapest(document: Mapping[str, Any]) -> int | None:
-    points = document["points"]
-    known = [a for p in points if (a := _value(p, "accuracy")) is not None]
+def _differ(first: Mapping[str, Any], second: Mapping[str, Any], key: str) -> bool:
+    """Whether a figure of two points differs by more than the intervals, where there are any."""
+    step = difference(*(Measurement(**point["figures"][key]) for point in (first, second)))
+    return step.value != 0 if step.beyond is None else step.beyond
+
+
+def _mark_frontier(document: Mapping[str, Any], fleet: Sequence[int]) -> None:
+    """Mark the points of a fleet that no other beats.
+
+    One beats another that is beyond the intervals in cost or accuracy, and no better in either.
+    """
+    key, points = document["cost"], [document["points"][at] for at in fleet]
+    known = [p for p in points if _value(p, key) is not None and _value(p, "accuracy") is not None]
+
+    def beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        cost, accuracy = (
+            one["figures"][name]["value"] - other["figures"][name]["value"]
+            for name in (key, "accuracy")
+        )
+        if cost > 0 or accuracy < 0:
+            return False
+        return _differ(one, other, key) or _differ(one, other, "accuracy")
+
+    for point in known:
+        point["frontier"] = not any(beats(other, point) for other in known)
+
+
+def _choice(document: Mapping[str, Any], fleet: Sequence[int]) -> dict[str, Any] | None:
+    """Choose among the points of a fleet; None if none is finished."""
+    points, key = document["points"], document["cost"]
+    known = [a for at in fleet if (a := _value(points[at], "accuracy")) is not None]
     enough = max(known) - _TOLERANCE if known else -math.inf
-    good = (
+    good = [
         at
         for at, point in sorted_points(document)
-        if _value(point, document["cost"]) is not None
+        if at in fleet
+        and _value(point, key) is not None
         and (not known or ((a := _value(point, "accuracy")) is not None and a >= enough))
-    )
-    return next(good, None)
+    ]
+    if not good:
+        return None
+    cheapest, *others = good
+    times = {at: p95 for at in fleet if (p95 := _value(points[at], "p95")) is not None}
+    return {
+        "fleet": _given(points[cheapest]),
+        "cheapest": cheapest,
+        "ties": [at for at in others if not _differ(points[cheapest], points[at], key)],
+        "fastest": min(times, key=lambda at: times[at], default=None),
+    }
 
 
 def _answer(document: Mapping[str, Any]) -> str:
-    points = document["points"]
-    failed = sum(bool(point["error"]) for point in points)
-    at, fast = document["cheapest"], document["fastest"]
-    if at is None:
+    points, choices = document["points"], document["choices"]
+    done = [point for point in points if not point["error"]]
+    if not done:
         return f"None of {len(points)} settings could be simulated."
-    best = points[at]
+    if not choices:
+        parts = _unchosen(document, done)
+    elif document["cheapest"] is None:
+        parts = _by_fleet(document)
+    else:
+        parts = _chosen(document, choices[0])
+    if len(done) < len(points):
+        parts.append(f"{len(points) - len(done)} of {len(points)} settings failed.")
+    return " ".join(parts)
+
+
+def _unchosen(document: Mapping[str, Any], done: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What becomes of each fleet, where nothing else was swept."""
+    texts = [f"{setting(p['settings'])}: {_described(document, p)}" for p in done]
+    parts = [f"{_some(texts)}."]
+    compared = {"accuracy": "accuracy", document["cost"]: cost_unit(document)}
+    same = [
+        name
+        for key, name in compared.items()
+        if all(key in p["figures"] and not _differ(done[0], p, key) for p in done)
+    ]
+    if len(done) > 1 and same:
+        parts.append(f"By the 95 % intervals there is no difference in {listed(same)}.")
+    return parts
+
+
+def _by_fleet(document: Mapping[str, Any]) -> list[str]:
+    """What is cheapest for each of several fleets."""
+    points, choices = document["points"], document["choices"]
+    names = listed(list(choices[0]["fleet"])).replace("_", " ")
+    best = [points[choice["cheapest"]] for choice in choices]
+    first = f"Cheapest{_how_good(points, several=True)}"
+    settings = {setting(_given(point, chosen=True)) for point in best}
+    if len(settings) == 1:
+        text = f"{first}, whatever the {names}: {settings.pop()}, {_described(document, *best)}."
+        return [text, *_ties(document, choices)]
+    texts = [
+        f"{setting(choice['fleet'])}: {setting(_given(point, chosen=True))}, "
+        f"{_described(document, point)}"
+        for choice, point in zip(choices, best, strict=True)
+    ]
+    return [f"{first}, by {names}: {_some(texts)}."]
+
+
+def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any]) -> list[str]:
+    """What is cheapest, what is as cheap, and what is fastest."""
+    points = document["points"]
+    best, fast = points[choice["cheapest"]], choice["fastest"]
     parts = [
         f"Cheapest{_how_good(points)}: {setting(best['settings'])}, {_described(document, best)}."
     ]
-    if fast is not None and fast != at and _value(points[fast], "p95") != _value(best, "p95"):
+    parts += _ties(document, [choice])
+    if fast is not None and _value(points[fast], "p95") != _value(best, "p95"):
         other = points[fast]
         parts.append(f"Fastest: {setting(other['settings'])}, {_described(document, other)}.")
     if (doubtful := _doubtful(document)) is not None:
         parts.append(
             f"Cheaper still, and by its interval perhaps as accurate: "
             f"{setting(points[doubtful]['settings'])}, {_described(document, points[doubtful])}; "
-            "a longer run would tell."
+            "more rows or a longer run would tell."
         )
-    if failed:
-        parts.append(f"{failed} of {len(points)} settings failed.")
-    return " ".join(parts)
+    return parts
+
+
+def _ties(document: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is as cheap as the cheapest, in each of the fleets."""
+    found = [
+        [setting(_given(document["points"][at], chosen=True)) for at in choice["ties"]]
+        for choice in choices
+    ]
+    common = [text for text in found[0] if all(text in texts for texts in found)]
+    return [f"As cheap, by the 95 % intervals: {_some(common)}."] if common else []
+
+
+def _some(texts: Sequence[str]) -> str:
+    """The first of several texts, and how many more there are."""
+    more = [f"{len(texts) - _LISTED} more (see the table)"] if len(texts) > _LISTED else []
+    return "; ".join([*texts[:_LISTED], *more])
 
 
 def _doubtful(document: Mapping[str, Any]) -> int | None:
@@ -201,23 +309,28 @@ def _doubtful(document: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _how_good(points: Sequence[Mapping[str, Any]]) -> str:
+def _how_good(points: Sequence[Mapping[str, Any]], *, several: bool = False) -> str:
     known = [a for p in points if (a := _value(p, "accuracy")) is not None]
     if not known:
         return ""
-    return f" within {100 * _TOLERANCE:g} points of the best accuracy ({percent(max(known))})"
+    best = "" if several else f" ({percent(max(known))})"
+    return f" within {100 * _TOLERANCE:g} points of the best accuracy{best}"
 
 
-def _described(document: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """A point's accuracy, cost and latency in a few words."""
-    key = document["cost"]
-    parts = []
-    if (accuracy := _value(point, "accuracy")) is not None:
-        parts.append(f"{percent(accuracy)} accurate")
-    if (cost := _value(point, key)) is not None:
-        text = BY_KEY[key].form(cost)
-        unit = cost_unit(document)
-        parts.append(f"{text} {unit}" if key != "cost" else f"{unit} {text}")
-    if (p95 := _value(point, "p95")) is not None:
-        parts.append(f"95 % answered within {millis(p95)}")
+def _described(document: Mapping[str, Any], *points: Mapping[str, Any]) -> str:
+    """Accuracy, cost and latency of points in a few words."""
+
+    def text(key: str, form: Format) -> str:
+        values = [value for p in points if (value := _value(p, key)) is not None]
+        if not values:
+            return ""
+        return interval(min(values), max(values), form) or form(values[0])
+
+    key, unit, parts = document["cost"], cost_unit(document), []
+    if accuracy := text("accuracy", percent):
+        parts.append(f"{accuracy} accurate")
+    if cost := text(key, BY_KEY[key].form):
+        parts.append(f"{cost} {unit}" if key != "cost" else f"{unit} {cost}")
+    if p95 := text("p95", millis):
+        parts.append(f"95 % answered within {p95}")
     return ", ".join(parts)

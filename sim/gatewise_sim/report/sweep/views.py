@@ -27,7 +27,10 @@ _COLUMNS: Final = {
 _ON_PAGE_ONLY: Final = ("p50", "bytes", "joules", "utilisation")
 _PLOTTED: Final = ("accuracy", "p95", "offloaded_p95")
 _INTERVALS: Final = ("accuracy", "cost", "p50", "p95", "offloaded_p95")
-"""Figures whose interval stands below them; the others' are in the files."""
+"""Figures whose interval stands below them on the page; the others' are in the files."""
+_SHORT_INTERVALS: Final = ("accuracy", "cost")
+"""The same on a terminal."""
+_UNBEATEN: Final = "*: no other of the same fleet is better beyond the 95 % intervals"
 
 
 def print_sweep(document: Mapping[str, Any], folder: Path) -> None:
@@ -35,30 +38,33 @@ def print_sweep(document: Mapping[str, Any], folder: Path) -> None:
     points = document["points"]
     keys = [key for key in _columns(document) if key not in _ON_PAGE_ONLY]
     title = f"{document['dataset'] or 'sweep'}: {len(points)} points, cheapest first"
-    print_table(points_table(document, keys), title, small=False)
+    print_table(points_table(document, keys, _SHORT_INTERVALS), title)
     if any(point["frontier"] for point in points):
-        print("*: no other is both cheaper and more accurate")
+        print(_UNBEATEN)
     for at, point in enumerate(points):
         if point["error"]:
             print(f"{at + 1} failed: {point['error']}")
     print(f"\n{document['answer']}\n{folder / 'sweep.html'}")
 
 
-def points_table(document: Mapping[str, Any], keys: Sequence[str]) -> PageTable:
-    """A row for each point, cheapest first, with its settings and some figures."""
+def points_table(
+    document: Mapping[str, Any], keys: Sequence[str], intervals: Sequence[str]
+) -> PageTable:
+    """A row for each point, cheapest first: its settings, some figures, intervals of a few."""
     heads, points = _columns(document), sorted_points(document)
     rows: list[list[Cell]] = []
     for at, point in points:
         mark = " *" if point["frontier"] else ""
         values = [value_text(value, name) for name, value in point["settings"].items()]
-        rows.append([f"{at + 1}{mark}", *values, *(_cell(point, key) for key in keys)])
+        figures = [_cell(point, key, with_interval=key in intervals) for key in keys]
+        rows.append([f"{at + 1}{mark}", *values, *figures])
     names = [sweep["name"].replace("_", " ") for sweep in document["sweeps"]]
-    order, cheapest = [at for at, _ in points], document["cheapest"]
+    cheapest = {choice["cheapest"] for choice in document["choices"]}
     return PageTable(
         "Every setting",
         ["point", *names, *(heads[key] for key in keys)],
         rows,
-        None if cheapest is None else order.index(cheapest),
+        [row for row, (at, _) in enumerate(points) if at in cheapest],
     )
 
 
@@ -69,10 +75,10 @@ def sweep_page(document: Mapping[str, Any]) -> str:
     every_point = Section(
         "table",
         "Every setting",
-        "Cheapest first; below a figure its 95 % interval. *: no other is both cheaper and more "
-        "accurate.",
+        f"Cheapest first; below a figure its 95 % interval. {_UNBEATEN} in cost or accuracy, and "
+        "no worse in the other.",
         wide=True,
-        tables=[points_table(document, list(_columns(document)))],
+        tables=[points_table(document, list(_columns(document)), _INTERVALS)],
     )
     failures = [
         f"{setting(p['settings'])} failed: {p['error']}" for p in document["points"] if p["error"]
@@ -123,8 +129,8 @@ def _points(document: Mapping[str, Any]) -> Iterator[Section]:
         "points",
         "Accuracy against cost",
         "One mark a setting, numbered as in the table; bars are 95 % intervals. "
-        "Diamonds: no other setting is both cheaper and more accurate. The ring: the cheapest "
-        "within half a point of the best accuracy.",
+        "Diamonds: no other of the same fleet is better beyond them. Rings: the cheapest of a "
+        "fleet within half a point of its best accuracy.",
         figures=[Plot(plot)],
     )
 
@@ -143,7 +149,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("lines", title, "Bars are 95 % intervals.", wide=True, figures=plots)
 
 
-def _cell(point: Mapping[str, Any], key: str) -> Cell:
-    """A figure, and its interval below it where it matters."""
+def _cell(point: Mapping[str, Any], key: str, *, with_interval: bool) -> Cell:
+    """A figure, and its interval below it if asked for."""
     found = point["figures"].get(key)
-    return BY_KEY[key].text(found), BY_KEY[key].interval(found) if key in _INTERVALS else ""
+    return BY_KEY[key].text(found), BY_KEY[key].interval(found) if with_interval else ""

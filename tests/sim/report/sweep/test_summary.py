@@ -1,6 +1,8 @@
 import csv
 import io
+from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -50,7 +52,7 @@ def test_money_counts_where_there_is_any():
     assert "5 EUR a month" in found["answer"]
     # More devices have more instances: a month's money would only say so.
     found = document(some, name="devices")
-    assert (found["cost"], found["cheapest"]) == ("money_per_million", 0)
+    assert found["cost"] == "money_per_million"
     month = 365.25 / 12 * 86_400
     million = found["points"][0]["figures"]["money_per_million"]["value"]
     assert million == pytest.approx(10.0 / (1000 * month / 60) * 1e6)
@@ -69,6 +71,50 @@ def test_a_cheaper_point_that_chance_may_have_put_down_is_said():
         simulation(accuracy=0.97, half=0.002, cost=3.0),
     ]
     assert "perhaps" not in document(sure)["answer"]
+
+
+def test_what_describes_the_fleet_is_not_chosen():
+    some = [
+        simulation(accuracy=0.857, half=0.03, cost=6.9, p95=8.0),
+        simulation(accuracy=0.847, half=0.03, cost=6.9, p95=490.0),
+        simulation(accuracy=0.861, half=0.03, cost=6.85, p95=8.0),
+        simulation(accuracy=0.859, half=0.03, cost=6.9, p95=490.0),
+    ]
+    sweeps = {"devices": (50, 500), "link": ("wifi", "nb-iot")}
+    points = [
+        PointResult({"devices": devices, "link": link}, f"{i:032x}", some[i])
+        for i, (devices, link) in enumerate(product(*sweeps.values()))
+    ]
+    found = summarise(sweeps, points, OF, "")
+    assert (found["cheapest"], found["fastest"]) == (None, None)
+    assert [(c["fleet"], c["cheapest"], c["ties"]) for c in found["choices"]] == [
+        ({"devices": 50}, 0, []),
+        ({"devices": 500}, 2, [3]),
+    ]
+    assert all(point["frontier"] for point in found["points"])
+    assert found["answer"] == (
+        "Cheapest within 0.5 points of the best accuracy, whatever the devices: link=wifi, 85.7 to "
+        "86.1 % accurate, cost per instance 6.85 to 6.9, 95 % answered within 8 ms."
+    )
+    points[1] = replace(points[1], report=simulation(accuracy=0.857, cost=5.0, p95=490.0))
+    found = summarise(sweeps, points, OF, "")
+    assert ", by devices: devices=50: link=nb-iot, 85.7 % accurate" in found["answer"]
+    assert "; devices=500: link=wifi, 86.1 % accurate" in found["answer"]
+    alone = document([some[0], some[2]], name="devices", values=(50, 500))
+    assert (alone["cheapest"], alone["choices"]) == (None, [])
+    assert alone["answer"] == (
+        "devices=50: 85.7 % accurate, cost per instance 6.9, 95 % answered within 8 ms; "
+        "devices=500: 86.1 % accurate, cost per instance 6.85, 95 % answered within 8 ms. "
+        "By the 95 % intervals there is no difference in accuracy and cost per instance."
+    )
+
+
+def test_ties_within_the_intervals_are_named():
+    some = [simulation(cost=cost, accuracy=0.9) for cost in (10.1, 10.0, 12.0)]
+    found = document(some)
+    assert (found["cheapest"], found["choices"][0]["ties"]) == (1, [0])
+    assert " As cheap, by the 95 % intervals: workers=1." in found["answer"]
+    assert [point["frontier"] for point in found["points"]] == [True, True, False]
 
 
 def test_failures_are_said_and_have_no_figures():

@@ -78,13 +78,14 @@ def test_every_point_is_a_mark_and_a_line_of_the_table():
     assert set("123456789") <= numbers
     body = html.split('class="held"')[1].split("</table>")[0]
     assert body.count("<tr") == 1 + 9
-    assert body.count('class="marked"') == 1
+    assert body.count('class="marked"') == 3  # the cheapest of each fleet
 
 
 def test_a_sweep_on_a_terminal(capsys):
     print_sweep(EVERY["some failed"], Path("out"))
     out = capsys.readouterr().out
     assert "9 points, cheapest first" in out
+    assert "91.00 % (90.60 to 91.40 %)" in out
     assert "1 failed: it broke" in out
     assert out.endswith("out/sweep.html\n")
     assert EVERY["some failed"]["answer"] in out
