@@ -219,6 +219,12 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     np.savez(tmp_path / "windows.npz", X=x, y=y)
     rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)
     np.testing.assert_array_equal(rows.X, system.signal_input_.features(x))
+    np.save(tmp_path / "windows.npy", x)
+    alone = Rows.load(str(tmp_path / "windows.npy"), bundle.manifest)
+    np.testing.assert_array_equal(alone.X, rows.X)
+    assert alone.truth is None
+    with pytest.raises(gw.InputError, match="windows of shape"):
+        Rows.from_arrays("windows", x[:, 1:], y, bundle.manifest)
     with gw.Device(bundle) as device:  # a row of features stands for its window
         for window, row in zip(x[:20], rows.X[:20], strict=True):
             one, other = device.answer(window), device.answer(row)

@@ -37,6 +37,7 @@ from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_export.packing.system_manifest import BACKEND, CLOUD, manifest_of_system, stage_file
 from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
 from gatewise_signals.signal_input import SignalInput
+from gatewise_training.data.table_encoder import encode_table
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
@@ -118,7 +119,7 @@ def pack(
     rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if rows is not None:
         _check_encoder(system, rows)
-        sample = _encoded(rows, sample)
+        sample = encode_table(rows, sample)
     if lean is None:
         lean = getattr(system, "max_bytes_", None) is not None and system.packed_as == "onnx"
     if lean:
@@ -280,14 +281,6 @@ def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
             f"the encoder makes {len(encoder.feature_names)} features, and the system was fitted "
             f"on other ones ({len(system.feature_names_)}): fit it on encoder.transform(X)"
         )
-
-
-def _encoded(encoder: RowEncoder, sample: Any) -> Any:
-    """Features of a sample that may be a table of raw columns."""
-    columns = [str(name) for name in getattr(sample, "columns", ())]
-    if columns and columns != list(encoder.feature_names) and set(encoder.names) <= set(columns):
-        return encoder.rows(sample[list(encoder.names)].to_numpy(object).tolist())
-    return sample
 
 
 def _prove(

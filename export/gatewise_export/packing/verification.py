@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.decision import Link, labels, probabilities
-from gatewise.errors import one_line
+from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
@@ -77,7 +77,7 @@ def verify(
     bundle : Bundle
         Made of it by :func:`pack`.
     X : array-like of shape (n, n_features)
-        Rows to compare on.
+        Rows to compare on; of a bundle with encoders a DataFrame of raw columns, too.
     high_cost : HighCostAnswers, optional
         The answers to these rows, where they are known.
 
@@ -89,7 +89,18 @@ def verify(
     ------
     BundleError
         If a graph cannot be run.
+    InputError
+        If `bundle` is none, or `X` holds no numbers.
     """
+    if not isinstance(bundle, Bundle):
+        raise InputError(
+            f"verify(system, bundle, X) takes the fitted system and the Bundle made of it: bundle "
+            f"is a {type(bundle).__name__}"
+        )
+    if bundle.manifest.encoder is not None:
+        from gatewise_training.data.table_encoder import encode_table
+
+        X = encode_table(bundle.manifest.encoder, X)
     if hasattr(system, "signal_input_"):
         X, system = system.signal_input_.features(X), on_features(system)
     x = _matrix(X)
@@ -147,7 +158,10 @@ def _has_backend(bundle: Bundle) -> bool:
 
 def _matrix(X: ArrayLike) -> NDArray[np.float32]:
     """Rows as float32, those of arrays flat."""
-    x = np.ascontiguousarray(X, np.float32)
+    try:
+        x = np.ascontiguousarray(X, np.float32)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"rows must hold numbers: {error}") from None
     return x if x.ndim <= 2 else x.reshape(len(x), -1)
 
 

@@ -16,6 +16,7 @@ from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
 from gatewise_training.data.instance_files import arrays_of, load_instances
+from gatewise_training.data.table_encoder import encode_table
 
 UNKNOWN_CLASS: Final = -2
 """A label that the bundle has no class for: no answer to it is ever right."""
@@ -35,21 +36,31 @@ class Rows:
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
         """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them.
 
+        Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
+        if manifest.encoder is not None:
+            X = encode_table(manifest.encoder, X)
+        if set(manifest.feature_names) <= set(getattr(X, "columns", ())):
+            X = X[list(manifest.feature_names)]
         values = np.asarray(X)
         if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
             values = manifest.signal.features(values)
         if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
             values = values.reshape(len(values), -1)
+        if manifest.signal is not None and values.ndim > 2:
+            raise InputError(
+                f"windows of shape {values.shape[1:]}; the bundle has {manifest.signal.shape}"
+            )
         n_features = len(manifest.features)
+        advice = "" if manifest.encoder is None else "; a DataFrame names raw columns"
         if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
             raise InputError(
-                f"rows of shape {values.shape}; the bundle has {n_features} columns, and at least "
-                "one row is needed"
+                f"rows of shape {values.shape}; the bundle has {n_features} features, and at least "
+                f"one row is needed{advice}"
             )
         if values.dtype.kind not in "biuf":
-            raise InputError(f"rows of type {values.dtype}, not numbers")
+            raise InputError(f"rows of type {values.dtype}, not numbers{advice}")
         with np.errstate(over="ignore"):
             small = np.ascontiguousarray(values, np.float32)
         if y is None:
@@ -88,10 +99,11 @@ class Rows:
             names, encoder = manifest.column_names, manifest.encoder
             X, y = datasets.read_rows(path, names, encoder, target=target)
             return cls.from_arrays(path.stem, X, y, manifest)
-        if kind == ".npz":
-            return _npz(path, manifest)
+        if kind in (".npz", ".npy"):
+            return _arrays(path, manifest, target)
         raise InputError(
-            f"{source}: give a .csv, .parquet or .npz file, or one of {', '.join(datasets.names())}"
+            f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
+            f"{', '.join(datasets.names())}"
         )
 
 
@@ -164,11 +176,13 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
     return Rows.from_arrays(path.stem, X, labels, manifest)
 
 
-def _npz(path: Path, manifest: Manifest) -> Rows:
+def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
+    """Rows of an .npz file, or of an .npy file, which has no labels."""
     if not path.is_file():
         raise InputError(f"{path} does not exist")
-    if manifest.signal is not None:
-        target = next((name for name in _USUAL_TARGETS if name in arrays_of(path)), None)
+    if path.suffix.lower() == ".npy" or manifest.signal is not None:
+        if target is None:
+            target = next((name for name in _USUAL_TARGETS if name in arrays_of(path)), None)
         windows, y = load_instances(path, target)
         return Rows.from_arrays(path.stem, windows, y, manifest)
     data = datasets.load(path)

@@ -32,8 +32,8 @@ def simulate(
     data: Annotated[
         str,
         typer.Option(
-            help="Rows that instances are: .csv, .parquet, .npz, or digits, wine, ...; "
-            "best such as training has not seen."
+            help="Rows that instances are: .csv, .parquet, .npz (arrays X and y), .npy, or digits, "
+            "wine, ...; best such as training has not seen."
         ),
     ],
     target: Target = None,

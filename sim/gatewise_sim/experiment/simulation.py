@@ -113,7 +113,8 @@ def simulate(
     bundle : Bundle or path
         What the fleet answers with.
     X : array-like of shape (n, n_features)
-        Columns in the manifest's order; windows, for a bundle with blocks.
+        Columns in the manifest's order, or by name in a DataFrame, of raw columns for a bundle with
+        encoders; windows, for a bundle with blocks.
     y : array-like of shape (n,), optional
         Labels as the user writes them.
     blocks : mapping of str to callable, optional

@@ -8,12 +8,14 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from gatewise.errors import InputError
 from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_export.packing.verification import run_graph
 from tests.support.bundle_files import replace_file
+from tests.support.machine_table import machine_table, make_raw_bundle
 from tests.support.onnx_graphs import node, one_output_graph
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
@@ -44,6 +46,17 @@ def test_an_altered_weight_is_noticed(fit_system: Any, tmp_path: Path) -> None:
     bundle = swap(bundle, file, model.SerializeToString())
     assert self_test(bundle).max_margin_difference == pytest.approx(0.5)
     assert verify(fitted.system, bundle, fitted.rows).max_margin_difference > 0.4
+
+
+def test_raw_rows_are_encoded_and_other_things_refused(make_once: Any) -> None:
+    system, encoder, path = make_once("raw-bundle", make_raw_bundle)
+    bundle, frame = Bundle.open(path), machine_table(30, seed=2)[0]
+    assert verify(system, bundle, frame) == verify(system, bundle, encoder.transform(frame))
+    assert verify(system, bundle, frame).agrees
+    with pytest.raises(InputError, match="rows must hold numbers"):
+        verify(system, bundle, frame.to_numpy())
+    with pytest.raises(InputError, match="bundle is a DataFrame"):
+        verify(path, frame, None)  # type: ignore[arg-type]
 
 
 def test_another_high_cost_model_is_noticed(fit_system: Any, tmp_path: Path) -> None:

@@ -90,6 +90,13 @@ def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
     assert rows.notes == ("The rows are set's own test part.",)
 
 
+def test_an_npy_file_has_no_labels(tmp_path, manifest, values):
+    np.save(tmp_path / "rows.npy", values)
+    rows = Rows.load(str(tmp_path / "rows.npy"), manifest)
+    assert (values == rows.X).all()
+    assert rows.truth is None
+
+
 def test_parquet(tmp_path, manifest, names, values):
     frame = pd.DataFrame(values, columns=list(names))
     frame["y"] = [5, 4, 3, 2, 1]
@@ -118,7 +125,7 @@ def test_a_bad_table_is_told_in_one_line(tmp_path, manifest, names, values, chan
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("rows.txt", "give a .csv, .parquet or .npz file, or one of breast_cancer"),
+        ("rows.txt", "give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of breast"),
         ("missing.csv", "missing.csv does not exist"),
         ("missing.npz", "missing.npz does not exist"),
         ("missing.parquet", "missing.parquet does not exist"),
@@ -133,7 +140,7 @@ def test_a_source_that_is_none_is_told(tmp_path, manifest, monkeypatch, source, 
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
-        (np.zeros((3, 5)), None, "the bundle has 64 columns"),
+        (np.zeros((3, 5)), None, "the bundle has 64 features"),
         (np.zeros((0, 64)), None, "at least one row"),
         (np.full((2, 64), "a"), None, "not numbers"),
         (np.zeros((2, 64)), [1], "2 rows and labels of shape (1,)"),
@@ -156,3 +163,15 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
         assert [manifest.classes[i] for i in rows.truth] == y.tolist()
     with pytest.raises(InputError, match="the bundle takes raw columns"):
         Rows.load(str(tmp_path / "rows.npz"), manifest)
+    for given in (frame, encoder.transform(frame), x):
+        assert np.array_equal(Rows.from_arrays("rows", given, y, manifest).X, x)
+    with pytest.raises(InputError, match="has no column 'mass', which is a feature"):
+        Rows.from_arrays("rows", frame.drop(columns="mass"), y, manifest)
+    with pytest.raises(InputError, match="a DataFrame names raw columns"):
+        Rows.from_arrays("rows", frame.to_numpy()[:, [0] * x.shape[1]], y, manifest)
+
+
+def test_columns_of_a_frame_are_found_by_name(manifest, names, values):
+    frame = pd.DataFrame(values, columns=list(names)).assign(y=1)
+    rows = Rows.from_arrays("rows", frame[frame.columns[::-1]], None, manifest)
+    assert np.array_equal(rows.X, values)

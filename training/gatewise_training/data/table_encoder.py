@@ -350,6 +350,19 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     return x
 
 
+def encode_table(encoder: RowEncoder, rows: Any) -> Any:
+    """Encode rows that are a DataFrame of raw columns; give others, of features, back as they are.
+
+    A table of features has the columns that the encoder makes. InputError names a column that is
+    in neither.
+    """
+    columns = [str(name) for name in getattr(rows, "columns", ())]
+    made = set(encoder.feature_names) <= set(columns) and not set(encoder.names) <= set(columns)
+    if not columns or made or columns == list(encoder.feature_names):
+        return rows
+    return encode_frame(encoder, rows)
+
+
 def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
     """Features of a column, each different cell being encoded once."""
     made: dict[Any, int] = {}
