@@ -326,13 +326,21 @@ def fault_name(fault: FaultSpan) -> str:
     return f"{plural(fault.count, 'worker')} {'was' if fault.count == 1 else 'were'} down"
 
 
-def when(begin: float, end: float) -> str:
-    """A span of the run's time.
+def when(begin: float, end: float, day_begins: float = 0.0) -> str:
+    """A span of the run's time; by the clock, too, if the run begins `day_begins` s after midnight.
 
     >>> when(3600, 4200), when(0, 45)
     ('from 1:00 to 1:10 h', 'from 0 to 45 s')
+    >>> when(3600, 4200, 11 * 3600)
+    'from 12:00 to 12:10 (1:00 to 1:10 h after the start)'
     """
     if end < 300:
         return f"from {begin:.3g} to {duration(end)}"
     first, last = (f"{int(t // 3600)}:{int(t % 3600 // 60):02d}" for t in (begin, end))
-    return f"from {first} to {last} h"
+    if not day_begins:
+        return f"from {first} to {last} h"
+    clock = (
+        f"{int(t // 3600 % 24):02d}:{int(t % 3600 // 60):02d}"
+        for t in (begin + day_begins, end + day_begins)
+    )
+    return f"from {' to '.join(clock)} ({first} to {last} h after the start)"

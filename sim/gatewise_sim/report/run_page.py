@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from gatewise.formats import duration, listed, percent, plural
+from gatewise.formats import duration, listed, percent, plural, read_clock
 from gatewise_sim.report import tables
 from gatewise_sim.report.findings import (
     answer,
@@ -23,6 +23,7 @@ from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
     computation_plot,
+    frontier_limits,
     frontier_plot,
     latency_plot,
 )
@@ -108,13 +109,19 @@ def _about(report: Report) -> str:
 
 
 def _frontier(report: Report) -> Iterator[Section]:
-    text = (
-        "Dots and line: every operating point of the bundle, on validation rows; the ring is the "
-        "active one."
-    )
+    points, limits = report.frontier.points, frontier_limits(report)
+    text = "Dots and line: the operating points of the bundle, on validation rows"
+    if limits is not None and (below := sum(p.accuracy < limits[1][0] for p in points)):
+        text += f" ({below} of {len(points)} lie below the frame)"
+    text += "; the ring is the active one."
     if report.labelled:
         level = percent(report.confidence_level, 0)
         text += f" Marks: what each policy comes to on your rows, with {level} intervals."
+        if report.settings.get("policy", "system") == "system":
+            text += (
+                f" The diamond, {report.system.name}, is the active point, too: other rows, other "
+                "figures."
+            )
     else:
         text += " The rows have no labels, so that none of the policies can be placed here."
     yield Section("frontier", "Accuracy against cost", text, figures=[Plot(frontier_plot(report))])
@@ -180,7 +187,8 @@ def _timeline(report: Report) -> Iterator[Section]:
     plots = timeline_plots(report)
     if not plots:
         return
-    down = [f"{fault_name(f)} {when(f.begin, f.end)}" for f in report.faults]
+    day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
+    down = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
     if len(down) > 4:
         down = [*down[:3], f"{len(down) - 3} times more"]
     text = f"Shaded: {listed(down)}." if down else "Nothing was down."

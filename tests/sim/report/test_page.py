@@ -12,6 +12,8 @@ from markupsafe import Markup
 
 from gatewise_sim.report.model import ClassResult, RowCheck, StageResult, Transport
 from gatewise_sim.report.plots import run_plots, timeline
+from gatewise_sim.report.plots.run_plots import frontier_limits
+from gatewise_sim.report.plots.style import widened
 from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
@@ -81,6 +83,32 @@ def test_policies_and_an_outage_are_named(page):
     for policy in made_up().policies:
         assert page.count(policy.name) >= 8
     assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_an_outage_by_the_clock_is_told_by_the_clock():
+    found = text(render(made_up(settings={"day_start": "11:40"})))
+    assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in found
+
+
+def test_operating_points_are_in_the_frame_or_counted():
+    report = made_up()
+    (left, right), (low, high) = frontier_limits(report)
+    assert all(left < p.cost < right and low < p.accuracy < high for p in report.frontier.points)
+    assert "below the frame" not in text(render(report))
+    cheap = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
+    points = replace(report.frontier, points=(cheap, *report.frontier.points))
+    far = replace(report, frontier=points)
+    assert frontier_limits(far)[1][0] > 0.5
+    assert "on validation rows (3 of 10 lie below the frame); the ring" in text(render(far))
+
+
+@pytest.mark.parametrize(
+    ("ends", "shown"),
+    [((0.0, 0.01), (0.0, 0.05)), ((0.99, 1.0), (0.95, 1.0)), ((0.5, 0.51), (0.48, 0.53))],
+)
+def test_axes_of_shares_stay_from_0_to_1(ends, shown):
+    assert widened(*ends) == pytest.approx(shown)
 
 
 @pytest.mark.usefixtures("without_plots")

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from gatewise_sim.report.model import StageResult
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import DRAWN, live, made_up
 
@@ -53,11 +54,14 @@ def pages(tmp_path_factory):
     """Addresses of pages."""
     folder = tmp_path_factory.mktemp("pages")
     one = made_up().classes[1]
+    names = tuple(f"a feature with a name {k}" for k in range(6))
+    stage = StageResult(name="s", features=6, acquires=names, price=1.0, answers=9, share=0.1)
     reports = {
         "full": made_up(money=30.0),
         "live": live(),
         "plain": made_up(keys=("system",), faults=()),
         "unlabelled": made_up(accuracy=None),
+        "stages": made_up(stages=(stage,)),
         "classes": made_up(classes=tuple(replace(one, label=chr(65 + k)) for k in range(26))),
     }
     found = {}
@@ -94,6 +98,18 @@ def test_the_page_is_whole_at_every_width(browser, pages, name):
     assert counts.pop() >= 5
     assert page.troubles == []
     assert page.requests == []
+    page.close()
+
+
+def test_a_narrow_page_shows_long_texts_and_where_more_is_to_come(browser, pages):
+    page = browser.page(pages["stages"], 500)
+    table = "document.querySelector('.stacked')"
+    assert page.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
+    cell = f"{table}.querySelector('td.long').getBoundingClientRect()"
+    assert page.run(f"{cell}.width > 0.9 * {table}.clientWidth && {cell}.height < 90")
+    across = "document.querySelector('.across')"
+    assert page.run(f"{across}.scrollWidth > {across}.clientWidth")
+    assert "gradient" in page.run(f"getComputedStyle({across}).backgroundImage")
     page.close()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from gatewise.errors import InputError
-from gatewise.formats import Format, interval, millis, number, percent
+from gatewise.formats import Format, interval, joules, millis, number, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report.model import Report
@@ -106,7 +106,7 @@ FIGURES: Final = (
     _share("lost", "lost"),
     ComparedFigure("money", "money a month", number, lambda r: r.money.total if r.money else None),
     ComparedFigure("money_per_million", "money per million instances", number, _per_million),
-    ComparedFigure("joules", "joules per instance", number, lambda r: r.system.joules.total),
+    ComparedFigure("joules", "energy per instance", joules, lambda r: r.system.joules.total),
     ComparedFigure("battery_days", "battery, in days", number, lambda r: r.system.battery_days, 1),
     ComparedFigure("utilisation", "workers' time used", percent, lambda r: r.system.utilisation, 0),
 )

@@ -26,6 +26,7 @@ from gatewise_sim.report.policy_result import PolicyResult
 from gatewise_sim.report.tables import Spending
 
 _LABEL = 36
+_FURTHEST = 4.0  # how much longer the axis of accuracy may be for operating points far below
 _PART_COLOURS = {
     "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
     "request": "system", "response": "edge", "protocol": "idle", "up": "system", "down": "edge",
@@ -38,7 +39,7 @@ _PART_COLOURS = {
 def frontier_plot(report: Report) -> Markup:
     """Plot the operating points, the active one, and what each policy came to on the rows."""
     points, active = report.frontier.points, report.frontier.active
-    placed = [(p, p.cost, p.accuracy) for p in report.policies if p.cost and p.accuracy]
+    placed = _placed(report)
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -57,7 +58,10 @@ def frontier_plot(report: Report) -> Markup:
         )  # fmt: skip
         for policy, cost, accuracy in placed:
             error_bars(axes, cost, accuracy, policy.key, policy.name)
-        _zoom(axes, report, placed)
+        limits = frontier_limits(report)
+        if limits is not None:
+            axes.set_xlim(*limits[0])
+            axes.set_ylim(*limits[1])
         percent_ticks(axes.yaxis)
         head(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
@@ -71,22 +75,29 @@ def frontier_plot(report: Report) -> Markup:
     )  # fmt: skip
 
 
-def _zoom(
-    axes: Axes,
-    report: Report,
-    placed: Sequence[tuple[PolicyResult, Measurement, Measurement]],
-) -> None:
-    """Show what is near the policies; the frontier begins far below them."""
+def _placed(report: Report) -> list[tuple[PolicyResult, Measurement, Measurement]]:
+    """The policies with their cost and accuracy."""
+    return [(p, p.cost, p.accuracy) for p in report.policies if p.cost and p.accuracy]
+
+
+def frontier_limits(report: Report) -> tuple[tuple[float, float], tuple[float, float]] | None:
+    """Ends of the axes of cost and accuracy; None where no policy has an accuracy.
+
+    All operating points are in between, unless the policies would then be too near each other.
+    """
+    placed = _placed(report)
     if not placed:
-        return
-    active = report.frontier.active
+        return None
+    points, active = report.frontier.points, report.frontier.active
     low = min(active.accuracy, *(m.value if m.low is None else m.low for _, _, m in placed))
     high = max(active.accuracy, *(m.value if m.high is None else m.high for _, _, m in placed))
     low, high = widened(low, high)
+    ends = [low, high, *(p.accuracy for p in points)]
+    if max(ends) - min(ends) <= _FURTHEST * (high - low):
+        low, high = min(ends), max(ends)
     margin = 0.08 * (high - low)
-    right = max(active.cost, *(cost.value for _, cost, _ in placed))
-    axes.set_ylim(low - margin, high + margin)
-    axes.set_xlim(-0.03 * right, 1.05 * right)
+    right = max(active.cost, *(cost.value for _, cost, _ in placed), *(p.cost for p in points))
+    return (-0.03 * right, 1.05 * right), (low - margin, high + margin)
 
 
 def latency_plot(report: Report) -> Markup | None:

@@ -116,7 +116,7 @@ class _SpacedTicks(LogLocator):
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
         """Places of the ticks between two ends."""
-        few = vmin > 0 and vmax / vmin < 3000.0
+        few = vmin > 0 and vmax / vmin < 300.0
         self.set_params(subs=(1.0, 2.0, 5.0) if few else (1.0,))
         return super().tick_values(vmin, vmax)
 
@@ -191,4 +191,7 @@ def widened(low: float, high: float) -> tuple[float, float]:
     if missing <= 0:
         return low, high
     over = max(high, min(1.0, high + missing / 2))
-    return over - _SHORTEST, over
+    under = over - _SHORTEST
+    if low >= 0:
+        under = max(under, 0.0)
+    return under, under + _SHORTEST

@@ -20,13 +20,13 @@ _COLUMNS: Final = {
     "p95": "p95",
     "offloaded_p95": "p95 offloaded",
     "bytes": "bytes",
-    "joules": "J",
+    "joules": "energy",
     "fallback": "fallback",
     "utilisation": "busy",
 }
 _ON_PAGE_ONLY: Final = ("p50", "bytes", "joules", "utilisation")
 _PLOTTED: Final = ("accuracy", "p95", "offloaded_p95")
-_INTERVALS: Final = ("accuracy", "cost", "p50", "p95", "offloaded_p95")
+_INTERVALS: Final = ("accuracy", "cost", "p95")
 """Figures whose interval stands below them on the page; the others' are in the files."""
 _SHORT_INTERVALS: Final = ("accuracy", "cost")
 """The same on a terminal."""

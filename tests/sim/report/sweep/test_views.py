@@ -76,7 +76,7 @@ def test_every_point_is_a_mark_and_a_line_of_the_table():
     html = page_of("two")
     numbers = {t.text for t in drawings(html)[0].iter("text")}
     assert set("123456789") <= numbers
-    body = html.split('class="held"')[1].split("</table>")[0]
+    body = html.split('class="held')[1].split("</table>")[0]
     assert body.count("<tr") == 1 + 9
     assert body.count('class="marked"') == 3  # the cheapest of each fleet
 
@@ -140,3 +140,11 @@ def url(tmp_path):
 @pytest.mark.parametrize(("width", "dark"), [(360, True), (1200, False)])
 def test_a_browser_shows_it_without_a_message(browser, url, width, dark):
     check_in_browser(browser, url, width, dark=dark, plots=5)
+
+
+@pytest.mark.slow
+def test_a_table_of_two_settings_fits_a_wide_page(browser, url):
+    page = browser.page(url, 1200)
+    table = "document.querySelector('.scroll')"
+    assert page.run(f"{table}.scrollWidth <= {table}.clientWidth")
+    page.close()
