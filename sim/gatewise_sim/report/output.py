@@ -88,8 +88,12 @@ def check_folder(folder: Path, files: Collection[str], *, ours: bool) -> None:
         present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
         if present - set(files):
             raise InputError(f"{folder} holds other files: give another --out, or an empty folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"{place} cannot be written to: give another --out")
+    try:  # rights alone do not tell: /proc has them, and takes no folder
+        tempfile.TemporaryDirectory(dir=place, prefix=".new.").cleanup()
+    except OSError as error:
+        raise InputError(
+            f"{place} cannot be written to ({error.strerror}): give another --out"
+        ) from error
 
 
 DEMO: Final = OutputFolder(

@@ -93,6 +93,12 @@ def test_a_file_in_the_way_is_named(tmp_path):
             DEMO.check(out)
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux: a folder that takes no files")
+def test_a_folder_that_takes_no_files_is_refused_before_a_run():
+    with pytest.raises(InputError, match="/proc cannot be written to"):
+        SIMULATION.check(Path("/proc/out"))
+
+
 def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
