@@ -39,11 +39,10 @@ class Rows:
         Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
-        if manifest.encoder is not None:
-            X = encode_table(manifest.encoder, X)
-        if set(manifest.feature_names) <= set(getattr(X, "columns", ())):
-            X = X[list(manifest.feature_names)]
-        values = np.asarray(X)
+        given: Any = X if manifest.encoder is None else encode_table(manifest.encoder, X)
+        if set(manifest.feature_names) <= set(getattr(given, "columns", ())):
+            given = given[list(manifest.feature_names)]
+        values = np.asarray(given)
         if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
             values = manifest.signal.features(values)
         if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
