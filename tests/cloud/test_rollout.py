@@ -145,6 +145,10 @@ def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
     report("pi-0", f"online small/7 refused {offer.digest[:12]}")
     assert rollback()["rollout"] == 0.0
     assert str(Repository(repository.folder).latest()) == "small/7"
+    repository.rollback()
+    assert main(["repo", "publish", str(repository.folder), "small/8"]) == 0
+    assert main(["repo", "rollback", str(repository.folder)]) == 0
+    assert "no release of small is offered now" in capsys.readouterr().err
 
 
 def test_a_step_waits_for_devices_that_have_yet_to_take_the_release():

@@ -225,6 +225,8 @@ def rollback(
     if endpoint is not None:
         announce(opened, [offer], endpoint)
     _print_offers(as_json, opened, [offer])
+    if not as_json and not any(o.rollout for o in opened.offers() if o.model == offer.model):
+        note(f"no release of {offer.model} is offered now: devices go back to their first bundle")
 
 
 @_app.command(name="rotate-key")

@@ -5,6 +5,7 @@ Thread-safe: the link delivers on a thread of its own, and several threads may w
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link, PartLink, most_values
 from gatewise_edge.link.messages import (
     MAX_TTL_MS,
+    NO_MODEL,
     AuditMark,
     Request,
     Response,
@@ -28,6 +30,8 @@ from gatewise_edge.link.messages import (
 from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire.encoding import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.stages.plan import StagePlan
+
+_LOG = logging.getLogger(__name__)
 
 
 class Uplink:
@@ -55,6 +59,7 @@ class Uplink:
         self._clock = clock
         self._float16 = float16
         self._deflate = deflate
+        self._served = True  # whether a worker has the model, as far as is known
         self._breaker = breaker
         self._offloads = Offloads(limit, coalesce, on_outcome=self._inform_breaker)
         self._bytes_up = 0
@@ -290,12 +295,25 @@ class Uplink:
             if flight is not None:
                 flight.received = len(payload)
             self._changed.notify_all()  # also where a retry is due now
+        self._log_no_model(response)
         if accepted is not None and isinstance(self._link, PartLink):
             self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
         if flight is None or flight.on_response is None or flight.outcome is None:
             return
         if flight.outcome.kind == "answered":
             flight.on_response(response)
+
+    def _log_no_model(self, response: Response) -> None:
+        """Log once that no worker has the model, until one answers."""
+        if response.error == NO_MODEL and self._served:
+            _LOG.warning(
+                "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "
+                "device answers by itself",
+                response.model,
+                response.version,
+            )
+        if response.error in (None, NO_MODEL):
+            self._served = response.error is None
 
     def _parts(self, flight: InFlight, transfer: int) -> Iterator[bytes]:
         """Give a request's parts, until it ends or another worker is to have them."""

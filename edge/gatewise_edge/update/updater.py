@@ -330,19 +330,26 @@ class Updater:
         path = self.store.path(digest) if digest else self._first
         return Bundle.open(path, public_key=self._key, for_device=True)
 
+    @property
+    def _release(self) -> str:
+        """Model and version that run."""
+        assert self._device is not None
+        manifest = self._device.bundle.manifest
+        return f"{manifest.name}/{manifest.version}"
+
     def _pass(self) -> None:
         self._trial.end()
         state = self.store.state
         self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
         self.store.tidy()
         self._count("passed")
-        _LOG.info("%s has passed its trial", self._running)
+        _LOG.info("%s has passed its trial", self._release)
 
     def _roll_back(self) -> None:
         """Leave a release that failed its trial for the one that passed before."""
         trial = self._trial
         trial.end()
-        _LOG.error("%s: %d answers in time, %d not", self._running, trial.good, trial.bad)
+        _LOG.error("%s: %d answers in time, %d not", self._release, trial.good, trial.bad)
         self.store.refuse(self._running, active=self.store.state.proved)
         self._go_back([self.store.state.proved, ""])
         self._count("rolled_back")

@@ -174,7 +174,7 @@ def test_noise_and_other_classes_are_not_used(bundle):
 
 
 @pytest.mark.parametrize(("code", "sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
-def test_errors_of_the_cloud(bundle, clock, code, sent):
+def test_errors_of_the_cloud(bundle, clock, caplog, code, sent):
     def refuses(payload, receive):
         refusal = wire.Response.refusal(wire.decode_request(payload), code)
         receive(wire.encode_response(refusal))
@@ -185,6 +185,8 @@ def test_errors_of_the_cloud(bundle, clock, code, sent):
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
     assert len(link.sent) == sent
     assert answer.latency_ms == pytest.approx(95 / 4 if sent == 2 else 0.0)
+    # once, though refused twice
+    assert caplog.text.count("no worker serves small 7") == (code == "no-model")
 
 
 def test_a_bundle_without_a_cloud(make_bundle):
