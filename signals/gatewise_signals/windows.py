@@ -64,6 +64,10 @@ class StreamWindow:
     time: float | None
 
 
+CLOCK_ERROR = 0.1
+"""Share of the time between two pushes that a sensor's clock may be off: cheap ones are by 5 %."""
+
+
 class Windower:
     """Windows of samples as they come, none across a gap.
 
@@ -77,7 +81,8 @@ class Windower:
         Samples a second: needed to find gaps from times.
     max_gap : float, default 1.5
         Where the time from one sample to the next is more than so many sample intervals, or less
-        than none, samples were lost: the window begun is given up, and a new one begins.
+        than none, samples were lost: the window begun is given up, and a new one begins. The time
+        between two pushes may be a tenth off, as a sensor's clock is.
 
     Attributes
     ----------
@@ -116,6 +121,7 @@ class Windower:
         self._used = 0  # samples of the buffer that a window has held
         self._first: float | None = None  # time of the buffer's first sample
         self._next: float | None = None  # time at which the next sample is due
+        self._pushed = 0  # samples of the last push that had a time
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
         """Take samples that follow each other; get the windows that they complete.
@@ -142,11 +148,11 @@ class Windower:
             raise InputError(f"samples of {x.shape[1:]} channels follow {self._buffer.shape[1:]}")
         if time is not None and len(x):
             self._check_time(time, len(x))
-        if self._buffer is None or not len(self._buffer):
-            self._first = time if time is not None else self._first
-            self._buffer = x.copy()
-        else:
-            self._buffer = np.concatenate([self._buffer, x])
+        before = x[:0] if self._buffer is None or not len(self._buffer) else self._buffer
+        if time is not None and len(x):  # anew each time: clocks drift from the rate
+            assert self.rate_hz is not None
+            self._first = time - len(before) / self.rate_hz
+        self._buffer = np.concatenate([before, x])
         return list(self._complete())
 
     def reset(self) -> None:
@@ -162,10 +168,11 @@ class Windower:
         assert self.rate_hz is not None
         if self._next is not None:
             late = (time - self._next) * self.rate_hz
-            if not -1 < late <= self.max_gap - 1 + 1e-9:
+            off = CLOCK_ERROR * self._pushed
+            if not -max(1.0, off) < late <= max(self.max_gap - 1, off) + 1e-9:
                 self.gaps += 1
                 self.reset()
-        self._next = time + count / self.rate_hz
+        self._next, self._pushed = time + count / self.rate_hz, count
 
     def _complete(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None

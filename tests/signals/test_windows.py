@@ -59,6 +59,20 @@ def test_times_that_jitter_are_no_gap_and_those_that_go_back_are():
     assert windower.gaps == 1
 
 
+@pytest.mark.parametrize("error", [-0.05, 0.02, 0.05])
+def test_a_clock_that_is_off_makes_no_gap_and_no_drift(error):
+    """Reads of 32 samples, as of a sensor's buffer, whose clock is slow or fast."""
+    windower, rate = Windower(128, 64, rate_hz=104.0), 104.0 * (1 - error)
+    found = []
+    for n in range(0, 3200, 32):
+        found += windower.push(np.arange(n, n + 32), time=n / rate)
+    assert (len(found), windower.gaps, windower.dropped) == (49, 0, 0)
+    for window in found:
+        assert window.time == pytest.approx(window.start / rate, abs=96 * abs(error) / rate + 1e-9)
+    windower.push(np.arange(32), time=3240 / rate)  # 40 samples were lost
+    assert windower.gaps == 1
+
+
 def test_what_does_not_fit_is_refused():
     for call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
