@@ -45,6 +45,8 @@ from gatewise_export.repository.release import (
 ROLES: Final = ("root", "targets", "snapshot", "timestamp")
 #: Days until the metadata of a role expires.
 LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
+#: Days before their end in which root and targets are signed anew.
+SOON: Final = 90.0
 
 
 class Repository:
@@ -235,10 +237,27 @@ class Repository:
             latest = self.latest(model)
             return self._offer(latest, latest.serial, 0)
 
-    def refresh(self) -> None:
-        """Sign what expires soon anew; nothing else changes."""
+    def refresh(self) -> dict[str, datetime]:
+        """Sign snapshot and timestamp anew, and what else expires soon; nothing else changes.
+
+        Returns when root or targets expire, if that is soon and too few of their keys are here.
+        """
+        soon = datetime.now(UTC) + timedelta(days=SOON)
         with self._changing():
-            self._write("snapshot", "timestamp")
+            left: dict[str, datetime] = {}
+            due = []
+            for role in ("targets", "root"):
+                expires = self._signed[role].signed.expires
+                if expires >= soon:
+                    continue
+                try:
+                    self._signers(role)
+                    due.append(role)
+                except InputError:
+                    left[role] = expires
+            self._write(*(r for r in due if r == "targets"), "snapshot", "timestamp")
+            self._write(*(r for r in due if r == "root"))  # last, as where a key is replaced
+        return left
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:
         """Replace a key of a role by a new one and sign its metadata anew.

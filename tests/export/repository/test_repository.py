@@ -13,11 +13,12 @@ from dataclasses import replace
 import pytest
 from tuf.api.metadata import Metadata
 
+from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import FileSpec
 from gatewise_export.repository.release import Release
-from gatewise_export.repository.repository import Repository
+from gatewise_export.repository.repository import LIFETIMES, Repository
 from tests.support.small_bundle import write_bundle
 
 RELEASE = Release(
@@ -154,6 +155,24 @@ def test_keys_that_are_not_here(repository):
     repository.refresh()
     with pytest.raises(InputError, match="must sign"):
         repository.publish("8")
+
+
+def test_what_expires_soon_is_signed_anew_or_named(repository, monkeypatch, capsys):
+    def expiries():
+        return {role["role"]: role["expires"] for role in repository.roles()}
+
+    with monkeypatch.context() as short:  # as a year and two later
+        for role in ("root", "targets"):
+            short.setitem(LIFETIMES, role, 80.0)
+        repository.rotate_key("targets")
+    before = expiries()
+    (repository.keys / "root-1.key").unlink()
+    assert main(["repo", "publish", str(repository.folder)]) == 0
+    assert f"root expires on {before['root'][:10]}" in capsys.readouterr().err
+    repository = Repository(repository.folder)
+    assert expiries()["root"] == before["root"]
+    assert expiries()["targets"] > before["targets"]
+    assert repository.refresh().keys() == {"root"}
 
 
 def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
