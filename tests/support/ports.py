@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import http.client
+import random
 import socket
+from contextlib import suppress
 
 
 def free_port() -> int:
-    """Find a port of the loopback where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """Find a port of the loopback where nobody listens.
+
+    Below those that systems give to connections and to servers that ask for any: one of these may
+    be taken before it is used here.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
