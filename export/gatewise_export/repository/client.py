@@ -93,7 +93,8 @@ class RepositoryClient:
             for role, (version, keys) in found.items():
                 before = seen.get(role)
                 if before is not None and before[1] == keys and version < before[0]:
-                    raise UpdateError("metadata", f"{role} {version} is older than {before[0]}")
+                    text = f"{role} {version} is older than {before[0]}, which was seen before"
+                    raise RepositoryError(text)
             targets = Metadata[Targets].from_file(str(self._folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
             raise self._error(error, "metadata") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import threading
 
 import pytest
@@ -127,6 +128,20 @@ def test_what_cannot_be_configured(run, tmp_path):
             run(trust=tmp_path / "root.json")
     with pytest.raises(InputError, match="cannot be read"):
         run(trust=tmp_path / "none.json")
+
+
+def test_a_stale_mirror_gives_way_to_the_next_place(at_8, run, fleet):
+    """The device's metadata was lost, so that only the versions seen tell that it is stale."""
+    stale = shutil.copytree(fleet.folder, fleet.folder.with_name("stale"))
+    fleet.publish("9")
+    at_8.reaches("9")
+    at_8.close()
+    shutil.rmtree(at_8.store.folder / "metadata")
+    fleet.publish("10")
+    again = run(urls=[stale.as_uri(), fleet.folder.as_uri()])
+    again.counts("metadata")
+    assert f"{stale.as_uri()}: timestamp" in again.updater.trouble
+    again.reaches("10")
 
 
 # -- the trial -----------------------------------------------------------------------------
