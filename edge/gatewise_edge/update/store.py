@@ -207,16 +207,29 @@ class Store:
         """Complete a release begun in :attr:`partial`: its ``release.json`` is there.
 
         Files that another release or the first bundle holds are copied, others fetched by
-        ``fetch(name, path)``. Raises UpdateError.
+        ``fetch(name, path)``. What is left of other releases in :attr:`partial` is removed. Raises
+        UpdateError.
         """
         fresh = self.partial / digest
         try:
-            for name, spec in release.files.items():
+            for path in self.partial.iterdir():
+                if path != fresh:
+                    shutil.rmtree(path, ignore_errors=True)
+            missing = {
+                name: spec
+                for name, spec in release.files.items()
+                if not has_file(fresh / name, spec.sha256)
+            }
+            needed = sum(spec.size for spec in missing.values()) + _SPARE_SPACE
+            free = shutil.disk_usage(fresh).free
+            if missing and free < needed:
+                raise UpdateError(
+                    "store",
+                    f"no room for {release} in {self.folder}: {needed} bytes are needed, with "
+                    f"{_SPARE_SPACE} to spare, and {free} free",
+                )
+            for name, spec in missing.items():
                 path = fresh / name
-                if has_file(path, spec.sha256):
-                    continue
-                if shutil.disk_usage(fresh).free < spec.size + _SPARE_SPACE:
-                    raise UpdateError("store", f"no room for {release} on the disk")
                 content = self._held(name, spec.sha256, first)
                 if content is None:
                     fetch(name, path)

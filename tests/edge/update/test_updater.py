@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge import SensorError
+from gatewise_edge.update import store as store_module
 from gatewise_export.bundle.signing import keygen
-from gatewise_export.repository.release import UpdateError
+from gatewise_export.repository.release import Release, UpdateError
 from tests.edge.device.test_installed import miscomputing
 from tests.edge.update.conftest import EASY, PATIENCE
 from tests.edge.virtual_time import Clock
@@ -348,6 +350,33 @@ def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, clock,
     monkeypatch.undo()
     on_trial.reaches("9")
     wait_until(lambda: on_trial.updater.trouble is None, "the end of the trouble", PATIENCE)
+
+
+def test_what_is_left_of_another_release_takes_no_room(run, fleet, server, monkeypatch):
+    """As a release that was withdrawn while it was fetched; all files together must find room."""
+    free, asked = 0, []
+
+    def usage(path):
+        asked.append(sorted(entry.name for entry in device.store.partial.iterdir()))
+        return SimpleNamespace(free=free)
+
+    device = run(urls=[server.url])
+    left = device.store.partial / "withdrawn"
+    left.mkdir()
+    (left / "stage_0.onnx").write_bytes(b"0")
+    offer = fleet.publish("8")
+    target = fleet.folder / f"targets/small/8/{offer.digest}.release.json"
+    sizes = [spec.size for spec in Release.from_json(target.read_bytes()).files.values()]
+    needed = sum(sizes) + store_module._SPARE_SPACE
+    free = needed - 1  # enough for each file by itself
+    monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", usage)
+    device.refuses("store", "7")
+    assert f"in {device.store.folder}: {needed} bytes are needed" in device.updater.trouble
+    assert f"{free} free" in device.updater.trouble
+    assert asked[0] == [offer.digest]
+    assert server.fetched("8") == ["release.json"]
+    free = needed
+    device.reaches("8")
 
 
 def test_another_process_keeps_the_store(run):
