@@ -43,6 +43,8 @@ _MOST_STARTS: Final = 5
 _SPARE_SPACE: Final = 8 << 20
 _COPIES: Final = ("state.json", "state.copy.json")
 _MOST_BYTES: Final = 64 << 10
+#: Fields that states written by earlier versions lack.
+_ADDED: Final = ("bad_before", "answers_before")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class State:
     without a name. `active`, `proved`, `previous`: the release to run, the last one that passed its
     trial, and the one that had before; empty: the bundle that the device was set up with. If the
     first two differ, the active one is on trial, of which `good`, `bad`, `seconds` and `starts` are
-    the answers in time, late ones and errors, running time, and starts since the last answer.
+    the answers in time, late ones and errors, running time, and starts since the last answer; of
+    `answers_before`, seen before it was taken, `bad_before` were late or errors.
     `waiting`: a release that did not come to its first answer; `wait`: the running time until it is
     tried again; `waits`: how often it has been put off. `refused`: releases that failed here, the
     latest last. `seen`: see :data:`gatewise_export.repository.client.Seen`.
@@ -68,6 +71,8 @@ class State:
     bad: int = 0
     seconds: float = 0.0
     starts: int = 0
+    bad_before: int = 0
+    answers_before: int = 0
     waiting: str = ""
     wait: float = 0.0
     waits: int = 0
@@ -120,7 +125,8 @@ def _read(text: bytes) -> State:
     state = document["state"]
     if _checksum(state.value) != document["sha256"].value:
         document["sha256"].fail("does not fit: the file is damaged")
-    state.keys([f.name for f in fields(State)])
+    names = [f.name for f in fields(State)]
+    state.keys([name for name in names if name not in _ADDED], _ADDED)
     refused = tuple(state["refused"].value)
     seen = {role: (version, keys) for role, (version, keys) in state["seen"].value.items()}
     return State(**(state.value | {"refused": refused, "seen": seen}))

@@ -21,7 +21,7 @@ class Trial:
 
     It passes after `answers` answers in time and `seconds` of running time, summed over restarts.
     Late answers and errors of any class are bad: from the third on it fails if they are more than
-    a fifth of all, and more than half as many again as of the version before.
+    a fifth of all, and more than half as many again as of the version before, if that one was seen.
 
     `deadline_ms`: answers that took longer are late.
     """
@@ -38,9 +38,22 @@ class Trial:
         self.deadline_ms = float("inf")
         self.running, self.good, self.bad = False, 0, 0
 
-    def begin(self, good: int = 0, bad: int = 0, seconds: float = 0.0) -> None:
-        """Count on from these; an instance begun before now is another version's."""
+    def begin(
+        self,
+        good: int = 0,
+        bad: int = 0,
+        seconds: float = 0.0,
+        before: tuple[int, int] | None = None,
+    ) -> None:
+        """Count on from these; an instance begun before now is another version's.
+
+        `before` is :attr:`before` when the trial began, which a restart forgot; None: as it is.
+        """
         with self._lock:
+            if before is not None:
+                late, seen = before
+                self._before.clear()
+                self._before.extend(i < late for i in range(seen))
             self.running, self._began = True, self._clock()
             self.good, self.bad, self._spent = good, bad, seconds
 
@@ -48,6 +61,12 @@ class Trial:
         """Count no more."""
         with self._lock:
             self.running = False
+
+    @property
+    def before(self) -> tuple[int, int]:
+        """Bad answers of the version before, and all of its answers, among the latest."""
+        with self._lock:
+            return sum(self._before), len(self._before)
 
     @property
     def seconds(self) -> float:

@@ -128,7 +128,8 @@ class Updater:
         state = self.store.state
         if self._running == state.active:
             if state.on_trial:
-                self._trial.begin(state.good, state.bad, state.seconds)
+                before = state.bad_before, state.answers_before
+                self._trial.begin(state.good, state.bad, state.seconds, before)
         elif self.store.is_whole(state.active):
             _LOG.error("%s does not run here any more", state.active)
             self.store.refuse(state.active, active=state.proved)
@@ -297,7 +298,11 @@ class Updater:
         """Run a whole release, on trial unless it has passed one before."""
         device, before = self._device, self.store.state
         assert device is not None
-        saved = self.store.save(active=digest, good=0, bad=0, seconds=0.0, starts=1)
+        bad_before, answers_before = self._trial.before
+        saved = self.store.save(
+            active=digest, good=0, bad=0, seconds=0.0, starts=1,
+            bad_before=bad_before, answers_before=answers_before,
+        )  # fmt: skip
         if not saved and digest != before.proved:
             self.store.save(active=before.active)
             raise UpdateError("store", str(self.store.trouble))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import random
 
 import pytest
 
 from gatewise_edge.update import Store
+from gatewise_edge.update import store as store_module
 from gatewise_edge.update.store import State, read_state, write_state
 from gatewise_export.repository.release import UpdateError
 
 STATE = State(
     number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
-    starts=1, waiting="w", wait=2.5, waits=1, refused=("x", "y"), seen={"root": (4, "k,l")},
+    starts=1, bad_before=3, answers_before=9, waiting="w", wait=2.5, waits=1,
+    refused=("x", "y"), seen={"root": (4, "k,l")},
 )  # fmt: skip
 
 
@@ -20,6 +24,15 @@ def test_the_state_is_read_as_it_was_written(tmp_path):
     assert read_state(tmp_path)[0].active == ""
     write_state(tmp_path, STATE)
     assert read_state(tmp_path) == (STATE, False)
+
+
+def test_a_state_of_an_earlier_version_is_read(tmp_path):
+    state = dataclasses.asdict(STATE)
+    del state["bad_before"], state["answers_before"]
+    text = json.dumps({"state": state, "sha256": store_module._checksum(state)})
+    (tmp_path / "state.json").write_text(text)
+    expected = dataclasses.replace(STATE, bad_before=0, answers_before=0)
+    assert read_state(tmp_path) == (expected, False)
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.copy.json"])

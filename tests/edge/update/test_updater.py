@@ -225,6 +225,30 @@ def test_a_trial_goes_on_over_short_wake_ups(run, on_trial):
     assert device.store.state.proved
 
 
+def test_a_restart_does_not_forget_how_the_version_before_did(run, fleet, clock):
+    """A device that is late for 40 % as a rule refused each release after a restart."""
+    how = {"trial_answers": 20, "clock": clock}
+    device = run(**how)
+    answer = device.device.answer(EASY)
+
+    def answers(number):
+        for i in range(number):
+            clock.now += 10.0
+            late_ms = 5e3 * (i % 5 < 2)
+            device.updater.observe(dataclasses.replace(answer, latency_ms=1.0 + late_ms))
+
+    answers(100)
+    fleet.publish("8")
+    device.reaches("8")
+    answers(10)
+    device.close()
+    device = run(**how)
+    answers(25)
+    device.counts("passed")
+    assert device.version == "8"
+    assert device.store.state.refused == ()
+
+
 def test_time_without_running_does_not_count(run, fleet, clock):
     fleet.publish("8")
     how = {"trial_answers": 1, "trial_seconds": 30.0, "clock": clock}
