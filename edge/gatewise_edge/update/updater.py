@@ -130,9 +130,16 @@ class Updater:
             if state.on_trial:
                 before = state.bad_before, state.answers_before
                 self._trial.begin(state.good, state.bad, state.seconds, before)
+            elif self._running in state.refused:
+                refused = tuple(digest for digest in state.refused if digest != self._running)
+                self.store.save(refused=refused)
         elif self.store.is_whole(state.active):
-            _LOG.error("%s does not run here any more", state.active)
-            self.store.refuse(state.active, active=state.proved)
+            if state.on_trial:
+                _LOG.error("%s does not run here", state.active)
+                self.store.refuse(state.active, active=state.proved)
+            else:  # it ran before: an option may be wrong, or a sensor not ready
+                _LOG.error("%s did not start; the next start tries it again", state.active)
+                self._unfit.add(state.active)
         self._status.begin(device)
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()

@@ -95,11 +95,14 @@ class Fleet:
 
 
 class Running:
-    """A device with its updater, as `gatewise edge` makes them."""
+    """A device with its updater, as `gatewise edge` makes them.
+
+    The first `failed` bundles of the store are passed over, as those that did not open.
+    """
 
     def __init__(self, store: Store, fleet: Fleet, first: Path, **how: Any) -> None:
         self.store = store
-        path = next(iter(store.start()), first)
+        path = next(iter(store.start()[how.pop("failed", 0) :]), first)
         defaults = {
             "urls": [fleet.folder.as_uri()],
             "trust": fleet.trust,

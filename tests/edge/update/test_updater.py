@@ -355,6 +355,37 @@ def test_a_flipped_bit_in_the_state_forgets_nothing(at_8, run, server, names):
     assert len(server.fetched("8")) == asked
 
 
+def test_a_proved_release_that_did_not_start_once_is_tried_again(at_8, run, fleet):
+    """A fleet started once with a forgotten option needed a new version."""
+    fleet.publish("9")
+    at_8.reaches("9")
+    at_8.passes()
+    at_8.close()
+    once = run(failed=1)
+    once.settled()
+    assert (once.version, once.store.state.refused) == ("8", ())
+    once.close()
+    again = run()
+    again.settled()
+    assert (again.version, again.store.state.on_trial) == ("9", False)
+
+
+def test_a_release_that_runs_and_is_proved_is_no_longer_refused(at_8, run):
+    at_8.close()
+    at_8.store.save(refused=("other", at_8.store.state.proved))
+    again = run()
+    again.settled()
+    assert (again.version, again.store.state.refused) == ("8", ("other",))
+
+
+def test_a_release_on_trial_that_did_not_start_is_refused(on_trial, run, server):
+    active = on_trial.store.state.active
+    on_trial.close()
+    again = run(urls=[server.url], failed=1)
+    again.settled()
+    assert (again.version, again.store.state.refused) == ("7", (active,))
+
+
 def test_a_store_that_cannot_be_written_stops_no_answers(on_trial, fleet, clock, monkeypatch):
     """As on a full disk during a trial."""
 
