@@ -181,9 +181,9 @@ def publish(
     if above is not None or worse_by is not None:
         raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
     if release is None:
-        for role, end in opened.refresh().items():
+        for role, expires in opened.refresh().items():
             note(
-                f"gatewise: {role} expires on {end:%Y-%m-%d}, and its keys are not in "
+                f"gatewise: {role} expires on {expires:%Y-%m-%d}, and its keys are not in "
                 f"{opened.keys}: run this where they are, or devices take no update from then on"
             )
         offers = opened.offers()
