@@ -12,7 +12,8 @@ from typing import Final
 
 from gatewise.errors import InputError
 
-_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+DECIMAL_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+"""A number with a comma in the place of the point."""
 _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
@@ -97,7 +98,7 @@ class _Decimals:
         Beside decimal commas 1.234 may well be 1234.
         """
         for k, cell in enumerate(row):
-            if "," in cell and _COMMA.fullmatch(cell):
+            if "," in cell and DECIMAL_COMMA.fullmatch(cell):
                 row[k], self._comma = cell.replace(",", "."), cell
             elif "." in cell and _THOUSANDS.fullmatch(cell):
                 place = f"line {line}: {cell!r} in column {self._header[k]!r}"

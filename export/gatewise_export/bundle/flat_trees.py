@@ -22,7 +22,6 @@ from gatewise_export.bundle.errors import BundleError
 MOST_BYTES = 64 << 20
 """An array takes at most this much memory: 16 million nodes, more than a device would hold."""
 
-
 ARRAYS: dict[str, tuple[type, int]] = {
     "feature": (np.int32, 1),
     "threshold": (np.float32, 1),

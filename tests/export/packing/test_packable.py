@@ -23,8 +23,12 @@ from gatewise.errors import InputError
 from gatewise_export.onnx_files.graph_rules import check_cloud_graph
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_export.packing.verification import run_cloud
+from gatewise_training.learners.given_models.packable import (
+    CLASSIFIERS,
+    TRANSFORMERS,
+    check_packable,
+)
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.learners.packable import CLASSIFIERS, TRANSFORMERS, check_packable
 
 LIBRARIES = {"LGBMClassifier", "XGBClassifier", "XGBRFClassifier", "CatBoostClassifier"}
 MADE = {

@@ -22,7 +22,7 @@ from sklearn.svm import LinearSVC
 from gatewise.errors import InputError
 from gatewise_training import AdaptLin, ConfidenceCascade, L1Cascade, StagedCascade
 from gatewise_training.data.input_checks import check_training
-from gatewise_training.learners.packable import needs_backend
+from gatewise_training.learners.given_models.packable import needs_backend
 
 QUICK = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 

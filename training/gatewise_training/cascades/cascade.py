@@ -27,14 +27,14 @@ from gatewise_training.data.input_checks import (
     Validation,
     is_fitted,
 )
-from gatewise_training.learners.high_cost_model import HighCostModel, is_given
-from gatewise_training.learners.high_cost_training import (
+from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
     memorised,
-    train_high_cost_model,
     unseen_answers,
 )
-from gatewise_training.learners.packable import check_packable
+from gatewise_training.learners.given_models.packable import check_packable
+from gatewise_training.learners.high_cost_model import HighCostModel, is_given
+from gatewise_training.learners.high_cost_training import train_high_cost_model
 from gatewise_training.operating_points.operating_point import OperatingPoint
 
 

@@ -25,7 +25,7 @@ from gatewise_training.data.input_checks import Constraints, check_costs, featur
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.given_graph import FormedGraph
-from gatewise_training.learners.given_classifiers import (
+from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
     check_fitted,
     with_columns,

@@ -33,7 +33,7 @@ from gatewise_training.feature_selection.forward import (
     forward_sets,
 )
 from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.learners.given_classifiers import check_given, given_stages
+from gatewise_training.learners.given_models.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
 

@@ -21,6 +21,7 @@ from gatewise.columns.cells import (
     read_number,
     read_time,
 )
+from gatewise.columns.csv_file import DECIMAL_COMMA
 from gatewise.errors import InputError
 from gatewise.prices import PriceList
 
@@ -34,8 +35,7 @@ _MOST_CELL_BYTES: Final = 256
 _MOST_ODD: Final = 10
 _MOST_SHOWN: Final = 20
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
-#: Numbers with a decimal comma, and with separators of thousands; 1,200 may be either.
-_DECIMAL: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
+#: Numbers with separators of thousands; 1,200 may have a decimal comma, too.
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 Style = Literal["flags", "python"]
@@ -182,7 +182,7 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
 
 def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str] | None:
     """What the commas are in a column of numbers, with one of them; None without such cells."""
-    decimal = {cell for cell in odd if _DECIMAL.fullmatch(str(cell))}
+    decimal = {cell for cell in odd if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands = {cell for cell in odd if _THOUSANDS.fullmatch(str(cell))}
     others = set(odd) - decimal - thousands
     n_others = sum(counts[cell] for cell in others)

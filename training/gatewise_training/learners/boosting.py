@@ -28,6 +28,9 @@ MANY_ROWS = 50_000
 """Above this many rows some of them choose what all are fitted with, trees are larger, forests
 smaller."""
 
+SVM_ROWS = 16_000
+"""Above this many rows a kernel machine, quadratic in them, is not tried."""
+
 STOPPING_ROWS = 20_000
 """Validation rows at most that say when a fit ends: each of them passes every tree, which on many
 takes a good part of the fit."""

@@ -21,7 +21,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import named_rows
 from gatewise_training.graphs.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.boosting import link_of
-from gatewise_training.learners.packable import needs_backend
+from gatewise_training.learners.given_models.packable import needs_backend
 
 HTTP = ("http://", "https://")
 

@@ -1,13 +1,7 @@
-"""Train the high-cost model f0 when none is given, and examine one that was given.
-
-A model that has seen the rows it is measured on answers some of them from memory. Clones of a
-given classifier, fitted without the rows, measure what it is worth; where it cannot be cloned, a
-reference of our own says what can be expected on these rows.
-"""
+"""Train the high-cost model f0: the most accurate of several kinds, or the user's own kind."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,24 +11,26 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.data.input_checks import named_rows
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     MANY_ROWS,
     RANDOM_THRESHOLDS,
+    SVM_ROWS,
     capacity,
     fit_boosting,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
+from gatewise_training.learners.given_models.estimator_fits import (
+    Fit,
+    calibrated_svm,
+    estimator_fit,
+    finds_by_name,
+    has_halves,
+    scalers,
+)
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.learners.packable import needs_backend
 from gatewise_training.learners.stage_bounds import TreeShape
-
-Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
-
-SVM_ROWS = 16000
-"""Above this many rows the kernel machine, quadratic in them, is not tried."""
 
 TREES, TRIAL_TREES = (300, 150, 100), 30
 """Trees of extra-trees by size of the data; above 5,000 rows a few are tried first, above 50,000 on
@@ -208,8 +204,8 @@ def _recipes(
     """List what to try; `shape`: that of boosted trees, once it is known."""
     if template is not None:
         kind = type(template).__name__
-        wanted = names if _finds_by_name(template) else None
-        fit = _estimator_fit(plan, n_classes, "given", template, wanted)
+        wanted = names if finds_by_name(template) else None
+        fit = estimator_fit(plan, n_classes, "given", template, wanted)
         return [_F0Recipe(kind, partial(_cross_fitted, fit))]
     large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
     boosting = partial(_boosting, n_classes, seed, shape)
@@ -225,169 +221,12 @@ def _recipes(
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
         few = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
-        if few and even and _has_halves(plan):
-            for name, scaler in _scalers():
-                svm = _calibrated_svm(scaler)
-                fit = _estimator_fit(plan, n_classes, "svm", svm)
+        if few and even and has_halves(plan):
+            for name, scaler in scalers():
+                svm = calibrated_svm(scaler)
+                fit = estimator_fit(plan, n_classes, "svm", svm)
                 recipes.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
     return recipes
-
-
-def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
-    """Two folds of some rows, for a model that is calibrated inside its fit; None: any two."""
-    block = plan.splitter.take(rows).blocks(0)
-    if block is None:
-        return None
-    half = block % 2
-    even, odd = np.flatnonzero(half == 0), np.flatnonzero(half == 1)
-    return (even, odd), (odd, even)
-
-
-def _has_halves(plan: ValidationSplit) -> bool:
-    """Whether the halves of every fit have rows of every class."""
-    for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
-        y = plan.y[rows]
-        for half, _ in _halves(plan, rows) or ():
-            if len(np.unique(y[half])) < len(np.unique(y)):
-                return False
-    return True
-
-
-def _scalers() -> list[tuple[str, Any]]:
-    from sklearn.preprocessing import MinMaxScaler, StandardScaler
-
-    return [("standard scores", StandardScaler()), ("unit ranges", MinMaxScaler())]
-
-
-# -- a given model -------------------------------------------------------------------------
-
-CHANCE = 0.05
-"""Probability at most that an excess over the reference is chance, for it to be called memory."""
-
-
-def can_be_cloned(estimator: Any) -> bool:
-    """Whether a fitted classifier has unfitted clones: nothing in it is frozen."""
-    if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
-        return False
-    parts = [estimator, *estimator.get_params(deep=True).values()]
-    return not any(type(part).__name__ == "FrozenEstimator" for part in parts)
-
-
-def unseen_answers(
-    plan: ValidationSplit,
-    estimator: Any,
-    classes: NDArray[Any],
-    x_calibration: NDArray[np.float32] | None,
-    *,
-    n_jobs: int | None = None,
-    report: Callable[[str], None] = lambda _what: None,
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
-    """Get answers of clones of a fitted classifier that have not seen the rows.
-
-    Shapes: `classes` (n_classes,) the data's labels, `x_calibration` (n_calibration, n_features);
-    returns `labels` (n_validation,), `probabilities` (n_validation, n_classes), those of the
-    validation rows, and `calibration_labels` (n_calibration,).
-    """
-    parts = [rows for rows, _ in plan.folds]
-    if x_calibration is not None and len(parts) > 1:
-        parts.append(plan.fit_rows)
-    parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
-    models = []
-    for model in parallel(joblib.delayed(_clone)(plan, estimator, classes, p) for p in parts):
-        models.append(model)
-        report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(parts)}")
-    found = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
-    aside = None if x_calibration is None else models[-1].labels(x_calibration)
-    return (
-        np.concatenate([label for label, _ in found]),
-        np.concatenate([chances for _, chances in found]),
-        aside,
-    )
-
-
-def _clone(
-    plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
-) -> HighCostModel:
-    """Fit a clone as the user fitted the original: on the data's labels and column names."""
-    from sklearn.base import clone
-
-    x, fresh = named_rows(estimator, plan.x[rows]), clone(estimator)
-    fresh.fit(x, classes[plan.y[rows]], **_weights(plan, fresh, rows))
-    return HighCostModel.given(fresh, classes, plan.x.shape[1])
-
-
-def _weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
-    """Weights of rows for a fit, where they differ; a pipeline's last step gets them."""
-    from sklearn.utils.validation import has_fit_parameter
-
-    weight, prefix, last = plan.weight[rows], "", estimator
-    while hasattr(last, "steps"):
-        step, last = last.steps[-1]
-        prefix += f"{step}__"
-    if np.ptp(weight) == 0:
-        return {}
-    if not has_fit_parameter(last, "sample_weight"):
-        warnings.warn(
-            f"{type(last).__name__} takes no sample_weight: the high-cost model is fitted as if "
-            "all rows and classes counted alike",
-            stacklevel=2,
-        )
-        return {}
-    return {f"{prefix}sample_weight": weight}
-
-
-def memorised(
-    plan: ValidationSplit, answers: NDArray[np.int64], *, allow_missing: bool, seed: int
-) -> tuple[float, float] | None:
-    """Compare a model that may have seen the rows with references that have not.
-
-    The references are extra-trees and, on few rows, an RBF-SVM. Returns the accuracies of the model
-    and of the best reference on the validation rows if the model's is higher by more than chance
-    (a one-sided sign test of the rows on which just one is right; where rows have groups, a test of
-    these), else None.
-
-    Shapes: `answers` (n_validation,) class indices.
-    """
-    from scipy.stats import binomtest, norm
-    from sklearn.ensemble import ExtraTreesClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.svm import SVC
-
-    kinds: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
-    if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
-        kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in _scalers()]
-    y = plan.y[plan.validation_rows]
-    best = np.zeros(len(y), bool)
-    splitter = plan.splitter.take(plan.validation_rows)
-    for kind in kinds:
-        found = [
-            kind.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
-            for rows, unseen in plan.folds
-        ]
-        right = np.concatenate(found) == y
-        best = right if right.sum() > best.sum() else best
-    model = answers == y
-    better, worse = int((model & ~best).sum()), int((best & ~model).sum())
-    if better <= worse:
-        return None
-    if splitter.n_groups is not None:  # its error is that of a normal distribution already
-        gain = model.astype(float) - best
-        error = splitter.clustered_error((gain - gain.mean()) / len(gain))
-        pvalue = float(norm.sf(gain.mean() / max(error, 1e-12)))
-    else:
-        pvalue = binomtest(better, better + worse, alternative="greater").pvalue
-    if pvalue > CHANCE:
-        return None
-    return float(model.mean()), float(best.mean())
-
-
-def _calibrated_svm(scaler: Any) -> Any:
-    from sklearn.calibration import CalibratedClassifierCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.svm import SVC
-
-    machine = make_pipeline(scaler, SVC(C=10.0, gamma="scale"))
-    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
 
 
 def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any], seed: int) -> Fit:
@@ -413,45 +252,5 @@ def _forest_fit(plan: ValidationSplit, n_classes: int, n_trees: int, seed: int) 
         x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
         trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
         return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
-
-    return fit
-
-
-def _finds_by_name(template: Any) -> bool:
-    """Whether a ColumnTransformer in a classifier names its columns, or selects them."""
-    parts = [template, *template.get_params(deep=True).values()]
-    transformers = [p.transformers for p in parts if type(p).__name__ == "ColumnTransformer"]
-    wanted = [columns for each in transformers for *_, columns in each]
-    return any(
-        callable(columns) or any(isinstance(one, str) for one in np.ravel(columns).tolist())
-        for columns in wanted
-    )
-
-
-def _estimator_fit(
-    plan: ValidationSplit,
-    n_classes: int,
-    kind: str,
-    template: Any,
-    names: Sequence[str] | None = None,
-) -> Fit:
-    from sklearn.base import clone
-
-    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x: Any = plan.x[rows]
-        y = plan.y[rows]
-        if names is not None:
-            import pandas as pd
-
-            x = pd.DataFrame(x, columns=list(names))
-        estimator = clone(template)
-        if kind == "svm" and (halves := _halves(plan, rows)) is not None:
-            estimator.set_params(cv=halves)
-        estimator.fit(x, y, **_weights(plan, template, rows))
-        if needs_backend(template):
-            return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
-        lookup = np.asarray(estimator.classes_, np.int64)
-        every = np.arange(x.shape[1])
-        return HighCostModel(every, n_classes, kind, estimator=estimator, lookup=lookup)
 
     return fit

@@ -23,12 +23,12 @@ from gatewise_training.data.validation_split import Rows, ValidationSplit, cross
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     RANDOM_THRESHOLDS,
+    SVM_ROWS,
     capacity,
     fit_boosting,
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.high_cost_training import SVM_ROWS
 from gatewise_training.learners.stage_bounds import (
     LARGEST_STAGE,
     LARGEST_STEP_OF_FEW,

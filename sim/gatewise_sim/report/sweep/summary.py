@@ -28,7 +28,7 @@ from gatewise_sim.report.sweep.setting_text import Value, setting
 
 _TOLERANCE: Final = 0.005  # of accuracy, below the best
 _MORE_INSTANCES: Final = ("devices", "workload", "seconds")
-_GIVEN: Final = (
+_OF_FLEET: Final = (
     *_MORE_INSTANCES, "mix", "day_start", "outages", "seed", "calibration", "prices",
     "device_energy",
 )  # fmt: skip
@@ -74,10 +74,10 @@ def summarise(
     }
     fleets: dict[str, list[int]] = {}
     for at, entry in enumerate(entries):
-        fleets.setdefault(setting(_given(entry)), []).append(at)
+        fleets.setdefault(setting(_fleet_of(entry)), []).append(at)
     for fleet in fleets.values():
         _mark_frontier(document, fleet)
-    if not all(name in _GIVEN for name in sweeps):
+    if not all(name in _OF_FLEET for name in sweeps):
         found = (_choice(document, fleet) for fleet in fleets.values())
         document["choices"] = [choice for choice in found if choice is not None]
     if len(fleets) == 1 and document["choices"]:
@@ -151,9 +151,12 @@ def _value(point: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def _given(point: Mapping[str, Any], *, chosen: bool = False) -> dict[str, Value]:
-    """The settings of a point's fleet, or all others."""
-    return {k: v for k, v in point["settings"].items() if (k in _GIVEN) is not chosen}
+def _fleet_of(point: Mapping[str, Any]) -> dict[str, Value]:
+    return {k: v for k, v in point["settings"].items() if k in _OF_FLEET}
+
+
+def _chosen_settings(point: Mapping[str, Any]) -> dict[str, Value]:
+    return {k: v for k, v in point["settings"].items() if k not in _OF_FLEET}
 
 
 def _differ(first: Mapping[str, Any], second: Mapping[str, Any], key: str) -> bool:
@@ -200,7 +203,7 @@ def _choice(document: Mapping[str, Any], fleet: Sequence[int]) -> dict[str, Any]
     cheapest, *others = good
     times = {at: p95 for at in fleet if (p95 := _value(points[at], "p95")) is not None}
     return {
-        "fleet": _given(points[cheapest]),
+        "fleet": _fleet_of(points[cheapest]),
         "cheapest": cheapest,
         "ties": [at for at in others if not _differ(points[cheapest], points[at], key)],
         "fastest": min(times, key=lambda at: times[at], default=None),
@@ -244,12 +247,12 @@ def _by_fleet(document: Mapping[str, Any]) -> list[str]:
     names = listed(list(choices[0]["fleet"])).replace("_", " ")
     best = [points[choice["cheapest"]] for choice in choices]
     first = f"Cheapest{_how_good(points, several=True)}"
-    settings = {setting(_given(point, chosen=True)) for point in best}
+    settings = {setting(_chosen_settings(point)) for point in best}
     if len(settings) == 1:
         text = f"{first}, whatever the {names}: {settings.pop()}, {_described(document, *best)}."
         return [text, *_ties(document, choices)]
     texts = [
-        f"{setting(choice['fleet'])}: {setting(_given(point, chosen=True))}, "
+        f"{setting(choice['fleet'])}: {setting(_chosen_settings(point))}, "
         f"{_described(document, point)}"
         for choice, point in zip(choices, best, strict=True)
     ]
@@ -279,7 +282,7 @@ def _chosen(document: Mapping[str, Any], choice: Mapping[str, Any]) -> list[str]
 def _ties(document: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is as cheap as the cheapest, in each of the fleets."""
     found = [
-        [setting(_given(document["points"][at], chosen=True)) for at in choice["ties"]]
+        [setting(_chosen_settings(document["points"][at])) for at in choice["ties"]]
         for choice in choices
     ]
     common = [text for text in found[0] if all(text in texts for texts in found)]

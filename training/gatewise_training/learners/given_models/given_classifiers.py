@@ -18,8 +18,8 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.graphs.flat_forms import flat_trees
 from gatewise_training.graphs.given_graph import FormedGraph, OnnxModel
 from gatewise_training.graphs.sklearn_graphs import sklearn_graph, unwrapped
+from gatewise_training.learners.given_models.given_model_check import can_be_cloned
 from gatewise_training.learners.high_cost_model import is_graph
-from gatewise_training.learners.high_cost_training import can_be_cloned
 
 
 def check_fitted(model: Any, what: str) -> None:

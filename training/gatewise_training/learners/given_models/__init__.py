@@ -1,0 +1,1 @@
+"""Models that users give, as high-cost models and as stages."""

@@ -1,0 +1,114 @@
+"""Fits of scikit-learn classifiers as high-cost models: the user's own, and a calibrated SVM."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gatewise_training.data.validation_split import Rows, ValidationSplit
+from gatewise_training.learners.given_models.packable import needs_backend
+from gatewise_training.learners.high_cost_model import HighCostModel
+
+Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
+"""Fits rows; unseen rows end it where it goes on in rounds, or else a number of them does."""
+
+
+def finds_by_name(template: Any) -> bool:
+    """Whether a ColumnTransformer in a classifier names its columns, or selects them."""
+    parts = [template, *template.get_params(deep=True).values()]
+    transformers = [p.transformers for p in parts if type(p).__name__ == "ColumnTransformer"]
+    wanted = [columns for each in transformers for *_, columns in each]
+    return any(
+        callable(columns) or any(isinstance(one, str) for one in np.ravel(columns).tolist())
+        for columns in wanted
+    )
+
+
+def estimator_fit(
+    plan: ValidationSplit,
+    n_classes: int,
+    kind: str,
+    template: Any,
+    names: Sequence[str] | None = None,
+) -> Fit:
+    """Make the fit of clones of `template`, on rows under column `names` if it finds them so."""
+    from sklearn.base import clone
+
+    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        x: Any = plan.x[rows]
+        y = plan.y[rows]
+        if names is not None:
+            import pandas as pd
+
+            x = pd.DataFrame(x, columns=list(names))
+        estimator = clone(template)
+        if kind == "svm" and (halves := _halves(plan, rows)) is not None:
+            estimator.set_params(cv=halves)
+        estimator.fit(x, y, **fit_weights(plan, template, rows))
+        if needs_backend(template):
+            return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
+        lookup = np.asarray(estimator.classes_, np.int64)
+        every = np.arange(x.shape[1])
+        return HighCostModel(every, n_classes, kind, estimator=estimator, lookup=lookup)
+
+    return fit
+
+
+def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
+    """Weights of rows for a fit, where they differ; a pipeline's last step gets them."""
+    from sklearn.utils.validation import has_fit_parameter
+
+    weight, prefix, last = plan.weight[rows], "", estimator
+    while hasattr(last, "steps"):
+        step, last = last.steps[-1]
+        prefix += f"{step}__"
+    if np.ptp(weight) == 0:
+        return {}
+    if not has_fit_parameter(last, "sample_weight"):
+        warnings.warn(
+            f"{type(last).__name__} takes no sample_weight: the high-cost model is fitted as if "
+            "all rows and classes counted alike",
+            stacklevel=2,
+        )
+        return {}
+    return {f"{prefix}sample_weight": weight}
+
+
+def calibrated_svm(scaler: Any) -> Any:
+    """Make an RBF-SVM behind a scaler, its probabilities calibrated by Platt's sigmoid."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import SVC
+
+    machine = make_pipeline(scaler, SVC(C=10.0, gamma="scale"))
+    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
+
+
+def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+    """Two folds of some rows, for a model that is calibrated inside its fit; None: any two."""
+    block = plan.splitter.take(rows).blocks(0)
+    if block is None:
+        return None
+    half = block % 2
+    even, odd = np.flatnonzero(half == 0), np.flatnonzero(half == 1)
+    return (even, odd), (odd, even)
+
+
+def has_halves(plan: ValidationSplit) -> bool:
+    """Whether the halves of every fit have rows of every class."""
+    for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
+        y = plan.y[rows]
+        for half, _ in _halves(plan, rows) or ():
+            if len(np.unique(y[half])) < len(np.unique(y)):
+                return False
+    return True
+
+
+def scalers() -> list[tuple[str, Any]]:
+    """Make the scalers that an SVM is tried behind, with their names."""
+    from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+    return [("standard scores", StandardScaler()), ("unit ranges", MinMaxScaler())]
