@@ -25,6 +25,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyReport
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.packing.bundle_writer import pack
+from gatewise_export.packing.system_manifest import check_column_names
 from gatewise_export.packing.verification import verify
 from gatewise_export.seen_rows import SEEN, SeenRows, beside
 from gatewise_export.training_data import (
@@ -167,6 +168,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
         data = load_dataset(settings)
+        check_column_names(data.feature_names)
         split = split_rows(data, settings)
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)

@@ -205,6 +205,16 @@ def test_names_that_no_bundle_may_have_are_refused_before_the_fit(
         train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
 
 
+def test_columns_that_no_bundle_may_hold_are_refused_before_the_fit(
+    settings: TrainingSettings, tmp_path: Path
+) -> None:
+    rows = np.arange(40.0).reshape(20, 2)
+    names = np.array(["Temp\n(C)", "x" * 300])
+    np.savez(tmp_path / "table.npz", X=rows, y=np.arange(20) % 2, feature_names=names)
+    with pytest.raises(InputError, match=r"rename: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"):
+        train_bundle(replace(settings, dataset=str(tmp_path / "table.npz")), quiet=True)
+
+
 def test_places_that_cannot_be_are_refused_before_the_data_is_read(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:

@@ -138,18 +138,12 @@ class JsonField:
     # -- plain values ----------------------------------------------------------------------
 
     def text(self, longest: int = 256) -> str:
-        """Text of 1 to `longest` UTF-8 bytes, without control characters."""
+        """Text of 1 to `longest` UTF-8 bytes, all of which can be printed."""
         value = self.value
         if not isinstance(value, str):
             self.fail(f"must be text, not {_kind(value)}")
-        try:
-            size = len(value.encode("utf-8"))
-        except UnicodeEncodeError:
-            self.fail("is not valid Unicode")
-        if not 1 <= size <= longest:
-            self.fail(f"must have 1 to {longest} bytes, not {size}")
-        if not value.isprintable():
-            self.fail(f"{value!r} holds a control character")
+        if (trouble := text_trouble(value, longest)) is not None:
+            self.fail(trouble)
         return value
 
     def matching(self, pattern: re.Pattern[str], wanted: str) -> str:
@@ -192,6 +186,19 @@ class JsonField:
 # -- readers, by type ------------------------------------------------------------------------
 
 Reader = Callable[[JsonField], Any]
+
+
+def text_trouble(text: str, longest: int = 256) -> str | None:
+    """Find what keeps a text out of a document, if anything does."""
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if not 1 <= size <= longest:
+        return f"must have 1 to {longest} bytes, not {size}"
+    if not text.isprintable():
+        return f"{text!r} holds a character that cannot be printed"
+    return None
 
 
 def whole(least: int, most: int) -> Reader:

@@ -34,7 +34,13 @@ from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, 
 from gatewise_export.onnx_files.graph_rules import MOST_STAGE_BYTES
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.system_manifest import BACKEND, CLOUD, manifest_of_system, stage_file
+from gatewise_export.packing.system_manifest import (
+    BACKEND,
+    CLOUD,
+    check_column_names,
+    manifest_of_system,
+    stage_file,
+)
 from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.table_encoder import encode_table
@@ -99,8 +105,8 @@ def pack(
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
     InputError
-        If `system` is no fitted one, a stage of it is larger than devices read, the sample does not
-        fit it, or the key cannot be used.
+        If `system` is no fitted one, no bundle can hold a column's name, a stage is larger than
+        devices read, the sample does not fit, or the key cannot be used.
     ConversionError
         If the high-cost model has no form as a graph.
     VerifyError
@@ -116,6 +122,7 @@ def pack(
             f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
             f"{advice}"
         )
+    check_column_names(system.feature_names_)
     rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if rows is not None:
         _check_encoder(system, rows)

@@ -12,8 +12,10 @@ from sklearn.base import is_regressor
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.instances import InstanceSpec
+from gatewise_export.bundle.json_reader import text_trouble
 from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,
@@ -115,6 +117,17 @@ def manifest_of_system(
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )
+
+
+def check_column_names(names: Sequence[str]) -> None:
+    """Refuse names of columns that no manifest may hold, with what to do.
+
+    Line breaks and no-break spaces among them, as spreadsheets write them.
+    """
+    troubles = {name: text_trouble(name) for name in names}
+    found = [f"{name[:64]!r} {why}" for name, why in troubles.items() if why is not None]
+    if found:
+        raise InputError(f"no bundle can hold such names of columns, rename: {'; '.join(found)}")
 
 
 def stage_file(number: int, stage: Stage) -> str:

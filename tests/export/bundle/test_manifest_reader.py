@@ -174,7 +174,7 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("features", 0, "own", -1), "features[0].own", "not -1"),
     (put("features", 0, "own", 10**400), "features[0].own", "not 1000"),
     (put("features", 0, "name", "chol"), "features", "'chol' stands twice"),
-    (put("features", 0, "name", "a\nb"), "features[0].name", "control"),
+    (put("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
     (put("features", 0, "group", "urine"), "features[0].group", "not among the groups"),
     (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
     (put("prices", "byte", None), "prices.byte", "number, not null"),
