@@ -95,8 +95,9 @@ def open_signal(
     one long recording. Any other file, as a pipe: read as a stream. `form` is what a stream holds:
     whole samples, their channels interleaved, as numbers of a type in little-endian order, by
     default the bundle's; or ``csv``, a line a sample: its channels, with the seconds before them or
-    without, or the word ``gap``. Raises InputError if it is none of these, cannot be opened, or is
-    for another rate than the bundle's blocks.
+    without, or the word ``gap``; separated by commas, tabs, or semicolons beside decimal commas.
+    Raises InputError if it is none of these, cannot be opened, or is for another rate than the
+    bundle's blocks.
     """
     rate = _rate(signal, rate_hz)
     suffix = Path(given).suffix.lower()
@@ -209,7 +210,8 @@ def _of_lines(pieces: Iterator[bytes], signal: SignalInput, name: str) -> Iterat
 
 def _sample(text: str, channels: tuple[int, ...]) -> _Samples:
     count = int(np.prod(channels))
-    cells = text.split(",")
+    separator = next((s for s in ";\t" if s in text), ",")
+    cells = text.replace(",", ".").split(";") if separator == ";" else text.split(separator)
     if len(cells) not in (count, count + 1):
         raise ValueError(f"{len(cells)} cells; give {count}, or the seconds and {count}")
     try:

@@ -110,6 +110,15 @@ def test_gaps_start_a_new_window(tmp_path):
     assert [p.get("gap", False) for _, p in found] == [False, False, True, True, True]
 
 
+@pytest.mark.parametrize("line", ["{:.2f};{},5;-1\r\n", "{:.2f}\t{}.5\t-1\n"])
+def test_a_spreadsheet_s_separators_are_read(line, tmp_path):
+    text = "".join(line.format(i / RATE, i) for i in range(8))
+    (tmp_path / "r.csv").write_text(text.replace(".", ",") if ";" in text else text)
+    ((window, place),) = drain(open_signal(str(tmp_path / "r.csv"), RATED, Stop()))
+    assert window == [[i + 0.5, -1] for i in range(8)]
+    assert place["time"] == 0.0
+
+
 def test_a_stop_request_ends_it_with_what_is_complete(pipe):
     content = RECORDING.astype("<i2").tobytes()
     with Stop() as stop:
