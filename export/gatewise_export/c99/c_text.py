@@ -19,7 +19,9 @@ from gatewise.errors import InputError
 from gatewise_training.graphs.packed_size import width
 
 WIDTH = 96
-SIZES = {"int8_t": 1, "int16_t": 2, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
+SIZES = {
+    "int8_t": 1, "int16_t": 2, "int32_t": 4, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4,
+}  # fmt: skip
 MARK = "Written by gatewise"
 """In the first line of every file."""
 TAKEN = {
@@ -111,7 +113,7 @@ class Tables:
         self.nbytes = 0
 
     def add(self, name: str, values: NDArray[Any], kind: str, about: str = "") -> None:
-        """Add an array of floats or of unsigned integers; an empty one gets a 0 that none reads."""
+        """Add an array of floats or of whole numbers; an empty one gets a 0 that none reads."""
         if about:
             self._parts.append(f"/* {about} */\n")
         flat = np.asarray(values).ravel()

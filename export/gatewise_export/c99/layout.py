@@ -168,8 +168,8 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
         coded=None,
         edges=(),
     )
-    # without trees there is nothing to code
-    return layout if coded is None or not layout.forests else _with_codes(layout, cascade, coded)
+    tests = sum(len(forest.slot) for forest in layout.forests)  # without any nothing is to be coded
+    return layout if coded is None or not tests else _with_codes(layout, cascade, coded)
 
 
 def _forest(trees: TreeEnsemble, slots: NDArray[np.int64], takes_missing: bool) -> SlotForest:

@@ -213,21 +213,20 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     expected = cascade.expected(x)
     n = len(x)
     tables = c_text.Tables()
-    tables.add("column", layout.columns, "uint32_t", "Features, in the order of the rows' numbers.")
+    tables.add("column", layout.columns, "int32_t", "Features, in the order of the rows' numbers.")
     tables.add("rows", x[:, layout.columns], "float")
     tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
-    tables.add("labels", expected.labels, c_text.smallest(len(cascade.classes)))
+    tables.add("labels", expected.labels, "int32_t")
     bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
     tables.add("acquired", bits, "uint8_t", "Acquired features, a bit each.")
     flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
     tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")
     sizes = np.array([out.shape[1] for out in expected.outputs])
     tables.add("n_outputs", sizes, "uint16_t", "Of each stage.")
-    text = str(tables).replace("const uint32_t column[", "const int32_t column[")
     return c_text.filled(
         "selftest.c",
         **names,
-        tables=text,
+        tables=str(tables),
         n_rows=n,
         width=layout.n_slots if n else max(layout.n_slots, 1),
         all_outputs=flat.shape[1],

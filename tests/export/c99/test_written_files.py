@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
 from tests.support import small_bundle
 from tests.support.needs import needs_compiler
+from tests.support.trees import make_trees
 
 pytestmark = needs_compiler
 
@@ -128,6 +130,38 @@ def test_features_and_classes_have_enums_and_names(tmp_path):
     subprocess.run(command, cwd=tmp_path, check=True)
     said = subprocess.run([tmp_path / "names"], capture_output=True, check=True).stdout
     assert said.decode().splitlines() == [*NAMES, "not-ok"]
+
+
+def test_no_function_of_its_own_is_called_as_one_of_a_model_may_be():
+    """A model of the name ``leaf`` has a function ``leaf_value``."""
+    templates = (resources.files("gatewise_export.c99") / "templates").iterdir()
+    text = "\n".join(file.read_text() for file in templates)
+    public = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", text))
+    own = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
+    assert {"take_all", "value_of_leaf", "print_row", "fft"} < set(own)
+    assert not [name for name in own if name.endswith(public)]
+
+
+# -- models with little in them ----------------------------------------------------------------
+
+
+def test_the_self_test_of_stages_that_all_left_their_models_out(tmp_path):
+    """No label is to be answered then, -1 in the table of expected ones."""
+    never = replace(cascade(), offloads=True, lean=True)
+    (c,) = build([(write_cascade(never, tmp_path, name="m"), never.outputs)], flags=("-O0",))
+    assert c.selftest() == 0
+    assert c(ROW).labels.tolist() == [-1]
+
+
+@pytest.mark.parametrize("coded", [None, 8])
+def test_trees_without_a_test_have_nothing_to_code(tmp_path, coded):
+    leaves = make_trees(np.random.default_rng(0), 3, 0, 3, form="one", marks=ROW[0])
+    stage = Stage(leaves, np.arange(0), "softmax", acquisition="node")
+    constant = replace(cascade(), stages=(stage,))
+    source = write_cascade(constant, tmp_path, name="m", coded=coded)
+    assert (source.coded, source.n_slots) == (None, 0)
+    (c,) = build([(source, constant.outputs)], flags=("-O0",))
+    assert c.selftest() == 0
 
 
 # -- compilers -------------------------------------------------------------------------------

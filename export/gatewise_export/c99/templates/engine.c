@@ -17,7 +17,7 @@ ${small}    const output_type *output; /* which output a tree adds to; 0: all */
 } trees_type;
 //// leaves
 
-static float leaf_value(const trees_type *t, uint32_t leaf)
+static float value_of_leaf(const trees_type *t, uint32_t leaf)
 {
     return ${leaf};
 }
@@ -26,11 +26,11 @@ static void add_leaf(const trees_type *t, uint32_t tree, uint32_t leaf, float *o
 {
     uint32_t m;
     if (t->output) {
-        out[t->output[tree]] += leaf_value(t, leaf);
+        out[t->output[tree]] += value_of_leaf(t, leaf);
         return;
     }
     for (m = 0; m < t->n_outputs; m++)
-        out[m] += leaf_value(t, leaf * t->n_outputs + m);
+        out[m] += value_of_leaf(t, leaf * t->n_outputs + m);
 }
 //// walk
 

@@ -97,7 +97,7 @@ static int read_header(int n)
     return -1;
 }
 
-static void print_answer(const ${p}_instance *instance, const ${p}_answer *answer)
+static void print_row(const ${p}_instance *instance, const ${p}_answer *answer)
 {
     static const char *const outcomes[] = {"stopped", "offload", "fallback", "error"};
     static const int n_outputs[] = {${n_outputs}};
@@ -152,7 +152,7 @@ static int answer_rows(void)
                 return 2;
             }
         ${p}_decide(&instance, acquire, row, &answer);
-        print_answer(&instance, &answer);
+        print_row(&instance, &answer);
     }
     return ferror(stdin) || ferror(stdout);
 }
