@@ -219,8 +219,9 @@ def _print_error(error: Exception, args: Sequence[str]) -> int:
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong
         command = f"gatewise {called}" if called else "gatewise"
         text, status = f"{error.format_message()} (see `{command} --help`)", error.exit_code
-    elif isinstance(error, OSError) and error.filename is not None:
-        text, status = f"{error.filename}: {error.strerror}", 2
+    elif isinstance(error, OSError) and error.strerror is not None:
+        file = "" if error.filename is None else f"{error.filename}: "
+        text, status = f"{file}{error.strerror}", 2
     else:
         text = f"unexpected {type(error).__name__}: {error}; run with --debug to see where"
         status = 1

@@ -30,6 +30,8 @@ from gatewise_signals.steps import Step, later_settings, settings_of
 MOST_STEPS: Final = 4096
 MOST_ENTRIES: Final = 4096
 """Of a setting that is a list."""
+MOST_LABEL_BYTES: Final = 1024
+"""A step's label holds those of the steps that it reads, so that this bounds how deep they are."""
 LARGEST: Final = 3.4e38
 
 
@@ -129,9 +131,12 @@ def _read_step(field: DocumentField, before: list[Step]) -> Step:
     field.keys(("kind", *(name for name in hints if name not in later)), tuple(later))
     given = {name: f for name in hints if (f := field.get(name)) is not None}
     try:
-        return cls(**{name: _read_setting(f, hints[name], before) for name, f in given.items()})
+        step = cls(**{name: _read_setting(f, hints[name], before) for name, f in given.items()})
     except InputError as error:
         field.fail(str(error))
+    if len(step.label) > MOST_LABEL_BYTES:
+        field.fail(f"has a label of more than {MOST_LABEL_BYTES} bytes")
+    return step
 
 
 def _read_setting(field: DocumentField, hint: Any, before: list[Step]) -> Any:

@@ -146,10 +146,12 @@ class Windower:
             raise InputError("times need the windower's rate_hz")
         if self._buffer is not None and x.shape[1:] != self._buffer.shape[1:]:
             raise InputError(f"samples of {x.shape[1:]} channels follow {self._buffer.shape[1:]}")
-        if time is not None and len(x):
+        if not len(x):
+            return []
+        if time is not None:
             self._check_time(time, len(x))
         before = x[:0] if self._buffer is None or not len(self._buffer) else self._buffer
-        if time is not None and len(x):  # anew each time: clocks drift from the rate
+        if time is not None:  # anew each time: clocks drift from the rate
             assert self.rate_hz is not None
             self._first = time - len(before) / self.rate_hz
         self._buffer = np.concatenate([before, x])

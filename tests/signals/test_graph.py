@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gatewise_signals as sig
-from gatewise.errors import InputError
+from gatewise.errors import InputError, ManifestError
+from gatewise_export.bundle.json_reader import JsonField
+from gatewise_signals.document import read_signal
 from tests.support.signal_blocks import CHANNELS, random_window, signal_blocks
 
 BLOCKS = signal_blocks()
@@ -86,6 +88,19 @@ def test_costs_charge_shared_steps_once():
     read[0, 0] = True
     read[1] = True
     assert [graph.costs().price(row) for row in read] == [13.0, 16.0]
+
+
+@pytest.mark.parametrize(("step", "reads"), [("resample", 1), ("difference", 2)])
+def test_a_document_of_steps_on_steps_ends(step, reads):
+    """A thousand deep, or of twice the size at each step: refused before anything walks it."""
+    picture = reads == 2
+    names, more = (("before", "after"), {}) if picture else (("source",), {"factor": 1})
+    first = {"kind": "pixels" if picture else "channels", "name": "x", "scale": 1.0}
+    steps = [first if picture else first | {"indices": [0], "axes": []}]
+    steps += [{"kind": step} | dict.fromkeys(names, i) | more for i in range(1500)]
+    document = {"shape": [8, 8], "dtype": "uint8", "steps": steps, "blocks": [1500]}
+    with pytest.raises(ManifestError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
+        read_signal(JsonField(document), ("a",))
 
 
 def test_blocks_are_checked():

@@ -73,6 +73,15 @@ def test_a_clock_that_is_off_makes_no_gap_and_no_drift(error):
     assert windower.gaps == 1
 
 
+def test_a_push_of_nothing_changes_nothing():
+    windower = Windower(4)
+    counts = np.arange(4, dtype=np.int16)
+    windower.push(counts[:3])
+    assert windower.push([]) == []
+    (window,) = windower.push(counts[3:])
+    assert window.values.dtype == np.int16
+
+
 def test_what_does_not_fit_is_refused():
     for call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),

@@ -301,7 +301,8 @@ def set_operating_point(
         manifest = manifest.with_bounds(*bounds)
     text = manifest.to_json().encode()
     signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
-    bundle._storage.write_manifest(text, signature)
+    files = manifest.files.keys() - set(bundle.absent())
+    bundle._storage.write_manifest(text, signature, files)
     key = None if signer is None else signer.public.raw
     return Bundle.open(path, public_key=key, for_device=True)
 

@@ -78,6 +78,8 @@ def expected_sample(
     signal = manifest.signal
     width = len(manifest.features) - (0 if signal is None else len(signal.window_names))
     out = {"X": _checked(arrays, "X", np.float32, (n, width))}
+    if not n:
+        raise BundleError("sample.npz holds no rows: nothing can be compared with it")
     if signal is not None:
         shape, dtype = signal.shape, np.dtype(signal.dtype).type
         out["windows"] = _checked(arrays, "windows", dtype, (n, *shape))

@@ -49,12 +49,14 @@ class JsonField:
 
     @classmethod
     def parse(cls, text: str | bytes) -> JsonField:
-        """Parse JSON: no NaN or infinity, no key twice in one object."""
+        """Parse JSON: no NaN or infinity, no key twice in one object, no half of a character."""
         try:
             _bounded(text)
             if isinstance(text, bytes):
                 text = text.decode("utf-8")
             value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+            if "\\u" in text:
+                json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise ManifestError("the document", f"not readable JSON: {error}") from error
         return cls(value)

@@ -12,7 +12,7 @@ import shutil
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
@@ -49,8 +49,10 @@ class Storage(Protocol):
         """Whether anything is there under this name."""
         ...
 
-    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
-        """Put another manifest, and its signature, in place of the old ones.
+    def write_manifest(
+        self, text: bytes, signature: Signature | None, files: Collection[str]
+    ) -> None:
+        """Put another manifest, and its signature, in place of the old ones; `files` stay.
 
         A signed bundle stays whole whenever this is cut short. In a directory the new signature
         is put beside the old one, then the new manifest takes its place, then the old signature
@@ -72,10 +74,14 @@ def open_storage(path: Path) -> Storage:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file and wait until it is on the disk: a device may lose power at any time."""
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk's names no file
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync_folder(path: Path) -> None:
@@ -133,7 +139,9 @@ class _Folder:
     def has(self, name: str) -> bool:
         return os.path.lexists(self.path / name)
 
-    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+    def write_manifest(
+        self, text: bytes, signature: Signature | None, files: Collection[str]
+    ) -> None:
         if signature is not None:
             with self.reading(MANIFEST) as file:
                 present = file.read()
@@ -174,18 +182,20 @@ class _Archive:
     def _damaged(self, name: str, why: str) -> DamagedFileError:
         return DamagedFileError(name, f"bundle {self.path}: {name} {why}")
 
-    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+    def write_manifest(
+        self, text: bytes, signature: Signature | None, files: Collection[str]
+    ) -> None:
         fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
         changed = {MANIFEST: text}
         if signature is not None:
             changed[SIGNATURE] = write_signatures(signature)
         try:
-            with zipfile.ZipFile(self.path) as old, zipfile.ZipFile(fresh, "x") as new:
-                for name in sorted({*old.namelist(), *changed}):
+            with zipfile.ZipFile(fresh, "x") as new:
+                for name in sorted({*files, *changed}):
                     if name in changed:
                         new.writestr(zip_entry(name), changed[name])
                         continue
-                    with old.open(name) as source, new.open(zip_entry(name), "w") as target:
+                    with self.reading(name) as source, new.open(zip_entry(name), "w") as target:
                         shutil.copyfileobj(source, target)
             with fresh.open("rb") as written:
                 os.fsync(written.fileno())

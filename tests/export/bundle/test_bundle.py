@@ -13,6 +13,7 @@ from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.errors import BundleError, DamagedFileError, ManifestError
 from tests.support.bundle_files import contents, replace_file
+from tests.support.processes import run_python
 
 Write = Callable[..., Path]
 
@@ -33,6 +34,29 @@ def test_a_directory_and_a_zip_are_read_alike(write_bundle: Write) -> None:
     assert archive.manifest == folder.manifest
     for name in folder.manifest.files:
         assert archive.read(name) == folder.read(name)
+
+
+def test_what_a_zip_holds_beside_the_bundle_does_not_go_along(write_bundle: Write) -> None:
+    path = zipped(write_bundle())
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(10 << 20))
+        archive.writestr("secret", b"of no concern")
+    content = bytearray(path.read_bytes())
+    content[content.rfind(b"PK\1\2") + 8] |= 1  # it is encrypted, its entry says
+    path.write_bytes(content)
+    assert set_operating_point(path, 1).manifest.active == 1
+    with zipfile.ZipFile(path) as archive:
+        assert not {"bomb", "secret"} & set(archive.namelist())
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys, pathlib; from gatewise_export.bundle.storage import write_file\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
+        "try: write_file(pathlib.Path(sys.argv[1]), bytes(99))\n"
+        "except OSError as error: print(error.filename)"
+    )
+    assert run_python(code, tmp_path / "file") == str(tmp_path / "file")
 
 
 def test_the_sample_says_what_the_bundle_answers(write_bundle: Write) -> None:
@@ -153,6 +177,7 @@ def test_bad_arrays_are_refused(content: bytes) -> None:
         ({"X": np.zeros((5, 3), np.float32)}, "'X' is float32"),
         ({"cloud_label": np.zeros(4, np.int64)}, "'cloud_label' is int64 of shape"),
         ({"stage_0": np.zeros((5, 1))}, "'stage_0' is float64"),
+        ({"X": np.zeros((0, 4), np.float32)}, "sample.npz holds no rows"),
     ],
 )
 def test_a_sample_that_does_not_fit_the_manifest(

@@ -333,6 +333,12 @@ def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -
         read(poor | {"task": "rank"})
 
 
+def test_what_no_manifest_can_be_written_with_is_refused(document: Document) -> None:
+    text = json.dumps(document).replace('"delta": 0.05', '"delta": 1e999')
+    with pytest.raises(ManifestError, match=r"guarantee\.delta: must be .*, not Infinity"):
+        read_manifest(text)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -343,6 +349,7 @@ def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -
         ('{"schema_version": 1, "schema_version": 1}', "stands twice"),
         ('{"schema_version": NaN}', "NaN is not JSON"),
         ("1" * 5000, "not readable JSON"),
+        ('{"classes": ["\\ud800"]}', "not readable JSON: .* surrogates"),
     ],
 )
 def test_what_is_not_a_manifest(text: str | bytes, why: str) -> None:

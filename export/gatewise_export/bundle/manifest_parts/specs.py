@@ -76,6 +76,8 @@ def _plain_entries(entries: JsonField) -> dict[str, Any]:
     for entry in found.values():
         if isinstance(entry.value, dict | list):
             entry.fail("must be a plain value")
+        if isinstance(entry.value, float):
+            entry.number(-LARGEST, LARGEST)
     return {key: entry.value for key, entry in found.items()}
 
 
