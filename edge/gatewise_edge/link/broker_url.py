@@ -127,9 +127,14 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
         port = parts.port
     except ValueError:
         raise InputError(f"broker {shown}: the port is not a number up to 65535") from None
-    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
+    host = parts.hostname or ""
+    try:
+        host.encode("idna")  # as a look-up does; what it raises, paho's thread would not survive
+    except UnicodeError:
+        host = ""
+    if not host or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
         raise InputError(f"broker {shown}: the URL must be {_FORM}")
-    return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
+    return host, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
 class BrokerClient(paho.Client):
@@ -149,7 +154,8 @@ class BrokerClient(paho.Client):
         self.unacked: set[int] = set()
         self._chunk = memoryview(bytearray(_READ_BYTES))
         self._came = bytearray()
-        self._writing = threading.RLock()
+        # OpenSSL's connections are for one thread at a time, for reads and writes.
+        self._using_socket = threading.RLock()
 
     @property
     def unread(self) -> bool:
@@ -180,7 +186,8 @@ class BrokerClient(paho.Client):
         if sock is None:
             return MQTTErrorCode.MQTT_ERR_NO_CONN
         try:
-            size = sock.recv_into(self._chunk)
+            with self._using_socket:
+                size = sock.recv_into(self._chunk)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return MQTTErrorCode.MQTT_ERR_SUCCESS
         except OSError:
@@ -214,14 +221,14 @@ class BrokerClient(paho.Client):
 
     def loop_write(self) -> MQTTErrorCode:
         """Write what is queued; on any thread."""
-        with self._writing:
+        with self._using_socket:
             return super().loop_write()
 
     def _packet_queue(
         self, command: int, packet: Any, mid: int, qos: int, info: Any = None
     ) -> MQTTErrorCode:
         sent = 0
-        with self._writing:
+        with self._using_socket:
             # Of other packets paho has to do more after the write.
             if qos == 1 and not self._out_packet:
                 try:

@@ -151,6 +151,7 @@ def _connected(url: str) -> socket.socket:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")  # as a look-up does
     except ValueError:
         host, port = None, None
     if not host or port is None or parts.path.strip("/"):

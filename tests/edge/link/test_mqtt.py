@@ -13,6 +13,7 @@ import pytest
 from paho.mqtt import publish
 
 from gatewise.errors import InputError
+from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
@@ -58,6 +59,44 @@ def test_nothing_is_in_the_way_of_small_packets(broker):
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a dead peer is noticed before the keepalive
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
     link.close()
+
+
+class SlowSocket:
+    """A socket that takes its time to send, and notes whether it was read meanwhile."""
+
+    def __init__(self, sock):
+        self._sock = sock
+        self._sends = self.read_meanwhile = False
+
+    def __getattr__(self, name):
+        return getattr(self._sock, name)
+
+    def send(self, data):
+        self._sends = True
+        time.sleep(0.02)
+        sent = self._sock.send(data)
+        self._sends = False
+        return sent
+
+    def recv_into(self, buffer):
+        self.read_meanwhile |= self._sends
+        return self._sock.recv_into(buffer)
+
+
+def test_a_connection_is_not_read_and_written_at_the_same_time(broker):
+    # OpenSSL's connections break, now and then, if two threads use one.
+    endpoint, acknowledged = Endpoint(broker.url), []
+    client = make_client(endpoint, "", max_inflight=8)
+    client.on_ack = acknowledged.append
+    client.connect(endpoint.host, endpoint.port)
+    client.loop_start()
+    wait_until(client.is_connected, "the connection")
+    client._sock = sock = SlowSocket(client._sock)
+    for _ in range(8):
+        assert client.send("t", b"x") is not None
+    wait_until(lambda: len(acknowledged) == 8, "the acknowledgements")
+    close_client(client)
+    assert not sock.read_meanwhile
 
 
 def test_clients_speak_3_1_1_with_clean_sessions_and_come_back_out_of_step():
@@ -313,6 +352,8 @@ def test_counters_are_published_while_there_is_a_connection(bundle, broker, make
         "mqtt://host?x=1",
         "mqtt://user:secret@[::1",
         "mqtt://[fe80::zz]:1883",
+        "mqtt://broker..example",
+        f"mqtt://{'b' * 64}.example",
     ],
 )
 def test_urls_that_are_none(url):

@@ -152,6 +152,7 @@ def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
         (str(tmp_path / "none"), {}, "no such file, pipe or device"),
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),
+        ("tcp://camera..example:1", {}, "give tcp://host:port"),
         ("-", {"form": "int12"}, "choose one of float32"),
         (str(tmp_path / "r.npy"), {"form": "int16"}, "says itself"),
         ("-", {"hop": 0}, "at least 1"),
