@@ -347,6 +347,11 @@ class FeatureCosts:
         g = self.group[feature]
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 
+    def paid_groups(self, feature: int) -> NDArray[np.intp]:
+        """Get the groups that a use of `feature` pays: its own, and all that this one requires."""
+        g = self.group[feature]
+        return np.flatnonzero(self._paid[g]) if g >= 0 else np.zeros(0, np.intp)
+
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Groups that the features of `mask` touch, and those that these require, (n_groups,)."""
         ids = self.group[mask]

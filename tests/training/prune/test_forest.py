@@ -47,22 +47,11 @@ def test_counts_are_those_of_the_bootstrap_samples(grown, forest):
 
 
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED])
-def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
-    feature_first, group_first = forest.first_use(costs)
+def test_cost_and_depth_counted_path_by_path(forest, costs):
     cost, passed = forest.cost(X, costs), forest.trees.splits_passed(X)
     for i, row in enumerate(X):
-        walks = paths(forest.trees, row)
         assert cost[i] == pytest.approx(price_of(costs, columns_of(forest.trees, row)))
-        assert passed[i] == sum(len(nodes) - 1 for nodes in walks)
-        for nodes in walks:
-            features, groups = set(), set()
-            for h in nodes[:-1]:
-                k = int(forest.trees.feature[h])
-                g = int(costs.group[k])
-                assert feature_first[h] == (k not in features)
-                assert group_first[h] == (g >= 0 and g not in groups)
-                features.add(k)
-                groups.add(g)
+        assert passed[i] == sum(len(nodes) - 1 for nodes in paths(forest.trees, row))
 
 
 def test_a_pruned_node_answers_with_its_own_counts(forest):

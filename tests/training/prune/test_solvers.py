@@ -54,7 +54,8 @@ def prices(rng, kind, n):
     group = rng.integers(-1, 3, n)
     own = np.where(group == 1, 0.0, own)  # descriptors: only their shared price counts
     shared = {int(g): float(rng.uniform(0.1, 4.0)) for g in set(group.tolist()) - {-1}}
-    return FeatureCosts(own, group=group, shared=shared)
+    requires = {g: g - 1 for g in shared if g - 1 in shared and kind == "chained"}
+    return FeatureCosts(own, group=group, shared=shared, requires=requires)
 
 
 def prunings(tree, h=0):
@@ -72,8 +73,10 @@ def walked(tree, row, keep, costs, i):
     while h in keep:
         k = int(tree.feature[h])
         acquired.add((i, "feature", k))
-        if costs.group[k] >= 0:
-            acquired.add((i, "group", int(costs.group[k])))
+        groups = [int(costs.group[k])] if costs.group[k] >= 0 else []
+        while groups:  # with all that they require
+            acquired.add((i, "group", groups[-1]))
+            groups += costs.requires[groups.pop()]
         depth += 1
         left = row[k] <= np.float32(tree.threshold[h])
         h = int((tree.children_left if left else tree.children_right)[h])
@@ -134,7 +137,8 @@ def small(seed):
     forest = RandomForestClassifier(
         n_trees, max_depth=depth, criterion="entropy", max_features=None, random_state=seed
     ).fit(X, y)
-    costs = prices(rng, ("uniform", "non-uniform", "grouped")[seed % 3], n_features)
+    grouped = ("grouped", "chained")[seed // 12 % 2]
+    costs = prices(rng, ("uniform", "non-uniform", grouped)[seed % 3], n_features)
     depth_cost = 0.2 if seed // 3 % 2 else 0.0
     x = rng.normal(size=(int(rng.integers(1, 12)), n_features)).astype(np.float32)
     x[:, 0] += rng.integers(0, n_classes, len(x))

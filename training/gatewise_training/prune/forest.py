@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.models.trees import LEAF, TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
 
 Voting = Literal["mean", "majority"]
 
@@ -100,15 +100,6 @@ class Forest:
         """Weighted training rows that each node gets wrong as a leaf, shape (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
-    def first_use(self, costs: FeatureCosts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Nodes that use a feature, or a group, first on their path from the root.
-
-        Bool (n_nodes,) each; False at leaves, for groups also where the feature is in none.
-        """
-        group = np.append(costs.group, LEAF)[self.trees.feature]  # a leaf's -1 picks the last
-        parent = self.parent
-        return _first(self.trees.feature, parent), _first(group.astype(np.int32), parent)
-
     def cost(self, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
         """Cost of the paths of each row, features and groups once over all trees, shape (n,)."""
         return costs.per_instance(self.trees.visited(x))
@@ -139,19 +130,6 @@ class Forest:
         stays = keep & (self.trees.left >= 0)
         nodes = np.flatnonzero(_reached(stays, self.parent))
         return Forest(self.trees.take_nodes(nodes, inner=stays), self.counts[nodes])
-
-
-@numba.njit(cache=True, nogil=True)
-def _first(item: Any, parent: Any) -> Any:
-    """Whether no node above has the same item (-1: none)."""
-    first = np.zeros(len(item), np.bool_)
-    for h in range(len(item)):
-        if item[h] >= 0:
-            above = parent[h]
-            while above >= 0 and item[above] != item[h]:
-                above = parent[above]
-            first[h] = above < 0
-    return first
 
 
 @numba.njit(cache=True, nogil=True)

@@ -10,8 +10,8 @@ that node h gets wrong, and ``w_ki = 1`` if instance i acquires feature k anywhe
 (BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). Staying earns the profit
 ``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i acquires k if a node stays
 that uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves
-exactly (:mod:`.solvers.mincut`). A feature's own price and its group's shared price are two
-acquisitions.
+exactly (:mod:`.solvers.mincut`). A feature's own price, its group's shared price and those of the
+groups that this one requires are acquisitions of their own.
 """
 
 from __future__ import annotations
@@ -125,10 +125,6 @@ def build_problem(
     features, or there are no rows.
     """
     trees = forest.trees
-    if any(costs.requires):
-        raise InputError(
-            "pruning does not know groups that require others; use StagedCascade, Adapt or CEGB"
-        )
     if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:
         raise InputError(
             f"a forest of {trees.n_features} features, prices of {costs.n_features} and rows of "
@@ -139,14 +135,11 @@ def build_problem(
     inner = trees.left >= 0
     wrong, counted = forest.errors, forest.counts[trees.roots].sum()  # N_train T, in-bag
     saved = wrong - np.where(inner, wrong[trees.left] + wrong[trees.right], wrong)
-    feature_first, group_first = forest.first_use(costs)
-    group = np.append(costs.group, -1)[trees.feature].astype(np.int32)
-    feature_first &= np.append(costs.own, 0.0)[trees.feature] > 0
-    group_first &= np.append(costs.shared, 0.0)[group] > 0
+    item_start, items = _items(costs)
     start, nodes, price, passes = _columns(
         np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
-        trees.right, trees.nan_left, trees.roots, feature_first, group_first, group,
-        costs.own, costs.shared,
+        trees.right, trees.nan_left, trees.roots, item_start, items,
+        np.append(costs.own, costs.shared),
     )  # fmt: skip
     return PruneProblem(
         parent=forest.parent,
@@ -158,6 +151,20 @@ def build_problem(
         column_price=price,
         depth_price=np.where(inner, passes, 0.0) * (depth_cost / max(trees.n_trees, 1)),
     )
+
+
+def _items(costs: FeatureCosts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """List what a use of each feature acquires at a price: itself, its groups behind the features.
+
+    Shapes: (n_features + 1,), where each feature's items begin; (n_items,).
+    """
+    each = []
+    for k, price in enumerate(costs.own):
+        groups = costs.paid_groups(k)
+        own = [k] if price > 0 else []
+        each.append(np.append(own, costs.n_features + groups[costs.shared[groups] > 0]))
+    start = np.cumsum([0, *map(len, each)]).astype(np.int64)
+    return start, np.concatenate(each).astype(np.int64)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -175,18 +182,19 @@ def _paid(start: Any, nodes: Any, keep: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def _columns(
     x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any,
+    item_start: Any, items: Any, prices: Any,
 ) -> Any:  # fmt: skip
     """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
-    trees = (feature, threshold, left, right, nan_left, roots, feature_first, group_first, group)
+    trees = (feature, threshold, left, right, nan_left, roots, item_start, items)
     share = 1.0 / len(x)
-    prices = share * np.concatenate((own, shared))
     n_columns, n_uses = 0, 0
     seen = np.full(len(prices), -1, np.int64)
+    held = np.full(len(prices), -1, np.int64)  # the last path that has acquired each item
     passes = np.zeros(len(feature))
-    item, node = np.empty(2 * len(feature), np.int64), np.empty(2 * len(feature), np.int32)
+    most = min(len(feature) * np.diff(item_start).max(), len(roots) * len(prices))
+    item, node = np.empty(most, np.int64), np.empty(most, np.int32)
     for i in range(len(x)):  # first count, then fill
-        n = _first_uses(x[i], trees, len(own), item, node, passes, share)
+        n = _first_uses(x[i], trees, i * len(roots), held, item, node, passes, share)
         n_uses += n
         for e in range(n):
             if seen[item[e]] != i:
@@ -198,14 +206,15 @@ def _columns(
     column = np.empty(len(prices), np.int64)  # the row's column of each item
     count = np.zeros(len(prices), np.int64)
     done = 0
+    held[:] = -1
     for i in range(len(x)):
-        n = _first_uses(x[i], trees, len(own), item, node, passes, 0.0)
+        n = _first_uses(x[i], trees, i * len(roots), held, item, node, passes, 0.0)
         before = done
         for e in range(n):
             k = item[e]
             if count[k] == 0:
                 column[k] = done
-                price[done] = prices[k]
+                price[done] = share * prices[k]
                 done += 1
             count[k] += 1
             start[column[k] + 1] += 1
@@ -220,21 +229,21 @@ def _columns(
 
 @numba.njit(cache=True, nogil=True)
 def _first_uses(
-    row: Any, trees: Any, n_features: int, item: Any, node: Any, passes: Any, share: float
+    row: Any, trees: Any, path: int, held: Any, item: Any, node: Any, passes: Any, share: float
 ) -> int:
-    """Write a row's first uses, features first and then groups; returns their number."""
-    feature, threshold, left, right, nan_left, roots, feature_first, group_first, group = trees
+    """Write what a row acquires on each of its paths, numbered from `path` on; returns how much."""
+    feature, threshold, left, right, nan_left, roots, item_start, items = trees
     n = 0
     for root in roots:
         h = root
         while feature[h] >= 0:
             passes[h] += share
-            if feature_first[h]:
-                item[n], node[n] = feature[h], h
-                n += 1
-            if group_first[h]:
-                item[n], node[n] = n_features + group[h], h
-                n += 1
+            for e in range(item_start[feature[h]], item_start[feature[h] + 1]):
+                if held[items[e]] != path:
+                    held[items[e]] = path
+                    item[n], node[n] = items[e], h
+                    n += 1
             v = row[feature[h]]
             h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+        path += 1
     return n
