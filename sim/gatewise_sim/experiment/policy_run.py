@@ -68,6 +68,11 @@ class PolicyRun:
         own = self.key == "system" and policy != "system"
         return policy_name(policy) if own else POLICY_NAMES[self.key]
 
+    @property
+    def uses_cloud(self) -> bool:
+        """Whether it has workers at all."""
+        return self.routes.plan.has_cloud and self.settings.policy != "edge-only"
+
     def mean(self, name: str) -> float:
         """Mean of a figure per instance; 0 if there were none."""
         found = self.estimate.means.get(name)
@@ -236,19 +241,22 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
     An operator bills IP: each message is a packet or more, and so is each PUBACK, which goes
     alone (a device that has both to send at a time may save one).
     """
-    sizes, settings = run.routes.sizes, run.settings
-    request, response = sizes.request(int(settings.deadline_ms)), sizes.response(_WORKER_US)
-    # Repeated ones and refusals are among them.
-    requests = run.total("payload_up") / (request + sum(sizes.parts))
-    responses = run.total("payload_down") / (response + sizes.acceptance)
+    sizes, settings, counted = run.routes.sizes, run.settings, run.estimate.devices
+    sent, repeated, unsent = (counted.get(k, 0.0) for k in ("sent", "retries", "unsent"))
+    requests = sent + repeated - unsent
+    instances = run.total("offload_rate") + run.total("audited")
+    rows = min(max(1, round(instances / max(requests, 1.0))), sizes.most_rows)  # of a request
+    request = sizes.request(int(settings.deadline_ms), rows)
+    response = sizes.response(_WORKER_US, rows)
+    responses = run.total("payload_down") / (response + sizes.acceptance)  # refusals among them
     up = [request_packet(request), *map(part_packet, sizes.parts)]
     down = [response_packet(size) for size in (response, sizes.acceptance) if size]
-    sent, received = (sum(packets(each) + 1 for each in way) for way in (up, down))
-    headers = HEADER * (requests * sent + responses * received)
+    each_up, each_down = (sum(packets(size) + 1 for size in way) for way in (up, down))
+    headers = HEADER * (requests * each_up + responses * each_down)
     return Usage(
         seconds=settings.seconds,
         devices=settings.devices,
-        workers=0 if run.key == "edge_only" else settings.workers,
+        workers=settings.workers if run.uses_cloud else 0,
         bytes=run.total("bytes_up") + run.total("bytes_down") + headers,
         joules=energy.active + energy.idle,
         feature_units=run.total("feature_cost") + run.audit_cost * run.estimate.instances,

@@ -17,6 +17,7 @@ from gatewise.formats import duration, millis, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.calibration.figures import Calibration
+from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
 from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import at_goal, on_disk, operating_points
@@ -331,6 +332,8 @@ def _run_live(
             processes=scenario.processes,
             watch=watch,
         )
+    if not len(run.answers) and run.troubles:
+        raise RunError("live run", "; ".join(run.troubles))
     if routes.by_stage is not None:
         run = replace(run, answers=rows_by_stage(run.answers, routes))
     estimate = FleetEstimate.from_run(routes, settings, run, device_energy=prepared.energy)

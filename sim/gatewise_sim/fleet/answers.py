@@ -25,12 +25,12 @@ REASONS: Final = (
     "deadline",
     "timeout",
     "cloud:busy",
+    "cloud:failed",
+    "unsent",
     # These come from real devices only.
     "cloud:no-model",
     "cloud:bad-request",
     "cloud:expired",
-    "cloud:failed",
-    "unsent",
     "no-link",
 )
 """As in :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite."""
@@ -38,9 +38,7 @@ REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
 EDGE, CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 LOCAL: Final = np.isin(REASONS, ("stopped", "edge-only", "value"))
 _REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
-_ACQUIRED: Final = _REQUESTED | np.isin(
-    REASONS, ("offloaded", "gateway", "cloud-only", "deadline", "unsent")
-)
+_ACQUIRED: Final = _REQUESTED | np.isin(REASONS, ("deadline", "unsent"))
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +79,7 @@ class Answers:
     stood_in: NDArray[np.bool_]
     """Whether a gateway answered since the cloud above it had not; in virtual time alone."""
     held: NDArray[np.bool_]
-    """Whether a ``cloud:busy`` of before kept the device from asking; in virtual time alone."""
+    """Whether a ``cloud:busy`` of before kept the device from asking."""
 
     @classmethod
     def empty(cls, time: NDArray[np.float64], device: NDArray[Any], row: NDArray[Any]) -> Self:
@@ -110,13 +108,15 @@ class Answers:
 
     @property
     def requested(self) -> NDArray[np.bool_]:
-        """Whether a request was made that the cloud did not answer in time, shape (n,)."""
-        return _REQUESTED[self.reason] & ~self.held
+        """Whether a request was made, perhaps with those of other rows, shape (n,)."""
+        asked: NDArray[np.bool_] = (self.route == CLOUD) | _REQUESTED[self.reason] & ~self.held
+        return asked
 
     @property
     def acquired(self) -> NDArray[np.bool_]:
         """Whether the features of a request were acquired, shape (n,)."""
-        return _ACQUIRED[self.reason] & ~self.held
+        paid: NDArray[np.bool_] = (self.route == CLOUD) | _ACQUIRED[self.reason] & ~self.held
+        return paid
 
     def take(self, which: NDArray[Any]) -> Answers:
         """Some of them, by indices or a mask."""

@@ -61,6 +61,8 @@ class LiveAnswer(NamedTuple):
     feature_cost: float = 0.0
     """Full cost that the device metered, in the unit of the feature costs; the features' part."""
     paced: bool = False
+    held: bool = False
+    """As of :class:`gatewise_sim.fleet.answers.Answers`."""
     bytes: ByteCounts = ByteCounts()
     """Those of late responses, too."""
 

@@ -224,6 +224,7 @@ def _answered(answer: Answer, pending: Pending | None) -> dict[str, Any]:
         "label": answer.class_index,
         "device_ms": device_ms,
         "cloud_ms": cloud_ms,
+        "held": pending is None and answer.reason == "cloud:busy",
     }
 
 

@@ -331,16 +331,20 @@ def when(begin: float, end: float, day_begins: float = 0.0) -> str:
 
     >>> when(3600, 4200), when(0, 45)
     ('from 1:00 to 1:10 h', 'from 0 to 45 s')
-    >>> when(3600, 4200, 11 * 3600)
-    'from 12:00 to 12:10 (1:00 to 1:10 h after the start)'
+    >>> when(3600, 4200, 11 * 3600), when(3600, 3605)
+    ('from 12:00 to 12:10 (1:00 to 1:10 h after the start)', 'from 1:00:00 to 1:00:05 h')
     """
     if end < 300:
         return f"from {begin:.3g} to {duration(end)}"
-    first, last = (f"{int(t // 3600)}:{int(t % 3600 // 60):02d}" for t in (begin, end))
+    ends = round(begin), round(end)
+    seconds = any(t % 60 for t in ends)
+
+    def text(hour: str, t: int) -> str:
+        return f"{hour}:{t // 60 % 60:02d}" + (f":{t % 60:02d}" if seconds else "")
+
+    after = " to ".join(text(f"{t // 3600}", t) for t in ends)
     if not day_begins:
-        return f"from {first} to {last} h"
-    clock = (
-        f"{int(t // 3600 % 24):02d}:{int(t % 3600 // 60):02d}"
-        for t in (begin + day_begins, end + day_begins)
-    )
-    return f"from {' to '.join(clock)} ({first} to {last} h after the start)"
+        return f"from {after} h"
+    clock = (round(t + day_begins) for t in ends)
+    times = " to ".join(text(f"{t // 3600 % 24:02d}", t) for t in clock)
+    return f"from {times} ({after} h after the start)"

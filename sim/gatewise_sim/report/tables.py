@@ -35,6 +35,7 @@ _REASONS: Final = {
     "deadline": "fallback: no time left to offload",
     "timeout": "fallback: no response in time",
     "cloud:busy": "fallback: the workers were busy",
+    "unsent": "fallback: the connection was lost",
 }
 
 

@@ -8,6 +8,7 @@ from scipy.stats import binomtest, t
 from gatewise.errors import InputError
 from gatewise_sim import simulate
 from gatewise_sim.calibration.figures import Calibration
+from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.estimate.intervals import Measurement
@@ -18,6 +19,7 @@ from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.report.run_page import render
+from tests.sim.live.runs import ends_the_process
 from tests.sim.report.test_schema import check as check_schema
 
 pytestmark = pytest.mark.slow
@@ -196,6 +198,27 @@ def test_the_bill(small, whole, tmp_path):
             sum(v for k, v in bill.items() if k not in ("currency", "total"))
         )
     assert report["money"] == report["legs"][0]["money"]
+
+
+def test_shared_requests_are_billed_once_and_each_instance_counts_as_offloaded(small, tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("per_million_requests = 7")
+    shared = {"workload": "poisson:5/s", "coalesce_ms": 400.0, "deadline_ms": 3000.0}
+    report = report_of(small, prices=str(prices), devices=4, seconds=60.0, **shared)
+    for key in ("system", "cloud_only"):
+        found = leg(report, key)
+        cloud, received = found["answers"]["cloud"], found["workers"]["received"]
+        assert cloud == round(found["offload_rate"]["value"] * report["instances"])
+        assert received < 0.8 * cloud
+        assert found["money"]["requests"] == pytest.approx(7e-6 * received * MONTH / 60)
+
+
+def test_a_fleet_that_never_offloads_pays_no_workers(small, tmp_path):
+    prices = tmp_path / "prices.toml"
+    prices.write_text("per_worker_hour = 1")
+    found = report_of(small, prices=str(prices), policy="edge-only")
+    assert leg(found, "system")["money"] == leg(found, "edge_only")["money"]
+    assert leg(found, "cloud_only")["money"]["workers"] > 700
 
 
 def test_energy_of_the_device(small, whole, tmp_path):
@@ -383,6 +406,13 @@ def test_live_at_another_operating_point(small):
     assert report["frontier"]["active"]["offload_rate"] <= 0.3
     assert report["run"]["devices"]["sent"] > 0
     assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_a_live_run_that_answers_nothing_says_why(small):
+    with pytest.raises(RunError, match="device process 1: ended with status 3"):
+        report_of(
+            small, engine="live", seconds=1.0, policy=ends_the_process, workload="poisson:5/s"
+        )
 
 
 def test_gateways_show_in_the_report(tiered):

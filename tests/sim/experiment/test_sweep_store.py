@@ -61,6 +61,17 @@ def test_another_content_of_any_file_or_another_setting_is_another_point(job, tm
     assert len(seen) == 1 + 5 + 1 + len(changes)
 
 
+def test_another_function_in_a_module_is_another_point(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = tmp_path / "one_policy.py"
+    seen = set()
+    for word in ("stop", "offload"):
+        module.write_text(f"def decide(point):\n    return {word!r}\n")
+        own = replace(job, scenario=job.scenario.changed(policy="one_policy:decide"))
+        seen |= {digest(own), digest(replace(own, data="block=one_policy:decide"))}
+    assert len(seen) == 4
+
+
 def test_files_are_read_once(job, tmp_path):
     prints = Fingerprints()
     before = prints.digest(job)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +26,8 @@ CALIBRATION: Final = "sweep-calibration.json"
 
 _FILES: Final = ("points", CALIBRATION, "sweep.json", "sweep.csv", "sweep.html")
 _REPLAY: Final = "replay:"
+#: A function of a policy, a backend or a block.
+_FUNCTION: Final = re.compile(r"(?:python:|[^=]*=)?([\w.]+):[\w.]+")
 
 
 class Fingerprints:
@@ -99,9 +103,13 @@ def _plain(value: object) -> Any:
 def _texts(value: Any) -> Iterator[str]:
     """Every text in the fields of a job that may name a file."""
     if isinstance(value, str):
-        # A trace is named within a workload: replay:trace.csv:every=1day.
-        named = value.startswith(_REPLAY)
-        yield value.removeprefix(_REPLAY).partition(":")[0] if named else value
+        if value.startswith(_REPLAY):  # a trace is named within a workload: replay:trace.csv:...
+            yield value.removeprefix(_REPLAY).partition(":")[0]
+        elif function := _FUNCTION.fullmatch(value):
+            yield f"{function[1].replace('.', '/')}.py"
+            yield getattr(sys.modules.get(function[1]), "__file__", None) or ""
+        else:
+            yield value
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)

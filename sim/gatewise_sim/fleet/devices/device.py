@@ -218,7 +218,7 @@ class VirtualDevice(Requester):
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         request.over = True
         instance = request.instance
-        if outcome.kind in ("full", "deadline"):
+        if outcome.kind in ("full", "deadline", "unsent"):
             self._fall_back(instance, outcome.kind)
         elif outcome.kind != "answered":
             error = None if outcome.response is None else outcome.response.error

@@ -110,6 +110,8 @@ class VirtualRequest:
         state = self.device.state
         self.size = payload
         if not self.device.connected:  # a link takes nothing then
+            if not self.item.retries:
+                self.device.offloads.abandon(self.item, state.clock.now)
             return
         packet = request_packet(payload)
         self._count_sent(payload, packet)

@@ -180,7 +180,9 @@ def combine(
 
     workers = _weighted([w.workers for w in windows], weights)
     available = float(weighted("worker_seconds"))
-    utilisation = workers.get("busy_seconds", 0.0) / available if available else 0.0
+    # What came by the end may take the workers longer than the run.
+    busy = min(workers.get("busy_seconds", 0.0), available)
+    utilisation = busy / available if available else 0.0
     return FleetEstimate(
         plan=plan,
         instances=scale * total["n"],

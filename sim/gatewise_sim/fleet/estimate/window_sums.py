@@ -227,7 +227,7 @@ class WindowSums:
             "labelled": labelled,
             "right": labelled & (a.label == truth),
             "edge_right": labelled & (local == truth),
-            "requested": (a.payload_up > 0) & ~audited,
+            "requested": a.requested,
             "audited": audited,
             "audit_bytes": np.where(audited, a.up + a.down, 0),
             **{route: a.route == i for i, route in enumerate(ROUTES)},

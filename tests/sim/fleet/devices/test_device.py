@@ -269,3 +269,28 @@ def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms,
     assert run.alarms.devices == {0: counters["audit_alarm_at"]}
     (fleet,) = worker.audits.snapshot().values()
     assert run.alarms.workers == [fleet["alarm_at"]]
+
+
+def test_a_connection_lost_during_the_wait_for_rows_ends_it_as_the_real_one_does(small, routes):
+    hard = int(np.flatnonzero(routes.offload)[0])
+    settings = FleetSettings(
+        devices=1,
+        seconds=1.0,
+        arrivals=lambda devices, seconds, rng: [(np.zeros(2), np.zeros(2, int), [hard, hard])],
+        service=SERVICE,
+        edge_ms=0.0,
+        coalesce_ms=100.0,
+        outages=Outages.parse("broker:+50ms-+800ms"),
+    )
+    clock = Clock()
+    link = ClockLink(clock, None, None, None)
+    link.send = lambda payload: False
+    with Device(small.bundle, link=link, coalesce_ms=100.0, check=False, clock=clock) as device:
+        waiting = [device.begin(small.rows[hard]) for _ in range(2)]
+        clock.now = 0.1
+        real = [device.advance(pending) for pending in waiting]
+    run = simulate_fleet(routes, settings)
+    assert [REASONS[r] for r in run.answers.reason] == [x.reason for x in real] == ["unsent"] * 2
+    assert run.answers.latency_ms.tolist() == pytest.approx([x.latency_ms for x in real])
+    assert run.answers.cost.tolist() == [x.cost for x in real]
+    assert not run.answers.requested.any()

@@ -101,6 +101,13 @@ def test_means_are_those_of_the_answers(both, routes, energy):
         assert estimate.low <= estimate.value <= estimate.high
 
 
+def test_workers_are_busy_all_the_time_at_most(routes):
+    own = settings(seconds=1.0, workload="poisson:5/s", deadline_ms=1e5, policy="cloud-only")
+    found = estimate_fleet(routes, replace(own, service=ServiceTime(1.0, 0.0), max_batch=1))
+    assert found.workers["busy_seconds"] > 2
+    assert found.utilisation == 1.0
+
+
 def test_intervals_of_rows_are_those_of_so_many_independent_instances(both):
     _, run, found = both
     a = run.answers
