@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 
 import pytest
@@ -74,6 +75,21 @@ def test_one_that_dies_is_started_again(two, mosquitto, caller):
     status, out, err = parent.finish()
     assert (status, json.loads(out)["restarts"]) == (0, 1)
     assert err == "warning: worker 0 died: starting it again in 0.5 s\n"
+
+
+def test_one_that_cannot_be_started_again_does_not_end_the_others(two, mosquitto, caller):
+    parent, ready = two
+    files = resource.prlimit(parent.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(parent.process.pid, resource.RLIMIT_NOFILE, (3, files[1]))
+    os.kill(ready["pids"][0], signal.SIGKILL)
+    lines = [parent.process.stderr.readline() for _ in range(2)]
+    assert "worker 0 died: starting it again in 0.5 s" in lines[0]
+    assert "worker 0 cannot be started: " in lines[1]
+    ask(caller(mosquitto), 4)
+    resource.prlimit(parent.process.pid, resource.RLIMIT_NOFILE, files)
+    port = ready["metrics_port"]
+    wait_until(lambda: "gatewise_workers_answering 2.0" in page(port, "/metrics")[1])
+    assert "gatewise_workers_restarts_total 1.0" in page(port, "/metrics")[1]
 
 
 def test_each_process_has_a_certificate_of_its_own(command, bundle, tmp_path):

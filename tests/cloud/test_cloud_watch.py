@@ -6,6 +6,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud import Worker
+from gatewise_cloud.worker.batch_sizes import BatchPlans
+from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_export.bundle.repacking import repack
 from tests.support import tiny_bundle as tiny
 from tests.support.waiting import wait_until
@@ -56,6 +58,14 @@ def test_one_that_goes_answers_what_it_took(slow_bundle, folder, mosquitto, call
         answers = one.responses(6)
         assert {a.id: a.error for a in answers} == {r.id: None for r in asked}
         wait_until(lambda: not worker.models.retired)
+
+
+def test_models_are_those_of_one_instant(bundle):
+    models = ServedModels(BatchPlans(4))
+    key = models.load(bundle)
+    listed = iter(models.values())
+    models.retire(key)
+    assert [model.key for model in listed] == [key]
 
 
 def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, caplog):

@@ -159,8 +159,12 @@ class Supervisor:
                 elif now >= self._due[i]:
                     self._due[i] = 0.0
                     child.close(0.0)
-                    self.restarts += 1
-                    self.children[i] = self._make(i)
+                    try:
+                        self.children[i] = self._make(i)
+                    except OSError as error:  # no memory now, or no process
+                        _LOG.warning("warning: worker %d cannot be started: %s", i, error)
+                    else:
+                        self.restarts += 1
 
     def _end_all(self) -> None:
         self._stopping.set()

@@ -7,7 +7,7 @@ answered.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -59,6 +59,10 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
 
     def __len__(self) -> int:
         return len(self._active)
+
+    def values(self) -> ValuesView[RequestModel]:
+        """Models at one instant: none that is retired meanwhile is looked up in vain."""
+        return self._active.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
         """Open a bundle, verify, test and time its model, and serve it."""

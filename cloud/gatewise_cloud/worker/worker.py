@@ -317,16 +317,17 @@ class Worker:
         :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
         ``subscription``, ``models``, ``audits``, ``batching`` by model, and a gateway's ``uplink``.
         """
+        models = list(self.models)  # they come and go
         counts = {
             **self._counters.snapshot(),
             "queued": self._server.queued,
             "connects": self._session.connects,
             "connected": self._session.connected,
             "subscription": self.subscription,
-            "models": [{"name": name, "version": version} for name, version in self.models],
+            "models": [{"name": name, "version": version} for name, version in models],
             "audits": self._server.audits.snapshot(),
             "certificate_expires": self._endpoint.certificate_expires,
-            "batching": {" ".join(key): self._plans.as_json(key) for key in self.models},
+            "batching": {" ".join(key): self._plans.as_json(key) for key in models},
         }
         return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}
 

@@ -265,13 +265,14 @@ class ActiveBundle:
             raise InputError(f"policy cloud-only: offloads may cost more than {most:g} an instance")
         if self._policy != "system" or not made.plan.has_cloud:
             return made
-        gate = Gate.from_manifest(
-            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._on_drift
-        )
         auditor = None
         if self._audit is not None:
             promised = disagreement_bound(bundle.manifest)
             auditor = Auditor(self._audit, made.plan, promised, self._alarmed, self._rng)
+        # Last: the pacer goes on with a gate once it is made.
+        gate = Gate.from_manifest(
+            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._on_drift
+        )
         return replace(made, gate=gate, auditor=auditor)
 
     def _alarmed(self, auditor: Auditor) -> None:
@@ -290,11 +291,14 @@ class ActiveBundle:
             auditor.offload_all = True
         elif action == "safer":
             # Loading a point's stages takes time, in which responses must be received.
-            threading.Thread(target=self._move_to_safer_point, daemon=True).start()
+            move = threading.Thread(target=self._move_to_safer_point, args=(auditor,), daemon=True)
+            move.start()
 
-    def _move_to_safer_point(self) -> None:
+    def _move_to_safer_point(self, auditor: Auditor) -> None:
         with self._installing:
-            bundle, auditor = self.installed.bundle, self.installed.auditor
+            bundle = self.installed.bundle
+            if self.installed.auditor is not auditor:  # of a bundle that was replaced meanwhile
+                return
             point = safer_point(bundle.manifest)
             try:
                 if point is not None:
@@ -303,8 +307,7 @@ class ActiveBundle:
                     return
             except GatewiseError as error:
                 _LOG.warning("audit: operating point %s cannot be used: %s", point, error)
-            if auditor is not None:
-                auditor.offload_all = True
+            auditor.offload_all = True
             _LOG.warning("audit: no safer operating point; every instance is offloaded")
 
 

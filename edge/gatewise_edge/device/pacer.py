@@ -351,7 +351,7 @@ class PacerFile:
             pacer.restore(json.loads(self._path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, AttributeError, InputError) as error:
+        except (OSError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             _LOG.warning("pacer state %s is not used: %s", self._path, error)
 
     def save_when_due(self, now: float) -> None:

@@ -99,7 +99,6 @@ class EdgeMetrics(Collector):
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
         for route in _ROUTES:
             self._answers.labels(route)
         registry.register(self)
@@ -110,7 +109,6 @@ class EdgeMetrics(Collector):
             self._errors.inc()
             return
         self._answers.labels(end.route).inc()
-        self._counts[end.route] += 1
         if end.route == "fallback":
             self._fallbacks.labels(end.reason).inc()
         self._latency.observe(end.latency_ms / 1000.0)
@@ -125,8 +123,10 @@ class EdgeMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read from the device what is not counted here."""
-        n, link, manifest = sum(self._counts.values()), self._link, self._device.bundle.manifest
-        ratio = self._counts["cloud"] / n if n else 0.0
+        link, manifest = self._link, self._device.bundle.manifest
+        (answers,) = self._answers.collect()
+        routes = {s.labels["route"]: s.value for s in answers.samples if s.name.endswith("_total")}
+        ratio = routes["cloud"] / (sum(routes.values()) or 1)
         yield gauge("gatewise_offload_ratio", "Answers by the cloud, of all.", [((), ratio)])
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])

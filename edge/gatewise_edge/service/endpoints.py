@@ -43,6 +43,7 @@ class Endpoints(ThreadingHTTPServer):
         host: str = "127.0.0.1",
     ) -> None:
         self.metrics, self.trouble = metrics, trouble
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._since: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         try:

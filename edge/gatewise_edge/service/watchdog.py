@@ -51,7 +51,7 @@ class Notifier:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
                 line.settimeout(1.0)
-                line.sendto(text.encode(), address)
+                line.sendto(text.encode("utf-8", "replace"), address)
         except OSError:
             return False
         return True

@@ -175,6 +175,25 @@ def test_an_alarm_may_move_to_a_safer_point(bundle, make_bundle):
         assert device.gauges["audit_alarm"] == 0  # the safer point has a bound of its own
 
 
+def test_an_alarm_of_a_bundle_that_was_replaced_moves_no_other(bundle, make_bundle):
+    safer = replace(bundle.manifest.operating_points[1], agreement=0.999, expected_cost=7.0)
+    points = (replace(bundle.manifest.operating_points[0], agreement=0.9), safer)
+    made, audit = make_bundle(operating_points=points), Audit(share=1.0, action="safer")
+    with Device(made, link=RecordingLink(0), audit=audit, seed=0) as device:
+        old = device._active.installed.auditor
+        device.adopt(made)
+        new = device._active.installed
+        other = {"labels": np.array([0]), "probabilities": np.array([[1.0, 0.0]])}
+        response = wire.Response(id=bytes(16), model="small", version="7", **other)
+        while not old.test.alarm:  # responses to what was sent before
+            old.compare(wire.AuditMark(1, 1.0, 0), response)
+        for thread in threading.enumerate():
+            if "_move_to_safer_point" in thread.name:
+                thread.join()
+        assert device._active.installed is new
+        assert not new.auditor.offload_all
+
+
 def test_the_safer_point_is_the_cheapest_that_disagrees_half_as_often(bundle):
     manifest = replace(bundle.manifest, operating_points=points_of(bundle, 0.98, 0.985, 0.991, 1.0))
     assert safer_point(manifest) == 2

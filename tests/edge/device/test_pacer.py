@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
+from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.link.link import InProcessLink
@@ -231,6 +232,8 @@ def test_state_is_kept_over_a_restart(tmp_path):
         '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "scores": 7}',
         '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "scores": ["x"]}',
         '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "level": null}',
+        '{"budget": "offload_rate", "amount": 0.2, "debt": 1' + "0" * 400 + "}",
+        "[" * 100_000,
         "\xff\xfe",
     ],
 )
@@ -294,6 +297,17 @@ def test_a_device_paces_and_says_so(bundle, tmp_path, caplog):
         first = [again.answer(row) for row in rows[:300]]
     assert any(a.paced for a in first[:20])
     assert np.mean([a.route == "cloud" for a in first]) < 0.2
+
+
+def test_a_bundle_that_is_not_taken_leaves_the_pacer_as_it_was(bundle, make_bundle):
+    point = replace(bundle.manifest.operating_points[0], agreement=0.9)
+    audited, pacer = make_bundle(operating_points=(point,)), Pacer.parse("offload_rate=0.1")
+    link = InProcessLink(cloud_says)
+    with Device(audited, link=link, pacer=pacer, audit=Audit()) as device:
+        pace = pacer.pace
+        with pytest.raises(InputError, match="audit"):
+            device.adopt(bundle)  # which says nothing of agreement
+        assert pacer.pace is pace
 
 
 def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle):

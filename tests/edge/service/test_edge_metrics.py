@@ -95,6 +95,11 @@ def test_pages():
             Endpoints(pages.port, metrics=bytes, trouble=lambda: None)
 
 
+def test_pages_on_ipv6():
+    with Endpoints(0, metrics=bytes, trouble=lambda: None, host="::1") as pages:
+        assert fetch(f"http://[::1]:{pages.port}/healthz") == (200, "ok\n")
+
+
 @pytest.mark.slow  # clients wait for each other
 @pytest.mark.parametrize("request_", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
 def test_slow_clients_make_no_threads_without_bound(request_, monkeypatch):

@@ -52,8 +52,8 @@ def test_messages_and_no_manager(manager, tmp_path):
     assert (notifier.enabled, notifier.watchdog) == (True, None)
     assert notifier.send("READY=1", "model\nsmall")
     assert manager.hears() == ["READY=1", "STATUS=model small"]
-    assert notifier.send("STOPPING=1")
-    assert manager.hears() == ["STOPPING=1"]
+    assert notifier.send("STOPPING=1", "a path that is no text: \udcff")
+    assert manager.hears() == ["STOPPING=1", "STATUS=a path that is no text: ?"]
     assert not Notifier({}).send("READY=1")
     gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
     assert (gone.enabled, gone.send("READY=1")) == (True, False)
