@@ -17,7 +17,7 @@ from gatewise_sim.fleet.estimate.plan import SamplingPlan
 from gatewise_sim.fleet.estimate.sampling import choose_plan, exact_parts
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
+from gatewise_sim.fleet.workload.kinds import Diurnal, Workload
 
 _STEPS: Final = 1000  # in which a mix is averaged
 
@@ -99,9 +99,6 @@ def row_weights(
         for _, _, rows in settings.chunks(len(routes)):
             counts += np.bincount(rows, minlength=len(routes))
         return counts.astype(np.float64) if counts.any() else None
-    if isinstance(work, Replay) and work.trace.rows is not None:
-        counts = np.bincount(np.concatenate(work.trace.rows), minlength=len(routes))
-        return counts[: len(routes)].astype(np.float64)
     if mix is None:
         return None
     times = np.arange(0.5, _STEPS, dtype=np.float64) * (settings.seconds / _STEPS)

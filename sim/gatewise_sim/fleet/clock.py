@@ -30,10 +30,6 @@ class Clock:
         """Time in seconds, for code that takes a clock as an argument."""
         return self.now
 
-    def __len__(self) -> int:
-        """Events that are due."""
-        return len(self._heap)
-
     def at(self, when: float, do: Callable[..., object], *args: Any) -> None:
         """Schedule an event; one in the past happens at once, after those that are due already."""
         self._entered += 1

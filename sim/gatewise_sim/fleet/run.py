@@ -202,29 +202,29 @@ class VirtualFleet:
         rules, clock = self.state.rules, self.state.clock
         parts: list[Answers] = []
         for times, device, row in self._settings.chunks(self._routes.rows):
-            sent = self._sent(row)
-            if self._audit is not None and not self._one_by_one:
-                # Their devices take them in one by one, but all that is theirs is known.
-                answers = Answers.empty(times, device, row)
-                rules.answer_locally(answers, np.flatnonzero(~self._sends[row]))
-                stepped = np.arange(len(answers))
-            elif on_local is not None:
-                on_local(times[~sent], row[~sent])
-                answers = Answers.empty(times[sent], device[sent], row[sent])
-                stepped = np.arange(len(answers))
-            else:
-                answers = Answers.empty(times, device, row)
-                stepped = np.flatnonzero(sent)
-                rules.answer_locally(answers, np.flatnonzero(~sent))
-            parts.append(answers)
-            due = answers.time[stepped] + rules.seconds_before_request(answers.row[stepped])
             until = float(times[-1]) if len(times) else clock.now
+            sent = self._sent(row)
+            if on_local is not None:
+                on_local(times[~sent], row[~sent])
+                times, device, row, sent = times[sent], device[sent], row[sent], sent[sent]
+            answers = Answers.empty(times, device, row)
+            # Auditors take all in, one by one, but what is their devices' own is known.
+            known = ~sent if self._audit is None or self._one_by_one else ~self._sends[row]
+            rules.answer_locally(answers, np.flatnonzero(known))
+            parts.append(answers)
+            stepped = np.flatnonzero(sent)
+            due = answers.time[stepped] + rules.seconds_before_request(answers.row[stepped])
             report = None if on_step is None else partial(on_step, parts)
             self._step(answers, stepped, due, until, report)
         clock.run()
         for part in parts:
             rules.complete(part)
         return parts
+
+    def joules(self, answers: Answers) -> NDArray[np.float64]:
+        """Energy (J) that each instance's messages cost its device's radio, shape (n,)."""
+        before = self.state.rules.seconds_before_request(answers.row)
+        return exchange_joules(answers, before, self._settings.link.radio)
 
     def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
         """Which instances a device must step, since they may be offloaded."""
@@ -328,19 +328,17 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
     """Let a fleet of `settings` answer in virtual time; InputError if `routes` do not fit."""
     fleet = VirtualFleet(routes, settings)
-    state = fleet.state
     answers = Answers.join(
         fleet.run_in_turn() if settings.in_turn is not None else fleet.run_open()
     )
-    before = state.rules.seconds_before_request(answers.row)
     ends = answers.time + answers.latency_ms / 1000.0
     return FleetRun(
         answers=answers,
-        joules=exchange_joules(answers, before, settings.link.radio),
+        joules=fleet.joules(answers),
         devices=fleet.device_counts,
         workers=[asdict(worker.counts) for worker in fleet.workers],
         gateways=[asdict(gateway.counts) for gateway in fleet.gateways],
         seconds=float(ends.max(initial=0.0)),
-        events=state.clock.events,
+        events=fleet.state.clock.events,
         alarms=fleet.alarms,
     )

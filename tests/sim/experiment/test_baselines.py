@@ -148,8 +148,8 @@ def test_a_class_mix_weighs_the_rows(mix, workload, shares):
 
 def test_a_trace_weighs_the_rows(tmp_path):
     (tmp_path / "trace.csv").write_text("time,row\n0,3\n1,3\n2,0\n")
-    settings = Scenario(workload=f"replay:{tmp_path}/trace.csv").settings()
-    weights = row_weights(make_routes(5), settings, whole=False)
+    settings = Scenario(devices=1, workload=f"replay:{tmp_path}/trace.csv").settings()
+    weights = row_weights(make_routes(5), settings, whole=True)
     assert weights.tolist() == [1, 0, 0, 2, 0]
     assert row_weights(make_routes(5), Scenario().settings(), whole=False) is None
 

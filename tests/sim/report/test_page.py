@@ -14,6 +14,7 @@ from gatewise_sim.report.model import ClassResult, RowCheck, StageResult, Transp
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
 from gatewise_sim.report.plots.style import widened
+from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
@@ -124,6 +125,14 @@ def test_a_short_outage_in_a_long_run_is_drawn_once_more_larger():
     found = render(short)
     assert "Around the time when the cloud was down" in found
     assert found.count("<svg/>") == 1 + render(report).count("<svg/>")
+
+
+def test_a_time_line_without_answers_is_drawn():
+    none = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
+    unknown = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
+    report = made_up()
+    bins = [replace(b, **none, **unknown, instances=0.0) for b in report.timeline]
+    assert timeline_plots(replace(report, timeline=tuple(bins)))
 
 
 @pytest.mark.slow

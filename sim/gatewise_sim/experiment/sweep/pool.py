@@ -19,17 +19,15 @@ from gatewise.errors import GatewiseError
 _CLOSE_SECONDS: Final = 10.0
 
 
-Job = Callable[[], dict[str, Any]]
+Work = Callable[[], dict[str, Any]]
 """Makes a report; can be pickled."""
-
-
 ReportDocument = dict[str, Any] | None
 """A report as JSON has it; None of a job that failed."""
 Done = Callable[[int, ReportDocument, str], None]
 """Takes a job's number and its report, or None and why it failed, in a line."""
 
 
-def run_jobs(jobs: Sequence[Job], processes: int, done: Done) -> None:
+def run_jobs(jobs: Sequence[Work], processes: int, done: Done) -> None:
     """Run jobs and report each as soon as it ends."""
     left = dict(enumerate(jobs))
     while left:
@@ -41,7 +39,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, done: Done) -> None:
                 done(number, None, "its process ended suddenly (out of memory?)")
 
 
-def _run_pool(jobs: Mapping[int, Job], processes: int, done: Done) -> dict[int, Job]:
+def _run_pool(jobs: Mapping[int, Work], processes: int, done: Done) -> dict[int, Work]:
     """Run jobs in one pool; returns those unfinished when a process died."""
     left = dict(jobs)
     pool = ProcessPoolExecutor(
@@ -74,7 +72,7 @@ def _run_pool(jobs: Mapping[int, Job], processes: int, done: Done) -> dict[int, 
 # -- within a process of the pool ----------------------------------------------------------
 
 
-def _run_job(job: Job) -> tuple[ReportDocument, str]:
+def _run_job(job: Work) -> tuple[ReportDocument, str]:
     try:
         return plain(job()), ""
     except GatewiseError as error:

@@ -77,6 +77,9 @@ def run_sweep(
 
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")
+    processes = jobs or len(os.sched_getaffinity(0))
+    if job.scenario.engine == "live":  # whoever measures time wants the machine alone
+        processes = 1
     chosen = merged(sweeps)
     settings = combinations(chosen)
     tasks = [_at(job, values) for values in settings]
@@ -107,7 +110,7 @@ def run_sweep(
             progress(finished, len(points), setting(settings[at]))
 
     try:
-        run_jobs([tasks[at].run for at in todo], _processes(job, jobs), done)
+        run_jobs([tasks[at].run for at in todo], processes, done)
     except BaseException:
         note(
             f"stopped: {finished} of {len(points)} points are kept in {store.points}; "
@@ -129,9 +132,3 @@ def _at(job: SweepJob, values: dict[str, Value]) -> SweepJob:
         return replace(job, scenario=job.scenario.changed(**values))
     except InputError as error:
         raise InputError(f"sweep at {setting(values)}: {error}") from None
-
-
-def _processes(job: SweepJob, jobs: int | None) -> int:
-    if job.scenario.engine == "live":  # whoever measures time wants the machine alone
-        return 1
-    return jobs or len(os.sched_getaffinity(0))

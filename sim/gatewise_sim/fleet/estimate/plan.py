@@ -89,6 +89,8 @@ class SamplingPlan:
                 f"and {self.workers} of {self.of_workers} workers"
             )
         measured = sum(w.end - w.begin for w in self.windows)
+        if measured == self.seconds:
+            return f"{fleet}, all of {self.seconds:g} s"
         return (
             f"{fleet}, {len(self.windows)} windows of time, {measured:.0f} s of {self.seconds:g} s "
             "measured, and what came shortly before stepped"

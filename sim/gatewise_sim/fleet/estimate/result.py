@@ -153,6 +153,7 @@ class FleetEstimate:
             devices={name: float(count) for name, count in run.devices.items()},
             workers=_weighted(run.workers, [1.0] * len(run.workers)),
             worker_seconds=seconds * settings.workers * settings.parallel,
+            events=run.events,
         )
         return combine(plan, settings, [counts], count_alarms(run.alarms, answers, settings))
 

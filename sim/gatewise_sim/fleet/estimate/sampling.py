@@ -63,22 +63,23 @@ def choose_plan(
     affordable = min(requests / max(rate * share, 1e-12), instances / rate)
     if settings.seconds <= affordable:
         return whole
-    warm = _warm_up(settings)
+    warm, step = _warm_up(settings), _period_in_step(work)
     special = _around_outages(settings, warm)
     in_special = sum(end - begin + warm for begin, end in special)
-    least = windows * (_SHORTEST + warm) + in_special
-    workers, devices = _part_of_fleet(routes, settings, affordable / least)
+    # Of devices in step a window has a whole period, and begins another one for its warm-up.
+    shortest, before = max(_SHORTEST, step), warm + step
+    least = windows * (shortest + before) + in_special
+    part = affordable / min(least, settings.seconds)
+    workers, devices = _part_of_fleet(routes, settings, part)
+    chosen = replace(whole, devices=devices, workers=workers)
+    if least >= settings.seconds:
+        return chosen
     affordable *= settings.devices / devices
     if least > affordable:
-        possible = int((affordable - in_special) / (_SHORTEST + warm))
+        possible = int((affordable - in_special) / (shortest + before))
         windows = min(windows, max(_FEWEST, possible))
-    length = max(_SHORTEST, (affordable - in_special) / windows - warm)
-    return replace(
-        whole,
-        devices=devices,
-        workers=workers,
-        windows=tuple(_windows(settings, work, special, windows, length, warm)),
-    )
+    length = max(shortest, (affordable - in_special) / windows - before)
+    return replace(chosen, windows=tuple(_windows(settings, step, special, windows, length, warm)))
 
 
 def window_settings(settings: FleetSettings, plan: SamplingPlan, number: int) -> FleetSettings:
@@ -123,6 +124,11 @@ def _warm_up(settings: FleetSettings) -> float:
     return max(5.0, settings.deadline_ms / 100.0, tail)
 
 
+def _period_in_step(work: Workload) -> float:
+    """Seconds of the period that all devices begin together; 0 if they do not."""
+    return work.period if isinstance(work, Periodic) and work.aligned else 0.0
+
+
 def _workload(settings: FleetSettings) -> Workload | None:
     work = settings.workload
     return parse(work) if isinstance(work, str) else work
@@ -159,7 +165,7 @@ def _part_of_fleet(routes: Routes, settings: FleetSettings, part: float) -> tupl
 
 def _windows(
     settings: FleetSettings,
-    work: Workload,
+    step: float,
     special: Sequence[tuple[float, float]],
     number: int,
     length: float,
@@ -169,7 +175,6 @@ def _windows(
     edges = [0.0, *(t for span in special for t in span), settings.seconds]
     usual = list(zip(edges[::2], edges[1::2], strict=True))
     total = sum(end - begin for begin, end in usual)
-    step = work.period if isinstance(work, Periodic) and work.aligned else 0.0
     found: list[Window] = []
     for segment, (begin, end) in enumerate(usual):
         if end - begin > 0:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.answer_rules import exchange_joules
 from gatewise_sim.fleet.answers import AlarmCount, Answers
 from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
@@ -55,8 +54,7 @@ def estimate_fleet(
     settings.outages.announce(listener.fault, settings.seconds)
     if settings.in_turn is not None:
         run = simulate_fleet(routes, settings)
-        estimate = FleetEstimate.from_run(routes, settings, run, device_energy=device_energy)
-        return replace(estimate, events=run.events)
+        return FleetEstimate.from_run(routes, settings, run, device_energy=device_energy)
     plan = choose_plan(routes, settings) if sampling is None else sampling
     facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
     if plan.whole:
@@ -108,8 +106,7 @@ def _step(
         parts = fleet.run_open(add_local, reports.advance)
         answers = Answers.join(parts)
     reports.finish(answers)
-    before = rules.seconds_before_request(answers.row)
-    sums.add(answers, exchange_joules(answers, before, own.link.radio))
+    sums.add(answers, fleet.joules(answers))
     if plan.whole:
         seen = [({}, {}), _counters(fleet)]
     (devices_before, workers_before), (devices, workers) = seen

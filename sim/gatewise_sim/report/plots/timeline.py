@@ -106,7 +106,8 @@ def _plot(report: Report, first: float, last: float, name: str) -> Markup:
             head(axes, "ms within which 95 % of the offloaded are answered")
         figure.axes[-1].set_xlim(first / unit, last / unit)
         figure.axes[-1].set_xlabel(f"{word} since the start", loc="right")
-        figure.legend(loc="outside lower left", ncols=7)
+        if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
+            figure.legend(loc="outside lower left", ncols=7)
 
     return draw(
         paint, name=name, title="The run over time", description=_described(bins, faults),

@@ -174,6 +174,18 @@ def test_devices_in_step_stay_in_step(routes):
         assert np.allclose((when + 30) % 60, 30)
 
 
+def test_devices_that_are_long_in_step_are_sampled_in_all_of_the_time(routes):
+    """Windows would hardly ever meet the moment at which all of them have an instance."""
+    own = settings(devices=40_000, workers=40, workload="periodic:6h:aligned=yes")
+    few = choose_plan(routes, own, requests=2_000)
+    assert (few.workers, few.devices, few.stepped) == (10, 10_000, DAY)
+    assert str(few) == "10000 of 40000 devices and 10 of 40 workers, all of 86400 s"
+    found = estimate_fleet(routes, own, sampling=few)
+    assert found.instances == 4 * 40_000
+    offload_rate = found.means["offload_rate"]
+    assert offload_rate.low <= HARD / 100 <= offload_rate.high
+
+
 def test_what_cannot_be_sampled(routes):
     turn = settings(workload=None, in_turn=[list(range(100))] * 200)
     assert choose_plan(routes, turn, requests=1).whole
