@@ -22,9 +22,9 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
     Columns are separated by commas, or by semicolons or tabs where the header has more of them.
     With semicolons a cell that is a number with a decimal comma is read with a point. Empty lines
-    are passed over. Raises InputError, which names the file and perhaps the line, if it is missing,
-    empty, no such file, a row has another length than the header, or a number may have separators
-    of thousands.
+    are passed over. A column without a name is ``Unnamed: 0`` by its place, as pandas has it.
+    Raises InputError, which names the file and perhaps the line, if it is missing, empty, no such
+    file, a row has another length than the header, or a number may have separators of thousands.
     """
     path = Path(path)
     try:
@@ -34,7 +34,7 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 raise InputError(f"{path} is empty")
             separator, lines = _separator(first), chain([first], file)
             reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-            header = [cell.strip() for cell in next(reader)]
+            header = [cell.strip() or f"Unnamed: {k}" for k, cell in enumerate(next(reader))]
             if len(header) == 1 and "|" in header[0]:
                 raise InputError(
                     f"{path}: its columns are separated by '|'; write them with commas"

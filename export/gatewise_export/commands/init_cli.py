@@ -13,6 +13,7 @@ import typer
 from gatewise.columns.cells import ISO
 from gatewise.console import emit, note
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_export.commands.options import AsJson, Target
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ def init(
 
     if out.suffix.lower() != ".toml":
         raise InputError(f"--out {out}: the ending must be .toml")
-    if data.suffix.lower() not in (".csv", ".parquet") or not data.is_file():
-        raise InputError(f"{data} is no .csv or .parquet file")
+    if not data.is_file():
+        raise InputError(f"{data} is not a file")
+    if data.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{data}: the ending must be .csv or .parquet")
     if out.exists():
         raise InputError(f"{out} exists: name another with --out, or remove it")
     table = read_table(data, target=target)
@@ -140,7 +143,7 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
     if kind == "drop" and facts.kind == "number":
         holds += ", each once"
     if facts.odd:
-        holds += f"; in {facts.n_odd:,} rows not, as {facts.odd[0]!r}"
+        holds += f"; in {plural(facts.n_odd, 'row')} not, as {facts.odd[0]!r}"
     if facts.missing and facts.kind != "empty":
         holds += f"; empty in {facts.missing:,} of {facts.rows:,} rows"
     return f"{_quoted(name)} = {value}  # {_printable(holds)}"

@@ -182,7 +182,8 @@ def point_text(manifest: Manifest) -> str:
         low, high = point.interval
         merit += f" (95 %: {low:.4f} to {high:.4f})"
     groups = point.validation_groups
-    rows = "on validation rows" + ("" if groups is None else f" of {groups} groups")
+    kind = "validation" if point.guarantee is None else "calibration"
+    rows = f"on {kind} rows" + ("" if groups is None else f" of {groups} groups")
     return f"cost {point.expected_cost:.4g}, {merit}, offload {point.offload_rate:.3f} ({rows})"
 
 

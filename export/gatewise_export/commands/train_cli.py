@@ -16,7 +16,8 @@ from gatewise_export.commands.tables import print_trained
 
 def train(
     dataset: Annotated[
-        str, typer.Argument(help="A .csv, .parquet or .npz file, or digits, wine, breast_cancer.")
+        str,
+        typer.Argument(help="A .csv, .parquet or .npz file, or digits, wine, iris, breast_cancer."),
     ],
     out: options.Out,
     target: options.Target = None,

@@ -56,6 +56,7 @@ def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -
     status, text, _ = run("verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv", "--json")
     assert (status, json.loads(text)["data"]["rows"]) == (0, 45)
     assert "exists" in refused("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
+    assert "none.csv is not a file" in refused("init", tmp_path / "none.csv")
 
 
 def test_numbers_with_decimal_commas_are_kept_and_named(

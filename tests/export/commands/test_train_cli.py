@@ -47,7 +47,7 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
     (put("hue", np.inf), "'hue' has infinite values"),
-    (put("hue", "red"), "'hue' is not numbers in 1 rows (as 'red') (--na red --impute or --drop"),
+    (put("hue", "red"), "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --drop"),
     (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
     (lambda f: f.assign(hue="2025-01-03"), "'hue' holds dates (as '2025-01-03') (--time hue"),
     (

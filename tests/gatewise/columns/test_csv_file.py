@@ -21,15 +21,16 @@ from gatewise.errors import InputError
         ('a;b\n",5";1.5\n1,2,3;"4\n5"\n', [["a", "b"], [".5", "1.5"], ["1,2,3", "4\n5"]]),
         ("a;b\n1.234;5\n", [["a", "b"], ["1.234", "5"]]),
         ("a\tb\n1\t3,5\n", [["a", "b"], ["1", "3,5"]]),
+        (";a;\n0;1;\n", [["Unnamed: 0", "a", "Unnamed: 2"], ["0", "1", ""]]),
     ],
 )  # fmt: skip
 def test_a_header_says_what_separates_columns(tmp_path, text, rows):
     path = tmp_path / "t.csv"
     path.write_text(text)
     assert [row for _, row in csv_rows(path)] == rows
-    assert pd.read_csv(plain_csv(path), header=None, dtype=str).to_numpy().tolist() == [
-        [cell.strip() for cell in row] for row in rows
-    ]
+    assert pd.read_csv(
+        plain_csv(path), header=None, dtype=str, keep_default_na=False
+    ).to_numpy().tolist() == [[cell.strip() for cell in row] for row in rows]
 
 
 @pytest.mark.parametrize(

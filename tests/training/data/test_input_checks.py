@@ -51,6 +51,8 @@ def test_measured_values_and_columns_without_numbers_are_refused_in_one_line(mak
     frame = pd.DataFrame(rows | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2})
     with pytest.raises(InputError, match=r"\['kind', 'day', 'colour'\].*TableEncoder"):
         make().fit(frame, [0, 1, 0, 1])
+    with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
+        make().fit(frame[["a", "day"]], [0, 1, 0, 1])
 
 
 def test_whole_floats_words_and_what_the_advice_gives_are_classes():

@@ -313,6 +313,7 @@ def test_a_class_without_calibration_rows_leaves_no_part_of_its_loss_unused():
         ({0: 0.1, None: -0.1}, "max_loss: None, the loss of all rows, is -0.1"),
         ({0: 0.1, None: "low"}, "max_loss: None, the loss of all rows, is 'low'"),
         (-0.1, "max_loss must be a number of at least 0, not -0.1"),
+        ("1", "max_loss must be a number of at least 0, not '1'"),
     ],
 )
 def test_losses_by_class_that_are_none_are_refused(given, message):
@@ -326,3 +327,5 @@ def test_losses_by_class_that_are_none_are_refused(given, message):
         frontier.at(offload_rate=np.nan)
     with pytest.raises(InputError, match="leave out None"):
         frontier.at(max_loss={0: 0.1, None: 0.1}, budget=5.0)
+    with pytest.raises(InputError, match=r"min_recall: give a dict by class, not 0\.9"):
+        frontier.at(budget=5.0, min_recall=0.9)

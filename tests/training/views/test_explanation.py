@@ -112,3 +112,15 @@ def test_plots_go_onto_axes_of_the_users(system, single):
     assert len(single.plot_stages().patches) == 1
     pyplot.close("all")
     assert np.isfinite(figure.get_size_inches()).all()
+
+
+def test_a_certified_point_stands_beside_its_reference_on_the_same_rows(wine):
+    system = gw.StagedCascade(
+        LogisticRegression(max_iter=2000), n_stages=1, families=("linear",), effort="low",
+        guarantee=0.95, random_state=0,
+    ).fit(*wine)  # fmt: skip
+    point, text = system.operating_point_, system.summary()
+    assert point.offload_rate == 1.0
+    assert f"on {point.guarantee['calibration_rows']} calibration rows:" in text
+    assert f"accuracy {point.accuracy:.4f}, the high-cost model {point.accuracy:.4f}" in text
+    assert "since the high-cost model answers all" in text

@@ -27,7 +27,7 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
-from gatewise_training.operating_points.frontier import SLACK
+from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.operating_point import OperatingPoint, points_within_cost
@@ -109,6 +109,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         }
 
     # -- operating points ------------------------------------------------------------------
+
+    def _reference_frontier(self) -> Frontier:
+        """Get the frontier, its reference measured on the rows that the active point was."""
+        if self.calibration_ is None:
+            return self.frontier_
+        return replace(self.frontier_, **self._reference(self.calibration_.certifying[-1]))
 
     def _limit_gates(self) -> None:
         """Add to the points the limits of their gates' thresholds under the bounds on classes."""

@@ -341,23 +341,19 @@ def _read_csv(
     _, header = next(csv_rows(path))
     _check_names(path, header)
     label = _label_column(path, [name for name in header if name not in features], target)
-    columns = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas names them
     kinds = options.kinds.keys() - set(options.boolean)
     missing = _cases([*MISSING_WORDS, *options.words])
     frame: DataFrame = pd.read_csv(
         plain_csv(path),  # pandas would fill a row that is cut short
         header=0,
-        names=columns,
+        names=header,
         skipinitialspace=True,
         low_memory=False,  # a column has one type from the first row to the last
         **_exact(pd.__version__),
         keep_default_na=False,
         # A label may well be called "none".
-        na_values={
-            c: _NO_LABEL if name == label else missing
-            for c, name in zip(columns, header, strict=True)
-        },
-        dtype={c: str for c, name in zip(columns, header, strict=True) if name in kinds},
+        na_values={name: _NO_LABEL if name == label else missing for name in header},
+        dtype={name: str for name in header if name in kinds},
     )
     return frame
 

@@ -86,7 +86,7 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
             found = validate_data(
                 estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
             )
-    except ValueError as error:
+    except (ValueError, np.exceptions.DTypePromotionError) as error:  # of numbers and dates
         if hasattr(X, "select_dtypes"):
             columns = list(X.select_dtypes(exclude=["number", "bool"]).columns)
             if columns:

@@ -23,6 +23,7 @@ from gatewise.columns.cells import (
 )
 from gatewise.columns.csv_file import DECIMAL_COMMA
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise.prices import PriceList
 
 if TYPE_CHECKING:
@@ -277,14 +278,17 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
     if facts.commas is not None:
         return "number", ColumnProblem(name, f"has {facts.advice}")
     if facts.kind == "number" and facts.odd:
-        what = f"is not numbers in {facts.n_odd:,} rows (as {some})"
+        what = f"is not numbers in {plural(facts.n_odd, 'row')} (as {some})"
         return "number", ColumnProblem(name, what, (na, drop))
+    if facts.kind == "number" and facts.distinct == facts.rows and name.startswith("Unnamed: "):
+        what = "has no name and numbers the rows"
+        return "number", ColumnProblem(name, what, (drop,))
     if facts.kind in ("number", "boolean"):
         return facts.kind, None
     if facts.kind == "time":
         what = f"holds dates (as {facts.example!r})"
         if facts.odd:
-            what += f", in {facts.n_odd:,} rows not (as {some})"
+            what += f", in {plural(facts.n_odd, 'row')} not (as {some})"
         named = [name if form == ISO else f"{name}={form}" for form in facts.forms]
         return "time", ColumnProblem(name, what, (*((("time", n), *na) for n in named), drop))
     what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
@@ -318,7 +322,7 @@ def _misdeclared(
             "time": "not a date" + (f" as {form}" if form != ISO else " in ISO 8601"),
             "boolean": "not true or false",
         }.get(kind, f"text of more than {_MOST_CELL_BYTES} bytes, or not Unicode,")
-        what = f"is {wanted} in {rows:,} rows (as {some})"
+        what = f"is {wanted} in {plural(rows, 'row')} (as {some})"
         if kind == "boolean" and len(odd) == len(counts) <= MOST_CATEGORIES:
             return ColumnProblem(name, f"{what}; make it a category", ((("categorical", name),),))
         words = tuple(("na", str(cell).strip()) for cell in odd)

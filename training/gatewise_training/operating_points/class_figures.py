@@ -123,6 +123,8 @@ def by_class(
     high: float,
 ) -> Shares:
     """Lay out a setting by class in the order of the classes; a class's text stands for it too."""
+    if not isinstance(given, Mapping | None):
+        raise InputError(f"{name}: give a dict by class, not {given!r}")
     found: list[float | None] = [None] * len(classes)
     texts = [str(c) for c in classes]
     problems = []

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from gatewise.console import html_table
@@ -366,8 +366,8 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
     if len(given) != 1:
         raise InputError("give exactly one of budget, max_loss and offload_rate")
     ((name, value),) = given.items()
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name} must be a number of at least 0, not {value}")
+    if not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise InputError(f"{name} must be a number of at least 0, not {value!r}")
     if name != "budget" and value > 1:
         raise InputError(f"{name} is a share, from 0 to 1, not {value:g}: 5 % is 0.05")
 

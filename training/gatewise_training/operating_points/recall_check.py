@@ -23,7 +23,7 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     None if there is no such class, or a bound on its recall was given. What mends it is said in
     Python or, with `as_options`, in options of ``gatewise train``.
     """
-    frontier, point = system.frontier_, system.operating_point_
+    frontier, point = system._reference_frontier(), system.operating_point_
     reference, bounds = frontier.reference_recall, system.class_bounds_
     if reference is None or point.recall is None:
         return None

@@ -40,15 +40,19 @@ def headline(system: Any) -> str:
 
 
 def _lines(system: Any) -> list[str]:
-    """What the active operating point comes to, on validation rows."""
+    """What the active operating point comes to, on validation rows or those that certify it."""
     point, frontier = system.operating_point_, system.frontier_
+    rows = "validation rows"
+    if point.guarantee is not None:
+        frontier = system._reference_frontier()
+        rows = plural(point.guarantee["calibration_rows"], "calibration row")
     points = system.operating_points_
     classified = hasattr(system, "classes_")
     merit = point.measured if classified else "score"
     with_f0 = system.high_cost_model_ is not None
     reference = "the high-cost model" if with_f0 else "the costliest model"
     lines = [
-        f"operating point {points.index(point)} of {len(points)}, on validation rows"
+        f"operating point {points.index(point)} of {len(points)}, on {rows}"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
         + ":",
         f"{merit} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
@@ -92,6 +96,8 @@ def _lines(system: Any) -> list[str]:
         named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith(("min_", "max_"))]
         groups = kept.get("calibration_groups")
         tested = "" if groups is None else f" ({groups} calibration groups)"
+        if kept["kind"] == "max_loss" and point.offload_rate == 1.0:
+            tested += ", since the high-cost model answers all: more calibration rows promise more"
         lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}{tested}")
     return lines
 
