@@ -7,7 +7,6 @@ or the end of its owner, and writes two documents: one when it serves, and its c
 
 from __future__ import annotations
 
-import gc
 import http.client
 import importlib
 import logging
@@ -117,18 +116,6 @@ def _numbered(options: Mapping[str, Any], number: str) -> dict[str, Any]:
     return {**options, **{name: str(options[name]).replace("{n}", number) for name in names}}
 
 
-def be_quick() -> None:
-    """Set this process up for short responses; once its models are loaded.
-
-    Python's threads take turns every half millisecond: by default one may keep the others waiting
-    for five, which is longer than a request takes. And the garbage collector no longer looks
-    through all that the libraries made, which takes some ten.
-    """
-    sys.setswitchinterval(0.0005)
-    gc.collect()
-    gc.freeze()
-
-
 def serve(
     options: Mapping[str, Any],
     *,
@@ -141,7 +128,8 @@ def serve(
     from gatewise_cloud.service.metrics import worker_endpoints
 
     worker = make_worker(options)
-    be_quick()
+    # By default a thread may keep others waiting for 5 ms: longer than a request takes.
+    sys.setswitchinterval(0.0005)
     if follow_owner:
         end_with_owner(worker.stop)
     if metrics_port is None:

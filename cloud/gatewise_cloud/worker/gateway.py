@@ -12,13 +12,14 @@ import logging
 import math
 import threading
 import time
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from gatewise_cloud.models.tier_stages import TierAnswer
-from gatewise_cloud.worker.batcher import ModelKey, Ticket
+from gatewise_cloud.worker.batcher import Ticket
 from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
@@ -41,19 +42,6 @@ def deadline_above(ticket: Ticket) -> float:
     return ticket.expires - min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
 
 
-class Responder(Protocol):
-    """What responds to the devices' requests: :class:`.BatchServer`."""
-
-    def reply(self, ticket: Ticket, labels: Any, probabilities: Any, exits: Any) -> None:
-        """Answer a request."""
-
-    def fail(self, ticket: Ticket, detail: str) -> None:
-        """Answer a request with an error."""
-
-    def n_stages(self, model: ModelKey) -> int:
-        """Stages of a model before the high-cost one, wherever they run."""
-
-
 class _Sent(NamedTuple):
     item: InFlight
     ticket: Ticket
@@ -69,7 +57,7 @@ class CloudAbove:
     def __init__(
         self,
         link: Link,
-        server: Responder,
+        server: BatchServer,
         counters: Counters,
         *,
         limit: int,
@@ -217,12 +205,11 @@ class CloudAbove:
             return
         try:
             n_stages = self._server.n_stages(ticket.model)
-            exits = getattr(response, "exits", None)
             labels, probabilities = answer.labels.copy(), answer.probabilities.copy()
             stages = np.asarray(answer.exits).copy()
             labels[answer.offload] = response.labels
             probabilities[answer.offload] = response.probabilities
-            stages[answer.offload] = n_stages if exits is None else exits
+            stages[answer.offload] = n_stages if response.exits is None else response.exits
             self._server.reply(ticket, labels, probabilities, stages)
         except Exception as error:  # what came from above must not end the link's thread
             _LOG.exception("an answer from above could not be handed on")

@@ -1,81 +1,38 @@
 """Messages between device and cloud: their types, their encoding and their topics."""
 
-from gatewise_edge.checks import MAX_PAYLOAD, check_device, check_model
-from gatewise_edge.link.messages import (
-    BAD_REQUEST,
-    BUSY,
-    FAILED,
-    NO_MODEL,
-    RESPONSE_FIELDS,
-    RETRYABLE,
-    AuditMark,
-    Part,
-    Request,
-    Response,
-    new_id,
-)
-from gatewise_edge.link.topics import (
-    JSON_REQUESTS,
-    REQUESTS,
-    dead_topic,
-    device_of,
-    json_request_topic,
-    json_response_topic,
-    manifest_topic,
-    metrics_topic,
-    part_topic,
-    parts_of,
-    request_topic,
-    response_topic,
-    shared,
-    status_topic,
-)
-from gatewise_edge.link.wire.encoding import (
-    cut_parts,
-    decode_part,
-    decode_request,
-    decode_response,
-    encode_in_parts,
-    encode_part,
-    encode_request,
-    encode_response,
-)
-
-__all__ = [
-    "BAD_REQUEST",
-    "BUSY",
-    "FAILED",
-    "JSON_REQUESTS",
-    "MAX_PAYLOAD",
-    "NO_MODEL",
-    "REQUESTS",
-    "RESPONSE_FIELDS",
-    "RETRYABLE",
-    "AuditMark",
-    "Part",
-    "Request",
-    "Response",
-    "check_device",
-    "check_model",
-    "cut_parts",
-    "dead_topic",
-    "decode_part",
-    "decode_request",
-    "decode_response",
-    "device_of",
-    "encode_in_parts",
-    "encode_part",
-    "encode_request",
-    "encode_response",
-    "json_request_topic",
-    "json_response_topic",
-    "manifest_topic",
-    "metrics_topic",
-    "new_id",
-    "part_topic",
-    "parts_of",
-    "request_topic",
-    "response_topic",
-    "shared",
-    "status_topic",
-]
+from gatewise_edge.checks import MAX_PAYLOAD as MAX_PAYLOAD
+from gatewise_edge.checks import check_device as check_device
+from gatewise_edge.checks import check_model as check_model
+from gatewise_edge.link.messages import BAD_REQUEST as BAD_REQUEST
+from gatewise_edge.link.messages import BUSY as BUSY
+from gatewise_edge.link.messages import FAILED as FAILED
+from gatewise_edge.link.messages import NO_MODEL as NO_MODEL
+from gatewise_edge.link.messages import RESPONSE_FIELDS as RESPONSE_FIELDS
+from gatewise_edge.link.messages import RETRYABLE as RETRYABLE
+from gatewise_edge.link.messages import AuditMark as AuditMark
+from gatewise_edge.link.messages import Part as Part
+from gatewise_edge.link.messages import Request as Request
+from gatewise_edge.link.messages import Response as Response
+from gatewise_edge.link.messages import new_id as new_id
+from gatewise_edge.link.topics import JSON_REQUESTS as JSON_REQUESTS
+from gatewise_edge.link.topics import REQUESTS as REQUESTS
+from gatewise_edge.link.topics import dead_topic as dead_topic
+from gatewise_edge.link.topics import device_of as device_of
+from gatewise_edge.link.topics import json_request_topic as json_request_topic
+from gatewise_edge.link.topics import json_response_topic as json_response_topic
+from gatewise_edge.link.topics import manifest_topic as manifest_topic
+from gatewise_edge.link.topics import metrics_topic as metrics_topic
+from gatewise_edge.link.topics import part_topic as part_topic
+from gatewise_edge.link.topics import parts_of as parts_of
+from gatewise_edge.link.topics import request_topic as request_topic
+from gatewise_edge.link.topics import response_topic as response_topic
+from gatewise_edge.link.topics import shared as shared
+from gatewise_edge.link.topics import status_topic as status_topic
+from gatewise_edge.link.wire.encoding import cut_parts as cut_parts
+from gatewise_edge.link.wire.encoding import decode_part as decode_part
+from gatewise_edge.link.wire.encoding import decode_request as decode_request
+from gatewise_edge.link.wire.encoding import decode_response as decode_response
+from gatewise_edge.link.wire.encoding import encode_in_parts as encode_in_parts
+from gatewise_edge.link.wire.encoding import encode_part as encode_part
+from gatewise_edge.link.wire.encoding import encode_request as encode_request
+from gatewise_edge.link.wire.encoding import encode_response as encode_response
