@@ -19,12 +19,17 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
-def open_session(graph: bytes) -> Any:
-    """Open a session on one thread, with the settings under which devices run a stage's graph."""
+def open_session(graph: bytes, *, threads: int = 1) -> Any:
+    """Open a session, with the settings under which devices run a stage's graph.
+
+    `threads` are those within one run: two are slower on models as small as a stage's.
+    """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # two threads are slower on models this small
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Threads that wait busily take the core from the thread that reads messages.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # what fails is raised, with the same message
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

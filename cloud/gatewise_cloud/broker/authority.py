@@ -46,8 +46,9 @@ class Issued:
 class Authority:
     """The authority in a folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if there is none.
 
-    `folder`: must exist. `clock`: gives the time with a time zone; the system's by default. Raises
-    InputError if there is a certificate without its key or the reverse, or one cannot be read.
+    `certificate`: its own. `folder`: must exist. `clock`: gives the time with a time zone; the
+    system's by default. Raises InputError if there is a certificate without its key or the reverse,
+    or one cannot be read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
@@ -63,18 +64,13 @@ class Authority:
             )
         if there:
             self._key = _read_key(self._key_file)
-            self._certificate = read_certificate(self.certificate_file)
-            if self._certificate.public_key() != self._key.public_key():
+            self.certificate = read_certificate(self.certificate_file)
+            if self.certificate.public_key() != self._key.public_key():
                 raise InputError(f"{self._key_file} is not the key of {self.certificate_file}")
         else:
             self._create()
         if not self.crl_file.exists():
             self._write_crl([])
-
-    @property
-    def certificate(self) -> x509.Certificate:
-        """The authority's own certificate."""
-        return self._certificate
 
     def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
         """Write key and certificate of a server that answers to `hosts` (names or addresses)."""
@@ -103,7 +99,7 @@ class Authority:
         self._key = _new_key(self._key_file)
         identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
         builder = self._builder(_name("gatewise authority"), self._key, CA_DAYS)
-        self._certificate = self._sign(
+        self.certificate = self._sign(
             self.certificate_file, builder.add_extension(identifier, critical=False)
         )
 
@@ -120,12 +116,12 @@ class Authority:
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(subject if own else self._certificate.subject)
+            .issuer_name(subject if own else self.certificate.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _BEFORE)
             # Nothing that it signs may outlive the authority.
-            .not_valid_after(end if own else min(end, self._certificate.not_valid_after_utc))
+            .not_valid_after(end if own else min(end, self.certificate.not_valid_after_utc))
             .add_extension(
                 x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True
             )
@@ -146,10 +142,10 @@ class Authority:
         now = self._clock()
         builder = (
             x509.CertificateRevocationListBuilder()
-            .issuer_name(self._certificate.subject)
+            .issuer_name(self.certificate.subject)
             .last_update(now - _BEFORE)
             # An overdue list would lock everyone out.
-            .next_update(self._certificate.not_valid_after_utc)
+            .next_update(self.certificate.not_valid_after_utc)
         )
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)

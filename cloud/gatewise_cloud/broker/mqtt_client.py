@@ -77,8 +77,7 @@ def subscribed(
             raise refused(endpoint, refusals[0])
         yield client, grants[0] if grants else None
     finally:
-        client.disconnect()
-        client.reinitialise()
+        close_client(client)
 
 
 def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
@@ -93,8 +92,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     except OSError:
         return None
     finally:
-        client.disconnect()
-        client.reinitialise()
+        close_client(client)
     return reasons[0] if reasons else None
 
 

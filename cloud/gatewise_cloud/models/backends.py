@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import one_line
-from gatewise.imports import load_onnxruntime
+from gatewise.imports import open_session
 from gatewise_cloud.errors import ModelError
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def cloud_of(manifest: Manifest) -> CloudSpec:
 class Backend(Protocol):
     """Where a high-cost model runs."""
 
-    local: bool
+    local: bool = True
     """Whether it computes in this process, so that a run takes what it takes and never hangs."""
 
     @property
     def trouble(self) -> str | None:
         """Why it could not run now, as far as is known; None if it could."""
-        ...
+        return None
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the model on instances of shape (n, k), n at least 1."""
@@ -45,32 +45,20 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of what it holds open."""
-        ...
+        return
 
 
-class OnnxBackend:
+class OnnxBackend(Backend):
     """An ONNX graph in onnxruntime, in this process.
 
     It has one input, float32 (n, k), and one output (kind ``margins``) or two (``classifier``).
     `model` is name and version, for messages.
     """
 
-    local = True
-    trouble: str | None = None
-
     def __init__(self, graph: bytes, *, kind: str, model: str, threads: int = 1) -> None:
-        onnxruntime = load_onnxruntime()
         self._model = model
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        # Threads that wait busily take the core from the thread that reads messages.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 4
         try:
-            self._session: Any = onnxruntime.InferenceSession(
-                graph, options, providers=["CPUExecutionProvider"]
-            )
+            self._session = open_session(graph, threads=threads)
         except Exception as error:  # onnxruntime's own errors share no base
             raise ModelError(
                 model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
@@ -91,6 +79,3 @@ class OnnxBackend:
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
         return outputs
-
-    def close(self) -> None:
-        """See :meth:`Backend.close`: nothing is open."""

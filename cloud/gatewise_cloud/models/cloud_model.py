@@ -104,29 +104,26 @@ class CloudModel(RequestModel):
         """
         bundle = opened(bundle, public_key)
         if backend is not None:  # the operator's own: what it takes is not for us to bound
-            return cls._load(bundle, threads, backend)
-        cloud = cloud_of(bundle.manifest)
+            return cls._proved(bundle, backend)
+        manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
         if cloud.backend is not None:
-            name = bundle.manifest.title
+            name = manifest.title
             raise ModelError(
                 name,
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
                 "name what answers: --backend python:module:attribute or --backend http(s)://...",
             )
-        size = bundle.manifest.files[cloud.file].size
-        with _memory_limit(_MEMORY + _MEMORY_PER_BYTE * size):
-            return cls._load(bundle, threads, backend)
+        from gatewise_export.onnx_files.graph_rules import check_cloud_graph
 
-    @classmethod
-    def _load(cls, bundle: Bundle, threads: int, backend: Backend | None) -> CloudModel:
-        manifest = bundle.manifest
-        cloud = cloud_of(manifest)
-        if backend is None:
-            from gatewise_export.onnx_files.graph_rules import check_cloud_graph
-
+        with _memory_limit(_MEMORY + _MEMORY_PER_BYTE * manifest.files[cloud.file].size):
             graph = bundle.read(cloud.file)
             check_cloud_graph(graph, file=cloud.file)
             backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
+            return cls._proved(bundle, backend)
+
+    @classmethod
+    def _proved(cls, bundle: Bundle, backend: Backend) -> CloudModel:
+        manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
         stages = TierStages(bundle, "cloud") if stages_of(manifest, "cloud") else None
         features = None if cloud.carries is None else WindowFeatures(bundle)
         model = cls(manifest, backend, stages, features)

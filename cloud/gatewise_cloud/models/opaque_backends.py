@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 
-class PythonBackend:
+class PythonBackend(Backend):
     """A function, an object or a class in this process: :class:`.Backend`.
 
     `given`: as :class:`gatewise.models.opaque_models.PythonModel`. It is called from as many
@@ -40,9 +40,7 @@ class PythonBackend:
     a run.
     """
 
-    local = True
     kind = "classifier"
-    trouble: str | None = None
 
     def __init__(self, given: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
         self._python, self._model = PythonModel(given, list(classes), spec), model
@@ -56,9 +54,6 @@ class PythonBackend:
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
         return [chances.argmax(axis=1), chances]
-
-    def close(self) -> None:
-        """See :meth:`.Backend.close`: nothing is open."""
 
 
 class JsonBackend(HttpBackend):

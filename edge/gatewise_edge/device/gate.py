@@ -76,17 +76,14 @@ class Gate:
 
     def decide(self, finished: RowOutput) -> tuple[bool, bool, bool]:
         """Whether an instance stops here, whether it would as packed, whether the pacer decided."""
+        paced = self.pace is not None and self.pace.moved
         as_packed = finished.stops(self._packed)
-        if self.pace is None or not self.pace.moved:
-            return as_packed, as_packed, False
-        return finished.stops(self.threshold), as_packed, True
+        return finished.stops(self.threshold) if paced else as_packed, as_packed, paced
 
     @property
     def threshold(self) -> float | None:
         """The pacer's threshold if it has moved, else as packed."""
-        if self.pace is None or not self.pace.moved:
-            return self._packed
-        return as_float32(self.pace.threshold())
+        return self._packed if self.pace is None else as_float32(self.pace.threshold())
 
     def watch_drift(self, offloads: bool) -> None:
         """Pass on to the drift alarm whether an instance is offloaded as packed."""

@@ -35,6 +35,7 @@ from gatewise_edge.link.wire.encoding import (
     WIRE_VERSION,
     decode_request,
     encode_response,
+    response_entries,
 )
 
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
@@ -89,23 +90,12 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
 
 def encode_json_response(response: Response) -> bytes:
     """Encode a response as JSON; WireError if it is larger than :data:`MAX_PAYLOAD`."""
-    document: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id.hex()}
-    if response.model:
-        document |= {"m": response.model, "mv": response.version}
-    if response.error is not None:
-        wait = {"w": response.wait_ms} if response.wait_ms else {}
-        document |= {"e": response.error, "d": response.detail} | wait
-    else:
-        document |= {
-            "n": response.rows,
-            "c": response.probabilities.shape[1],
-            "y": response.labels.tolist(),
-            # The shortest decimals that are read back as the same float32.
-            "p": [[float(str(p)) for p in row] for row in response.probabilities],
-            "us": response.worker_us,
-        }
-        if response.exits is not None:
-            document["s"] = response.exits.tolist()
+    document = response_entries(response) | {"id": response.id.hex()}
+    for key in document.keys() & {"y", "s"}:
+        document[key] = document[key].tolist()
+    if "p" in document:
+        # The shortest decimals that are read back as the same float32.
+        document["p"] = [[float(str(p)) for p in row] for row in document["p"]]
     payload = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     if len(payload) > MAX_PAYLOAD:
         raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")

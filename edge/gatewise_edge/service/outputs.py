@@ -9,6 +9,7 @@ import os
 import threading
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -121,14 +122,12 @@ class AnswerLog(AnswerFile):
         os.close(self._file)
 
 
+@dataclass(slots=True, eq=False)
 class _Line:
     """An answer to publish; `connection` is the one of the link that it was last sent on."""
 
-    __slots__ = ("connection", "payload")
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-        self.connection = 0
+    payload: bytes
+    connection: int = 0
 
 
 class AnswerPublisher:

@@ -44,7 +44,7 @@ class GraphRunner:
             made = places.setdefault(node.outputs[0], len(places))
             trees = graph.trees.get(node.outputs[0])
             if trees is None:
-                self._steps.append(_step(node, given, made, graph))
+                self._steps.append(_step(node, given, made))
                 continue
             wide = graph.columns[node.inputs[0]]
             try:
@@ -96,44 +96,29 @@ def _tree_step(walker: Walker, given: int, made: int) -> Step:
 # -- the other operators -------------------------------------------------------------------
 
 
-def _step(node: Node, given: list[int], made: int, graph: StageGraph) -> Step:
-    kind = node.op_type
-    if kind in _TWO:
-        two, a, b = _TWO[kind], given[0], given[1]
+def _step(node: Node, given: list[int], made: int) -> Step:
+    operator, first, second = _OPERATORS[node.op_type], given[0], given[-1]
 
-        def binary(values: Values) -> None:
-            values[made] = two(values[a], values[b])
+    def run(values: Values) -> None:
+        values[made] = operator(values[first], values[second])
 
-        return binary
-    one, first = _one(node, graph), given[0]
-
-    def unary(values: Values) -> None:
-        values[made] = one(values[first])
-
-    return unary
+    return run
 
 
-_TWO: Final[dict[str, Callable[[Any, Any], Any]]] = {
+def _gather(v: Any, index: NDArray[np.int64]) -> Any:
+    i = int(index.flat[0])
+    return v[:, i] if index.ndim == 0 else v[:, i : i + 1]
+
+
+#: What the graph's rules let through; axes are always those of the outputs.
+_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
     "Div": np.divide,
-}
-
-
-def _one(node: Node, graph: StageGraph) -> Callable[[Any], Any]:
-    kind = node.op_type
-    if kind == "Gather":
-        constant = graph.constants[node.inputs[1]]
-        index = int(constant.reshape(-1)[0])
-        place = index if constant.ndim == 0 else slice(index, index + 1)
-        return lambda v: v[:, place]
-    return _ONE[kind]
-
-
-_ONE: Final[dict[str, Callable[[Any], Any]]] = {
-    "Unsqueeze": lambda v: v[:, :, np.newaxis],
+    "Gather": _gather,
+    "Unsqueeze": lambda v, axis: v[:, :, np.newaxis],
     # one after another, as CumSum does; numpy's sum would add in pairs
-    "CumSum": lambda v: np.cumsum(v, axis=1, dtype=np.float32),
-    "ReduceSum": lambda v: v.sum(axis=1, keepdims=True, dtype=np.float32),
+    "CumSum": lambda v, axis: np.cumsum(v, axis=1, dtype=np.float32),
+    "ReduceSum": lambda v, axis: v.sum(axis=1, keepdims=True, dtype=np.float32),
 }

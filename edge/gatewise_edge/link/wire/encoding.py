@@ -155,24 +155,27 @@ def _request_entries(request: Request) -> dict[str, Any]:
 
 def encode_response(response: Response) -> bytes:
     """Encode a response; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    message = response_entries(response)
+    for key, dtype in {"y": "<u2", "p": "<f4", "s": "<u2"}.items():
+        if key in message:
+            message[key] = _typed_array(message[key], dtype)
+    return write_map(message)
+
+
+def response_entries(response: Response) -> dict[str, Any]:
+    """Entries of a response's message, with its arrays as they are."""
     message: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
     if response.model:
         message |= {"m": response.model, "mv": response.version}
     if response.error is not None:
         wait = {"w": response.wait_ms} if response.wait_ms else {}
-        return write_map(message | {"e": response.error, "d": response.detail} | wait)
+        return message | {"e": response.error, "d": response.detail} | wait
     if response.parts_to:
-        return write_map(message | {"to": response.parts_to})
-    message |= {
-        "n": response.rows,
-        "c": response.probabilities.shape[1],
-        "y": _typed_array(response.labels, "<u2"),
-        "p": _typed_array(response.probabilities, "<f4"),
-        "us": response.worker_us,
-    }
-    if response.exits is not None:
-        message["s"] = _typed_array(response.exits, "<u2")
-    return write_map(message)
+        return message | {"to": response.parts_to}
+    labels, probabilities = response.labels, response.probabilities
+    message |= {"n": response.rows, "c": probabilities.shape[1], "y": labels, "p": probabilities}
+    exits = {} if response.exits is None else {"s": response.exits}
+    return message | {"us": response.worker_us} | exits
 
 
 # -- decoding ------------------------------------------------------------------------------
