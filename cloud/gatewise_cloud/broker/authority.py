@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gatewise.errors import InputError
+from gatewise_export.bundle.storage import replace_file
 
 #: Days that certificates are good for. Devices are hard to reach: theirs last longer.
 CA_DAYS: Final = 3650
@@ -135,7 +135,7 @@ class Authority:
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
         certificate = builder.sign(self._key, hashes.SHA256())
-        write_whole(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
         return certificate
 
     def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
@@ -150,7 +150,7 @@ class Authority:
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)
         listed = builder.sign(self._key, hashes.SHA256())
-        write_whole(self.crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        replace_file(self.crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -161,21 +161,6 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise InputError(f"{path} is no certificate that can be read: {error}") from None
 
 
-def write_whole(path: Path, content: bytes, mode: int) -> None:
-    """Write a file whole or not at all, with this mode from its first byte on; the owner stays."""
-    beside = path.with_name(f"{path.name}.new")
-    beside.unlink(missing_ok=True)  # by a writer that was killed
-    try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
-        beside.chmod(mode)  # whatever the umask
-        if path.exists() and _owner(path) != _owner(beside):
-            os.chown(beside, *_owner(path))
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP256R1())
     content = key.private_bytes(
@@ -183,13 +168,8 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_whole(path, content, PRIVATE)
+    replace_file(path, content, PRIVATE)
     return key
-
-
-def _owner(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_uid, found.st_gid
 
 
 def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:

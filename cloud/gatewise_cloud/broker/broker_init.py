@@ -33,11 +33,11 @@ from gatewise_cloud.broker.authority import (
     Authority,
     Issued,
     read_certificate,
-    write_whole,
 )
 from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import check_device
+from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
 _RENEW: Final = datetime.timedelta(days=30)
@@ -175,7 +175,7 @@ def init_broker(
         bind_ids=bind_ids,
         clients=len(clients),
     )
-    write_whole(done.config, config.encode(), PUBLIC)
+    replace_file(done.config, config.encode(), PUBLIC)
     # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
     # the pool is for workers alone.
     private = {
@@ -185,7 +185,7 @@ def init_broker(
         "roster.json": json.dumps(roster, indent=1),
     }
     for file, text in private.items():
-        write_whole(folder / file, text.encode(), PRIVATE)
+        replace_file(folder / file, text.encode(), PRIVATE)
     if run_as is not None and os.geteuid() == 0:
         for path in (server.key, folder / "data", folder / "acl", folder / "rights.json"):
             try:

@@ -76,10 +76,7 @@ class Counters:
             if label is None:
                 self._counts[name] += by
             else:
-                counts = self._labelled[name]
-                if label not in counts and len(counts) >= MOST_LABELS:
-                    label = "other"
-                counts[label] = counts.get(label, 0) + by
+                self._add_labelled(name, label, by)
 
     def answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
         """Count a request that was answered; times in seconds. Once, since it is done so often."""
@@ -88,12 +85,15 @@ class Counters:
             self._counts["answered"] += 1
             self._counts["instances"] += instances
             self._counts["queue_us"] += int(1e6 * queued)
-            by_model = self._labelled["model_instances"]
-            if model not in by_model and len(by_model) >= MOST_LABELS:
-                model = "other"
-            by_model[model] = by_model.get(model, 0) + instances
+            self._add_labelled("model_instances", model, instances)
             self._bins["latency_seconds"][place] += 1
             self._sums["latency_seconds"] += latency
+
+    def _add_labelled(self, name: str, label: str, by: int) -> None:
+        counts = self._labelled[name]
+        if label not in counts and len(counts) >= MOST_LABELS:
+            label = "other"
+        counts[label] = counts.get(label, 0) + by
 
     def ran(self, instances: int, seconds: float) -> None:
         """Count a run of a model."""

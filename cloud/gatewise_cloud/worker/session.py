@@ -37,7 +37,8 @@ class MqttSession:
     subscription, and a third of all traffic waiting for it.
 
     At most `max_unacked` published messages are unacknowledged. `worker` is the name, drawn at
-    random, to which devices send the parts of large requests. What is sent is counted.
+    random, to which devices send the parts of large requests. `connects` counts connections so far;
+    what is sent is counted, too.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class MqttSession:
         self._granted = False  # for the connection that stands
         self._unsubscribed = False
         self._refusal: str | None = None
-        self._connects = 0
+        self.connects = 0
         self._client = make_client(endpoint, client_id, max_inflight=max_unacked)
         self._client.on_connect = self._on_connect
         self._client.on_subscribe = self._on_subscribe
@@ -79,11 +80,6 @@ class MqttSession:
     def alive(self) -> bool:
         """Whether the network thread runs, once the session is open."""
         return self._reader is None or self._reader.is_alive()
-
-    @property
-    def connects(self) -> int:
-        """Connections so far."""
-        return self._connects
 
     @property
     def takes_parts(self) -> bool:
@@ -162,7 +158,7 @@ class MqttSession:
                 self._refusal = str(reason)
                 self._changed.notify_all()
                 return
-            self._connects += 1
+            self.connects += 1
         # Here and not once: a clean session forgets its subscriptions with the connection.
         client.subscribe([(each, 1) for each in self._filters])
 
@@ -176,7 +172,7 @@ class MqttSession:
                     "of the broker's `clients/pool` (--pool-file)?"
                 )
             else:
-                if self._connects > 1:
+                if self.connects > 1:
                     _LOG.info("connected to %s again", self._endpoint.url)
                 self._subscribed = self._granted = True
                 pairs = zip(self._filters, reasons, strict=False)

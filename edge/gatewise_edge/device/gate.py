@@ -49,7 +49,7 @@ class Gate:
         if pacer is not None:
             costs = manifest.exit_costs()
             pace = pacer.attach(
-                f"{manifest.name}/{manifest.version}/{manifest.active}",
+                f"{manifest.release}/{manifest.active}",
                 threshold=threshold,
                 local=float(costs[last]),
                 offload=float(costs[-1]),

@@ -38,6 +38,7 @@ from gatewise_edge.sensors.feature_reader import (
     row_values,
 )
 from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.table import in_order
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_edge.stages.stages import StageRunner, self_test
@@ -163,7 +164,8 @@ class Installed:
         if files or not self.holds_features(rows):
             return rows  # type: ignore[no-any-return]
         if isinstance(rows, list):
-            rows = [self._in_order(row) if isinstance(row, Mapping) else row for row in rows]
+            names = self.row_names or ()
+            rows = [in_order(row, names) if isinstance(row, Mapping) else row for row in rows]
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(rows, np.float32)
@@ -193,7 +195,7 @@ class Installed:
                 return WindowSource(row, signal, self.block_reader)
             spec = self.bundle.manifest.instance
             if isinstance(row, Mapping):
-                row = self._in_order(row)
+                row = in_order(row, self.row_names or ())
             if isinstance(row, bytes):
                 if spec is None or spec.encoding is None:
                     raise InputError(
@@ -207,13 +209,6 @@ class Installed:
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source
-
-    def _in_order(self, row: Mapping[str, Any]) -> list[Any]:
-        """Values of a mapping by feature in the order of rows; one that it lacks is missing."""
-        names = self.row_names or ()
-        if not any(name in row for name in names):
-            raise InputError(f"the instance has none of the features, as {names[0]!r}")
-        return [row.get(name, np.nan) for name in names]
 
 
 class Loader(Protocol):

@@ -24,6 +24,7 @@ from gatewise.models.instances import InstanceSpec
 from gatewise.models.jpeg import check_jpeg, decode_jpeg
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_edge.sensors.table import in_order
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
 
@@ -266,10 +267,7 @@ class RawRowSource:
                 raise InputError(f"an instance must be a list of {len(columns)} cells")
             row = dict(zip(columns, row, strict=True))
         if isinstance(row, Mapping):
-            names = encoder.names
-            if not any(name in row for name in names):
-                raise InputError(f"the instance has none of the columns, as {names[0]!r}")
-            row = [row.get(name) for name in names]
+            row = in_order(row, encoder.names, "columns")
         self._cells = encoder.cells(row)
         self._encoder = encoder
 

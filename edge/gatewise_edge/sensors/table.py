@@ -7,7 +7,7 @@ are its features, and rows are arrays of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,7 @@ def read_row(given: object, names: Sequence[str]) -> Values:
     [nan, 2.0]
     """
     if isinstance(given, dict):
-        if not any(name in given for name in names):
-            raise InputError(f"the instance has none of the features, as {names[0]!r}")
-        given = [given.get(name) for name in names]
+        given = in_order(given, names)
     while isinstance(given, list) and len(given) and all(isinstance(v, list) for v in given):
         given = [value for part in given for value in part]  # an array, row by row
     if not isinstance(given, list) or len(given) != len(names):
@@ -162,6 +160,16 @@ def read_row(given: object, names: Sequence[str]) -> Values:
             f"an instance is an object by feature name, or an array of {len(names)} numbers"
         )
     return np.array([*map(_json_number, given, names)], np.float64)
+
+
+def in_order(row: Mapping[str, Any], names: Sequence[str], what: str = "features") -> list[Any]:
+    """Values of a mapping by `names`, None for one that it lacks; InputError if it lacks all.
+
+    `what`: the word for them.
+    """
+    if not any(name in row for name in names):
+        raise InputError(f"the instance has none of the {what}, as {names[0]!r}")
+    return [row.get(name) for name in names]
 
 
 def _json_number(value: object, name: str) -> float:

@@ -265,7 +265,7 @@ def edge(
             )
 
         runtime = stack.enter_context(first_that_runs(make, bundles))
-        model = f"{runtime.bundle.manifest.name}/{runtime.bundle.manifest.version}"
+        model = runtime.bundle.manifest.release
         if link is not None:
             link.set_status(model)
         troubles = Troubles(link, kept, updater)
@@ -335,8 +335,7 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 def _summary(
     totals: AnswerTotals, runtime: Device, smoothing: Smoothing | None
 ) -> dict[str, object]:
-    manifest = runtime.bundle.manifest  # an update may have changed it
-    model = f"{manifest.name}/{manifest.version}"
+    model = runtime.bundle.manifest.release  # an update may have changed it
     summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
     if smoothing is not None:
         delay, changed = smoothing.delay, smoothing.changed

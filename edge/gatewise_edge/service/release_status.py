@@ -55,7 +55,7 @@ class ReleaseStatus:
         if self._device is None or self._link is None:
             return
         manifest, refused = self._device.bundle.manifest, self._store.state.refused
-        words = [f"{manifest.name}/{manifest.version}"]
+        words = [manifest.release]
         if refused:
             words += ["refused", refused[-1][:12]]
         now, gauges = self._device.counters, self._device.gauges

@@ -316,7 +316,7 @@ class Updater:
         self._trial.end()
         try:
             bundle = self._open(digest)
-            if f"{bundle.manifest.name}/{bundle.manifest.version}" != name:
+            if bundle.manifest.release != name:
                 raise UpdateError("bundle", f"{name} turns out to be {bundle!r}")
             device.adopt(bundle)
         except (SelfTestError, BundleError, InputError, UpdateError) as error:
@@ -346,8 +346,7 @@ class Updater:
     def _release(self) -> str:
         """Model and version that run."""
         assert self._device is not None
-        manifest = self._device.bundle.manifest
-        return f"{manifest.name}/{manifest.version}"
+        return self._device.bundle.manifest.release
 
     def _pass(self) -> None:
         self._trial.end()

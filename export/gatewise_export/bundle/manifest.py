@@ -141,6 +141,11 @@ class Manifest:
         return f"{self.name} {self.version}"
 
     @property
+    def release(self) -> str:
+        """Name and version as releases are named: ``digits/8``."""
+        return f"{self.name}/{self.version}"
+
+    @property
     def active_point(self) -> OperatingPointSpec:
         """The active operating point."""
         return self.operating_points[self.active]

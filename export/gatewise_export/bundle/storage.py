@@ -72,10 +72,10 @@ def open_storage(path: Path) -> Storage:
     return _Archive(path)
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file and wait until it is on the disk: a device may lose power at any time."""
     try:
-        with path.open("xb") as file:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -93,12 +93,19 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside it first, then renamed over it."""
+def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Write a file whole or not at all: beside it first, then renamed over it.
+
+    With a `mode` it has that from its first byte on, whatever the umask, and its owner stays.
+    """
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)  # by a writer that was killed
     try:
-        write_file(fresh, content)
+        write_file(fresh, content, 0o666 if mode is None else mode)
+        if mode is not None:
+            fresh.chmod(mode)
+            if path.exists():
+                os.chown(fresh, path.stat().st_uid, path.stat().st_gid)
         os.replace(fresh, path)
         sync_folder(path.parent)
     finally:
