@@ -1,12 +1,19 @@
 """Bundles that come and go while a worker serves."""
 
+import os
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud import Worker
+from gatewise_cloud.errors import BackendBusy
+from gatewise_cloud.models.backends import OnnxBackend
 from gatewise_cloud.worker.batch_sizes import BatchPlans
+from gatewise_cloud.worker.bundle_watch import BundleWatch
+from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_export.bundle.repacking import repack
 from tests.support import tiny_bundle as tiny
@@ -85,6 +92,50 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
         assert versions(worker) == {"1", "2"}
     for words in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
         assert words in caplog.text
+
+
+def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog):
+    models, user = ServedModels(BatchPlans(4)), os.geteuid()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(bundle, folder / "open")
+        tiny.write_bundle(folder / "closed", version="2")
+        folder.chmod(0o755)
+        (folder / "closed").chmod(0)
+        watch = BundleWatch(folder, models, lambda key: 0, Counters())
+        try:
+            if user == 0:  # who may read everything
+                os.seteuid(65534)
+            watch.start()
+        finally:
+            os.seteuid(user)
+            watch.stop()
+            (folder / "closed").chmod(0o755)
+    assert [*models] == [("tiny", "1")]
+    assert "closed is not served" in caplog.text
+
+
+def test_a_server_that_is_away_is_tried_again(bundle, folder, caplog):
+    away = [True]
+
+    def backend(manifest):
+        if away:
+            raise BackendBusy(manifest.title, "its server does not answer")
+        graph = bundle.joinpath("cloud.onnx").read_bytes()
+        return OnnxBackend(graph, kind="margins", model=manifest.title)
+
+    shutil.copytree(bundle, folder / "one")
+    models, counters = ServedModels(BatchPlans(4), backend=backend), Counters()
+    watch = BundleWatch(folder, models, lambda key: 0, counters, seconds=60.0)
+    watch.start()
+    watch.scan()
+    assert not models
+    assert caplog.text.count("its server does not answer") == 1
+    away.clear()
+    watch.scan()
+    watch.stop()
+    assert [*models] == [("tiny", "1")]
+    assert counters.snapshot()["watched"] == {"refused": 1, "added": 1}
 
 
 def test_a_file_that_is_replaced_is_served_if_its_version_is_another(

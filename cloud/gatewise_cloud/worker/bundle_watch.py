@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gatewise.errors import GatewiseError, InputError
+from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
@@ -32,13 +33,15 @@ class _Seen:
     mark: Mark
     tried: bool = False
     key: ModelKey | None = None
+    refusal: str = ""
 
 
 class BundleWatch:
     """Scans a folder now and then, on a thread of its own.
 
     Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded
-    when two scans saw it the same, so that one that is being copied in is not read half-way.
+    when two scans saw it the same, so that one that is being copied in is not read half-way, and
+    again at each scan while the server that is to run its model is away.
     `pending` counts the requests for a model that are queued or running.
     """
 
@@ -90,7 +93,7 @@ class BundleWatch:
             if seen is None:
                 self._seen[path] = _Seen(mark)
             elif seen.mark != mark:
-                seen.mark, seen.tried = mark, False
+                seen.mark, seen.tried, seen.refusal = mark, False, ""
             elif not seen.tried:
                 seen.tried = True
                 self._load(path, seen)
@@ -109,9 +112,13 @@ class BundleWatch:
         try:
             key = self._models.load(path)
         except (GatewiseError, OSError) as error:
-            self._counters.add("watched", label="refused")
-            _LOG.warning("warning: %s is not served: %s", path.name, error)
+            seen.tried = not isinstance(error, BackendBusy)
+            if str(error) != seen.refusal:
+                self._counters.add("watched", label="refused")
+                _LOG.warning("warning: %s is not served: %s", path.name, error)
+            seen.refusal = str(error)
         else:
+            seen.refusal = ""
             self._counters.add("watched", label="added")
             _LOG.info("serving %s from %s", " ".join(key), path.name)
             self._retire(path, seen.key)  # the version that it had before
@@ -134,6 +141,8 @@ class BundleWatch:
                     found[path] = _mark(sorted(path.iterdir())[:_MOST_FILES])
             except FileNotFoundError:  # deleted meanwhile
                 continue
+            except PermissionError:  # loading it says so
+                found[path] = ()
         return found
 
 

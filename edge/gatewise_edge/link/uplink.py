@@ -295,7 +295,8 @@ class Uplink:
             if flight is not None:
                 flight.received = len(payload)
             self._changed.notify_all()  # also where a retry is due now
-        self._log_no_model(response)
+        if flight is not None:
+            self._log_no_model(response)
         if accepted is not None and isinstance(self._link, PartLink):
             self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
         if flight is None or flight.on_response is None or flight.outcome is None:

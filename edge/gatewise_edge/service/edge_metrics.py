@@ -30,6 +30,8 @@ _BUCKETS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
+#: Reasons that count under their names, the others as ``other``: workers choose their error codes.
+_MOST_REASONS: Final = 100
 
 #: Values of a metric's labels, and the metric's.
 Sample = tuple[Sequence[str], Any]
@@ -86,6 +88,7 @@ class EdgeMetrics(Collector):
             buckets=_BUCKETS,
             registry=registry,
         )
+        self._reasons: set[str] = set()
         for route in _ROUTES:
             self._answers.labels(route)
         registry.register(self)
@@ -97,7 +100,10 @@ class EdgeMetrics(Collector):
             return
         self._answers.labels(end.route).inc()
         if end.route == "fallback":
-            self._fallbacks.labels(end.reason).inc()
+            known = end.reason in self._reasons or len(self._reasons) < _MOST_REASONS
+            reason = end.reason if known else "other"
+            self._reasons.add(reason)
+            self._fallbacks.labels(reason).inc()
         self._latency.observe(end.latency_ms / 1000.0)
         if end.latency_ms > self._device.deadline_ms:
             self._late.inc()

@@ -189,6 +189,19 @@ def test_errors_of_the_cloud(bundle, clock, caplog, code, sent):
     assert caplog.text.count("no worker serves small 7") == (code == "no-model")
 
 
+def test_a_worker_without_the_model_beside_one_that_has_it_is_no_news(bundle, clock, caplog):
+    def in_turn(payload, receive):
+        request = wire.decode_request(payload)
+        refusal = wire.Response.refusal(request, "no-model")
+        receive(wire.encode_response(refusal if len(link.sent) == 1 else answer_to(request)))
+
+    link = FakeLink(in_turn)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        answer = answer_in_virtual_time(device, clock)
+    assert (answer.route, len(link.sent)) == ("cloud", 2)
+    assert "no worker serves" not in caplog.text
+
+
 def test_a_bundle_without_a_cloud(make_bundle):
     with Device(make_bundle(cloud=False)) as device:
         answer = device.answer(HARD)

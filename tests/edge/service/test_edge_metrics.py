@@ -7,6 +7,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -80,6 +81,18 @@ def test_metrics_are_what_the_device_did(bundle):
         found = samples(EdgeMetrics(device, sensors=sensors).text())
     assert found["gatewise_sensor_total", "a", "reads"] == 1
     assert found["gatewise_sensor_total", "c", "reads"] == 0
+
+
+def test_reasons_of_fallbacks_are_bounded(bundle):
+    with Device(bundle) as device:
+        metrics, answer = EdgeMetrics(device), device.answer(HARD)
+        for i in range(300):  # a worker's error codes
+            metrics.observe(replace(answer, reason=f"cloud:{i}"))
+        metrics.observe(answer)
+        found = samples(metrics.text())
+    reasons = {name[1]: n for name, n in found.items() if name[0] == "gatewise_fallbacks_total"}
+    assert len(reasons) == 101
+    assert (reasons["cloud:7"], reasons["other"]) == (1, 201)
 
 
 def test_pages():
