@@ -32,6 +32,17 @@ _LABELS = {
 }
 
 
+#: Gauges by name: which of the worker's counters they show.
+_STATES = {
+    "queue_depth": ("queued", "requests queued"),
+    "connected": ("connected", "whether the connection to the broker stands"),
+    "connections": ("connects", "connections to the broker so far"),
+    "serving": ("serving", "whether it is connected and serves"),
+    "certificate_expires": ("certificate_expires", "when its certificate expires, in Unix seconds"),
+    "uplink_connected": ("uplink", "whether the link to the cloud stands"),
+}
+
+
 class WorkerCollector(Collector):
     """Turns a worker's counters into metrics at the moment that they are asked for."""
 
@@ -55,33 +66,17 @@ class WorkerCollector(Collector):
             bins, total = self._worker.histograms[name]
             buckets = [("+Inf" if bound == float("inf") else f"{bound:g}", n) for bound, n in bins]
             yield HistogramMetricFamily(_PREFIX + name, text, buckets=buckets, sum_value=total)
-        serving = self._worker.trouble is None
-        for name, text, value in (
-            ("queue_depth", "requests queued", counters["queued"]),
-            ("connected", "whether the connection to the broker stands", counters["connected"]),
-            ("connections", "connections to the broker so far", counters["connects"]),
-            ("serving", "whether it is connected and serves", serving),
-            (
-                "certificate_expires",
-                "when its certificate expires, in Unix seconds",
-                counters["certificate_expires"],
-            ),
-        ):
-            yield gauge(_PREFIX + name, text, [((), value)])
-        if "uplink" in counters:
-            text = "whether the link to the cloud stands"
-            yield gauge(f"{_PREFIX}uplink_connected", text, [((), counters["uplink"])])
+        states = counters | {"serving": self._worker.trouble is None}
+        for name, (key, text) in _STATES.items():
+            if key in states:
+                yield gauge(_PREFIX + name, text, [((), states[key])])
         batching = counters["batching"]
         models = [(entry["name"], entry["version"]) for entry in counters["models"][:100]]
-        for name, text, samples in (
-            ("model_info", "1 for each model served", [(model, 1) for model in models]),
-            (
-                "max_batch",
-                "instances in one run at most",
-                [(model, batching[" ".join(model)]["max_batch"]) for model in models],
-            ),
-        ):
-            yield gauge(_PREFIX + name, text, samples, "model", "version")
+        info = [(model, 1) for model in models]
+        yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
+        most = [(model, batching[" ".join(model)]["max_batch"]) for model in models]
+        text = "instances in one run at most"
+        yield gauge(f"{_PREFIX}max_batch", text, most, "model", "version")
         audits = [*counters["audits"].items()][:100]
         for kind, key, name, text in _AUDITS:
             found = [(_values("audits", model), of.get(key)) for model, of in audits]

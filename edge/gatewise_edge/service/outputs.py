@@ -62,8 +62,12 @@ class AnswerFile:
         """Append a line."""
         with self._writing:
             self._rest += json_line(document).encode() + b"\n"
-            while self._rest:
-                self._rest = self._rest[os.write(self._file, self._rest) :]
+            try:
+                while self._rest:
+                    self._rest = self._rest[os.write(self._file, self._rest) :]
+            except OSError as error:  # a full disk's names no file
+                error.filename = str(self.path)
+                raise
 
     def __enter__(self) -> Self:
         return self

@@ -6,13 +6,14 @@ import errno
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.service import outputs
-from gatewise_edge.service.outputs import AnswerLog, AnswerPublisher
+from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
 from tests.support.mqtt_clients import MqttClient
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until
@@ -51,6 +52,11 @@ def test_threads_write_whole_lines(tmp_path, data):
     with AnswerLog(path, data) as log, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda k: [log.write({"row": k + 4 * i}) for i in range(50)], range(4)))
     assert sorted(rows_of(path)) == list(range(200))
+
+
+def test_a_full_disk_is_named():
+    with AnswerFile(Path("/dev/full")) as file, pytest.raises(OSError, match="/dev/full"):
+        file.write({"row": 0})
 
 
 def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatch):
