@@ -8,7 +8,7 @@ and versions the first hundred count under their names, the others as ``other``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -19,9 +19,6 @@ from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.endpoints import Endpoints
 
-if TYPE_CHECKING:
-    from gatewise_cloud.worker.worker import Worker
-
 _PREFIX = "gatewise_worker_"
 _LABELS = {
     "errors": ("code",),
@@ -30,6 +27,17 @@ _LABELS = {
     "model_instances": ("model", "version"),
     "watched": ("outcome",),
 }
+
+
+class MeasuredWorker(Protocol):
+    """What is measured of a :class:`gatewise_cloud.worker.worker.Worker`."""
+
+    @property
+    def counters(self) -> dict[str, Any]: ...
+    @property
+    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]: ...
+    @property
+    def trouble(self) -> str | None: ...
 
 
 #: Gauges by name: which of the worker's counters they show.
@@ -46,7 +54,7 @@ _STATES = {
 class WorkerCollector(Collector):
     """Turns a worker's counters into metrics at the moment that they are asked for."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: MeasuredWorker) -> None:
         self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
@@ -112,14 +120,14 @@ def _values(name: str, label: str) -> Sequence[str]:
     return label.rpartition(" ")[::2] if name in ("model_instances", "audits") else [label]
 
 
-def text_of(worker: Worker) -> bytes:
+def text_of(worker: MeasuredWorker) -> bytes:
     """Write a worker's metrics in the text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
     return generate_latest(registry)
 
 
-def worker_endpoints(worker: Worker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
+def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
     """Make the pages ``/metrics`` and ``/healthz`` of one worker."""
     return Endpoints(
         port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host

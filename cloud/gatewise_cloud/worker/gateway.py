@@ -12,14 +12,13 @@ import logging
 import math
 import threading
 import time
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from gatewise_cloud.models.tier_stages import TierAnswer
-from gatewise_cloud.worker.batcher import Ticket
+from gatewise_cloud.worker.batcher import ModelKey, Ticket
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
@@ -42,6 +41,19 @@ def deadline_above(ticket: Ticket) -> float:
     return ticket.expires - min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
 
 
+class Responder(Protocol):
+    """What responds to the devices' requests: :class:`.BatchServer`."""
+
+    def reply(self, ticket: Ticket, labels: Any, probabilities: Any, exits: Any) -> None:
+        """Answer a request."""
+
+    def fail(self, ticket: Ticket, detail: str) -> None:
+        """Answer a request with an error."""
+
+    def n_stages(self, model: ModelKey) -> int:
+        """Stages of a model before the high-cost one, wherever they run."""
+
+
 class _Sent(NamedTuple):
     item: InFlight
     ticket: Ticket
@@ -57,7 +69,7 @@ class CloudAbove:
     def __init__(
         self,
         link: Link,
-        server: BatchServer,
+        server: Responder,
         counters: Counters,
         *,
         limit: int,

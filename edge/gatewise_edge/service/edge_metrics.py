@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -20,10 +20,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from gatewise_edge.device.answer import Answer
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.link import Link
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
+    from gatewise_export.bundle.bundle import Bundle
 
 #: Seconds; a stage takes tens of microseconds, a satellite half a second.
 _BUCKETS: Final = (
@@ -35,6 +35,19 @@ _MOST_REASONS: Final = 100
 
 #: Values of a metric's labels, and the metric's.
 Sample = tuple[Sequence[str], Any]
+
+
+class MeasuredDevice(Protocol):
+    """What reports and metrics need of a :class:`gatewise_edge.Device`."""
+
+    deadline_ms: float
+
+    @property
+    def bundle(self) -> Bundle: ...
+    @property
+    def counters(self) -> dict[str, int]: ...
+    @property
+    def gauges(self) -> dict[str, float]: ...
 
 
 def counter(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
@@ -62,7 +75,7 @@ class EdgeMetrics(Collector):
 
     def __init__(
         self,
-        device: Device,
+        device: MeasuredDevice,
         *,
         link: Link | None = None,
         sensors: Sensors | None = None,

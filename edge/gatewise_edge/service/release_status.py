@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
 #: Seconds between two reports, at most.
@@ -30,10 +30,10 @@ class ReleaseStatus:
     ) -> None:
         self._link, self._store, self._first, self._clock = link, store, first, clock
         self._pause = self.due = math.inf
-        self._device: Device | None = None
+        self._device: MeasuredDevice | None = None
         self._before: dict[str, int] = {}  # the device's counts when the release was adopted
 
-    def begin(self, device: Device) -> None:
+    def begin(self, device: MeasuredDevice) -> None:
         """Report on what the device runs now."""
         if self._link is None:
             return

@@ -22,9 +22,8 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
-    from gatewise_edge.service.edge_metrics import EdgeMetrics
+    from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.endpoints import Endpoints
     from gatewise_edge.update import Store, Updater
 
@@ -108,7 +107,7 @@ def make_link(
 
 
 def serve_metrics(
-    device: Device, beat: Heartbeat, host: str, port: int, **parts: Any
+    device: MeasuredDevice, beat: Heartbeat, host: str, port: int, **parts: Any
 ) -> tuple[EdgeMetrics, Endpoints]:
     """Serve a device's metrics, and the health of the loop that gives the beat."""
     try:
