@@ -6,13 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
 from gatewise.columns.csv_file import csv_rows
+from gatewise.documents.json_reader import NEEDED, NO_KEY, WRITTEN, real
 from gatewise.errors import InputError
 from gatewise.toml_settings import SettingsTable
+
+Price = Annotated[float, real(0.0, 1e300)]
+"""Of a manifest."""
 
 COLUMN_KINDS: Final = ("number", "boolean", "category", "ordinal", "time", "drop")
 """What a file of prices may say that a column is (:mod:`gatewise.columns`); drop: left out."""
@@ -54,11 +58,11 @@ class CloudPrices:
     2.33
     """
 
-    request: float = 0.0
-    byte: float = 0.0
-    evaluation: float = 0.0
-    gateway: float = 0.0
-    item_size: int = 4
+    request: Price = field(default=0.0, metadata=NEEDED)
+    byte: Price = field(default=0.0, metadata=NEEDED)
+    evaluation: Price = field(default=0.0, metadata=NEEDED)
+    gateway: Price = field(default=0.0, metadata=WRITTEN)
+    item_size: int = field(default=4, metadata=NO_KEY)
 
     def __post_init__(self) -> None:
         for name in ("request", "byte", "evaluation", "gateway"):

@@ -18,20 +18,53 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns import cells
+from gatewise.documents.json_reader import NEEDED, JsonField, real, write_record
 from gatewise.errors import InputError
+
+MOST_CATEGORIES: Final = 10_000
+"""Of a column."""
+MOST_CELL_BYTES: Final = 256
+"""A category's name, in UTF-8."""
 
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Cells by column, or in the order of the columns."""
 
 CategoryForm = Literal["one-hot", "ordinal"]
+
+
+def _category(field: JsonField) -> str:
+    """Read text of any characters, unlike names."""
+    value = field.value
+    if not isinstance(value, str) or value != value.strip() or not value:
+        field.fail("must be text that neither begins nor ends with a space")
+    try:
+        if len(value.encode()) > MOST_CELL_BYTES:
+            field.fail(f"has more than {MOST_CELL_BYTES} bytes")
+    except UnicodeEncodeError:
+        field.fail("is not valid Unicode")
+    return value
+
+
+def _time_part(field: JsonField) -> str:
+    return field.choice(cells.TIME_PARTS)
+
+
+def _time_format(field: JsonField) -> str:
+    return field.text(64)
+
+
+Text = Annotated[str, JsonField.text]
+Value = Annotated[float, real(-3.4e38, 3.4e38)]
+Category = Annotated[str, _category]
+TimePart = Annotated[str, _time_part]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +75,11 @@ class Column(ABC):
     """
 
     kind: ClassVar[str]
-    name: str
-    features: tuple[str, ...]
-    fill: tuple[float, ...] | None = None
+    name: Text
+    features: Annotated[tuple[Text, ...], (1, MOST_CATEGORIES + 1)]
+    fill: Annotated[tuple[Value, ...], (1, MOST_CATEGORIES)] | None = field(
+        default=None, metadata=NEEDED
+    )
     _empty: tuple[float, ...] = field(init=False, repr=False, compare=False)
     _rest: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
@@ -78,9 +113,8 @@ class Column(ABC):
 
     def to_document(self) -> dict[str, Any]:
         """The column as an object of JSON."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
-        values = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
-        return {"name": self.name, "kind": self.kind} | values
+        document: dict[str, Any] = {"name": self.name, "kind": self.kind} | write_record(self)
+        return document
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,8 +144,8 @@ class CategoryColumn(Column):
     """A column of categories, those that training has seen."""
 
     kind: ClassVar[str] = "category"
-    form: CategoryForm = "one-hot"
-    categories: tuple[str, ...]
+    form: CategoryForm = field(default="one-hot", metadata=NEEDED)
+    categories: Annotated[tuple[Category, ...], (1, MOST_CATEGORIES)]
 
     @property
     def width(self) -> int:
@@ -133,8 +167,8 @@ class TimeColumn(Column):
     """A column of dates or times, as some of their parts."""
 
     kind: ClassVar[str] = "time"
-    parts: tuple[str, ...]
-    format: str = cells.ISO
+    parts: Annotated[tuple[TimePart, ...], (1, len(cells.TIME_PARTS))]
+    format: Annotated[str, _time_format] = field(default=cells.ISO, metadata=NEEDED)
 
     def __post_init__(self) -> None:
         super().__post_init__()

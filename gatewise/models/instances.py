@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.documents.json_reader import NEEDED, JsonField, whole
 from gatewise.errors import InputError
 
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
@@ -29,6 +30,14 @@ def value_names(array: str, n_values: int) -> list[str]:
     return [f"{array}[{i}]" for i in range(n_values)]
 
 
+def _dtype(field: JsonField) -> str:
+    return field.choice(DTYPES)
+
+
+def _encoding(field: JsonField) -> str:
+    return field.choice((JPEG,))
+
+
 @dataclass(frozen=True)
 class InstanceSpec:
     """Shape and type of an instance.
@@ -38,9 +47,9 @@ class InstanceSpec:
     that shape and type is no image of uint8, grey or in colour.
     """
 
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    encoding: str | None = None
+    shape: Annotated[tuple[Annotated[int, whole(1, MOST_VALUES)], ...], (1, 8)]
+    dtype: Annotated[str, _dtype] = field(default="float32", metadata=NEEDED)
+    encoding: Annotated[str, _encoding] | None = None
 
     def __post_init__(self) -> None:
         if self.encoding is None:
@@ -61,10 +70,6 @@ class InstanceSpec:
         if len(self.shape) == 3 and self.shape[0] in (1, 3):
             return *self.shape[1:], self.shape[0], True
         raise InputError(f"an instance of shape {self.shape} is no image of 1 or 3 channels")
-
-    def to_document(self) -> dict[str, Any]:
-        """The object of JSON that a manifest has."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def n_values(self) -> int:

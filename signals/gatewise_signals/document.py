@@ -18,7 +18,7 @@ from functools import cache
 from inspect import isabstract
 from typing import Any, Final, get_args, get_origin
 
-from gatewise.columns.document import DocumentField
+from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, MOST_VALUES, MOST_WINDOW_VALUES
 from gatewise_signals.blocks.block import Block
@@ -77,7 +77,7 @@ def _write_prices(table: PriceTable, steps: Sequence[Step]) -> dict[str, Any]:
     }
 
 
-def _read_prices(field: DocumentField, steps: list[Step], shape: tuple[int, ...]) -> PriceTable:
+def _read_prices(field: JsonField, steps: list[Step], shape: tuple[int, ...]) -> PriceTable:
     field.keys(("unit", "machine", "windows", "watts", "microseconds"))
     times = [t.number(0.0, LARGEST) for t in field["microseconds"].items(len(steps), len(steps))]
     watts = field.get("watts")
@@ -94,7 +94,7 @@ def _read_prices(field: DocumentField, steps: list[Step], shape: tuple[int, ...]
         field.fail(str(error))
 
 
-def read_signal(field: DocumentField, feature_names: tuple[str, ...]) -> SignalInput:
+def read_signal(field: JsonField, feature_names: tuple[str, ...]) -> SignalInput:
     """Read such a document; its blocks must give the features named, in their order.
 
     Behind these, ``window`` may stand for the window's own values.
@@ -125,7 +125,7 @@ def read_signal(field: DocumentField, feature_names: tuple[str, ...]) -> SignalI
         field["shape"].fail(str(error))
 
 
-def _read_step(field: DocumentField, before: list[Step]) -> Step:
+def _read_step(field: JsonField, before: list[Step]) -> Step:
     cls = _kinds()[field["kind"].choice(tuple(_kinds()))]
     hints, later = settings_of(cls), later_settings(cls)
     field.keys(("kind", *(name for name in hints if name not in later)), tuple(later))
@@ -139,7 +139,7 @@ def _read_step(field: DocumentField, before: list[Step]) -> Step:
     return step
 
 
-def _read_setting(field: DocumentField, hint: Any, before: list[Step]) -> Any:
+def _read_setting(field: JsonField, hint: Any, before: list[Step]) -> Any:
     if get_origin(hint) is tuple:
         item = get_args(hint)[0]
         return tuple(_read_setting(f, item, before) for f in field.items(0, MOST_ENTRIES))

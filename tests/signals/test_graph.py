@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gatewise_signals as sig
+from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError, ManifestError
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_signals.document import read_signal
 from tests.support.signal_blocks import CHANNELS, random_window, signal_blocks
 

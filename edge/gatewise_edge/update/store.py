@@ -30,9 +30,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise.documents.json_reader import JsonField
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ManifestError
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.storage import replace_file, sync_folder
 from gatewise_export.repository.release import RELEASE, Release, UpdateError, has_file
 

@@ -24,10 +24,11 @@ from gatewise.acquisition import exit_costs, last_exit_within
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link
+from gatewise.documents.json_reader import NEEDED, WRITTEN, write_record
 from gatewise.models.instances import InstanceSpec
+from gatewise.prices import Price
 from gatewise.tiers import PackedAs, Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.json_reader import NEEDED, WRITTEN, write_record
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_export.bundle.manifest_parts.specs import (
     INSTANCE,
@@ -123,7 +124,7 @@ class Manifest:
     min_recall: ByClass | None = None
     min_precision: ByClass | None = None
     packed_as: PackedAs | None = None
-    max_instance_cost: specs.Price | None = None
+    max_instance_cost: Price | None = None
     files: dict[str, FileSpec]
     encoder: RowEncoder | None = None
     signal: SignalInput | None = None
@@ -324,9 +325,6 @@ class Manifest:
             files=dict(sorted(self.files.items())),
         )
         document: dict[str, Any] = write_record(listed)
-        document["prices"] = {k: v for k, v in vars(self.prices).items() if k != "item_size"}
-        if self.instance is not None:
-            document["instance"] = self.instance.to_document()
         if self.encoder is not None:
             document["encoder"] = self.encoder.to_document()
         if self.signal is not None:

@@ -6,12 +6,14 @@ part to another.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.document import read_encoder
 from gatewise.decision import reachable_exits
-from gatewise_export.bundle.json_reader import JsonField
+from gatewise.documents.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_export.bundle.manifest_parts.features import (
@@ -19,7 +21,6 @@ from gatewise_export.bundle.manifest_parts.features import (
     expanded,
     read_classes,
     read_instance,
-    read_prices,
 )
 from gatewise_export.bundle.manifest_parts.files import read_files
 from gatewise_export.bundle.manifest_parts.stages import (
@@ -40,7 +41,7 @@ MOST_BYTES_OF_ALL = 2 << 30
 """All files of a bundle together (2 GiB): each is read through on opening."""
 
 _APART = (
-    "classes", "instance", "prices", "chains", "active", "files", "encoder", "signal"
+    "classes", "instance", "chains", "active", "files", "encoder", "signal"
 )  # fmt: skip
 """Entries that are read with others in view, or have forms of their own."""
 
@@ -93,11 +94,11 @@ def read_manifest(text: str | bytes) -> Manifest:
     if "reference_accuracy" in values:
         document["reference_accuracy"].number(least_merit(task), 1.0)
     encoder = document.get("encoder")
+    values["prices"] = replace(values["prices"], item_size=request_dtype(instance, signal).itemsize)
     manifest = Manifest(
         **values,
         classes=classes,
         instance=instance,
-        prices=read_prices(document["prices"], request_dtype(instance, signal).itemsize),
         chains=chains,
         active=document["active"].integer(0, len(points) - 1),
         files=files,

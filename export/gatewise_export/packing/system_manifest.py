@@ -12,10 +12,10 @@ from sklearn.base import is_regressor
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
+from gatewise.documents.json_reader import text_trouble
 from gatewise.errors import InputError
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.instances import InstanceSpec
-from gatewise_export.bundle.json_reader import text_trouble
 from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,

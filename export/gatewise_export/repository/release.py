@@ -19,14 +19,15 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
+from gatewise.documents.json_reader import NEEDED, JsonField
 from gatewise.errors import GatewiseError, InputError
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import FileSpec
 from gatewise_export.bundle.manifest_parts.files import read_files
+from gatewise_export.bundle.manifest_parts.specs import Text
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
@@ -37,7 +38,6 @@ MOST_RELEASE_BYTES: Final = 1 << 20
 WHOLE: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
-_KEYS: Final = ("release", "model", "version", "features", "runtime", "hardware", "files")
 
 
 class UpdateError(GatewiseError):
@@ -53,6 +53,18 @@ class UpdateError(GatewiseError):
         self.reason = reason
 
 
+def _name(field: JsonField) -> str:
+    return field.matching(_NAME, "a name of a release")
+
+
+def _files(field: JsonField) -> dict[str, FileSpec]:
+    return read_files(field, most=4096, most_bytes=1 << 40)
+
+
+def _runtime(field: JsonField) -> str:
+    return field.text(64)
+
+
 @dataclass(frozen=True)
 class Release:
     """A version of a model.
@@ -62,12 +74,12 @@ class Release:
     `hardware`: machines that it is for, as ``platform.machine()`` names them; empty: all.
     """
 
-    model: str
-    version: str
-    files: dict[str, FileSpec]
-    features: tuple[str, ...]
-    runtime: str
-    hardware: tuple[str, ...] = ()
+    model: Annotated[str, _name]
+    version: Annotated[str, _name]
+    files: Annotated[dict[str, FileSpec], _files]
+    features: Annotated[tuple[Text, ...], (0, 65535)]
+    runtime: Annotated[str, _runtime]
+    hardware: Annotated[tuple[Text, ...], (0, 64)] = field(default=(), metadata=NEEDED)
 
     def __str__(self) -> str:
         return f"{self.model}/{self.version}"
@@ -80,16 +92,9 @@ class Release:
     def from_json(cls, content: bytes) -> Self:
         """Read ``release.json``; raises ManifestError if it is malformed."""
         document = JsonField.parse(content)
-        document.keys(_KEYS)
+        release = document.record(cls, "release")
         document["release"].integer(1, 1)
-        return cls(
-            model=document["model"].matching(_NAME, "a name of a release"),
-            version=document["version"].matching(_NAME, "a name of a release"),
-            files=read_files(document["files"], most=4096, most_bytes=1 << 40),
-            features=_texts(document["features"], 65535),
-            runtime=document["runtime"].text(64),
-            hardware=_texts(document["hardware"], 64),
-        )
+        return release
 
     def damaged_file(self, folder: Path) -> str | None:
         """Name a file that a folder lacks or holds otherwise than listed; None: all are whole."""
@@ -180,10 +185,6 @@ def check_rollout(share: float) -> None:
     """Raise InputError if a `share` is none that a release can be offered to."""
     if not 0 < share <= 1:
         raise InputError(f"a rollout of {share:g}; give a share above 0, at most 1 (100%)")
-
-
-def _texts(field: JsonField, most: int) -> tuple[str, ...]:
-    return tuple(item.text(256) for item in field.items(0, most))
 
 
 def _numbers(version: str) -> tuple[int, ...]:

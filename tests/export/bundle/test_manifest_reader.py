@@ -23,8 +23,8 @@ from gatewise.columns.encoders import (
 )
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import ALWAYS_STOP
+from gatewise.documents.json_reader import _entries
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.json_reader import _entries
 from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from gatewise.columns.cells import MISSING_WORDS, check_time_format, read_time
 from gatewise.columns.document import read_encoder
 from gatewise.columns.encoders import CategoryColumn, NumberColumn, RowEncoder, TimeColumn
+from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError
 from gatewise_edge.sensors import table
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.table_columns import ColumnOptions
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame

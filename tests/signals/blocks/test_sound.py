@@ -7,8 +7,8 @@ import pytest
 from scipy import fft, signal
 
 import gatewise_signals as sig
+from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError, ManifestError
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_signals.document import read_signal, write_signal
 from gatewise_signals.signal_input import SignalInput
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from gatewise.costs import CloudPrices
+from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES, JPEG, MOST_VALUES, InstanceSpec
-from gatewise_export.bundle.json_reader import JsonField
+from gatewise.models.instances import MOST_VALUES, InstanceSpec
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_signals.signal_input import SignalInput
 
@@ -35,12 +34,8 @@ def read_instance(field: JsonField | None) -> InstanceSpec | None:
     """Read what an instance is that is an array."""
     if field is None:
         return None
-    field.keys(("shape", "dtype"), ("encoding",))
-    sides = tuple(d.integer(1, MOST_VALUES) for d in field["shape"].items(1, 8))
-    given = field.get("encoding")
-    encoding = None if given is None else given.choice((JPEG,))
     try:
-        spec = InstanceSpec(sides, field["dtype"].choice(DTYPES), encoding)
+        spec = field.record(InstanceSpec)
     except InputError as error:
         field.fail(str(error))
     if spec.n_values > MOST_VALUES:
@@ -90,14 +85,3 @@ def expanded(
             f"{instance.n_values} values"
         )
     return tuple(features)
-
-
-def read_prices(field: JsonField, item_size: int) -> CloudPrices:
-    """Read the prices of an offload beside its features."""
-    keys = ("request", "byte", "evaluation")
-    field.keys(keys, ("gateway",))
-    return CloudPrices(
-        **{k: field[k].number(0.0, specs.LARGEST) for k in keys},
-        gateway=field["gateway"].number(0.0, specs.LARGEST) if field.get("gateway") else 0.0,
-        item_size=item_size,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gatewise_export.bundle.json_reader import JsonField
+from gatewise.documents.json_reader import JsonField
 from gatewise_export.bundle.manifest_parts.specs import FileSpec
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)

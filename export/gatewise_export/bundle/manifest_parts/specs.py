@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 import numpy as np
 
 from gatewise.decision import Link, Score
+from gatewise.documents.json_reader import NEEDED, WRITTEN, JsonField, real, whole
+from gatewise.prices import Price
 from gatewise.tiers import Tier
-from gatewise_export.bundle.json_reader import NEEDED, WRITTEN, JsonField, real, whole
 
 SCHEMA_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -89,7 +90,6 @@ Time = Annotated[str, _time]
 Version = Annotated[str, _version]
 MissingByPart = Annotated[dict[str, Missing], _missing]
 PlainEntries = Annotated[dict[str, Any], _plain_entries]
-Price = Annotated[float, real(0.0, LARGEST)]
 Share = Annotated[float, real(0.0, 1.0)]
 Merit = Annotated[float, real(-LARGEST, LARGEST)]
 """Narrower than that unless the task is ``regress``; R² has no floor."""

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gatewise.decision import ALWAYS_STOP
+from gatewise.documents.json_reader import JsonField
 from gatewise.tiers import in_order
-from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_signals.signal_input import WINDOW, SignalInput
 

@@ -30,6 +30,8 @@ NEEDED: Final = {"json": "needed"}
 """Marks a field of a dataclass with a default: its key may not be missing nevertheless."""
 WRITTEN: Final = {"json": "written"}
 """Marks a field whose key may be missing, but is always written; others hold a default then."""
+NO_KEY: Final = {"json": "no key"}
+"""Marks a field that documents do not have."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +121,20 @@ class JsonField:
 
     # -- objects that a dataclass describes ----------------------------------------------------
 
-    def record(self, cls: type[Record]) -> Record:
-        """An object with the fields of a dataclass as its keys."""
-        return cls(**self.values(cls))
+    def record(self, cls: type[Record], *others: str) -> Record:
+        """An object with the fields of a dataclass, and `others`, as its keys."""
+        return cls(**self.values(cls, others=others))
 
-    def values(self, cls: type, apart: Collection[str] = ()) -> dict[str, Any]:
+    def values(
+        self, cls: type, apart: Collection[str] = (), others: Collection[str] = ()
+    ) -> dict[str, Any]:
         """Values of such an object by field, without those that are read `apart`.
 
         A field that may be missing is left out where it is missing or null.
         """
         entries = _entries(cls)
         needed = [e.key for e in entries if e.needed]
-        self.keys(needed, [e.key for e in entries if not e.needed])
+        self.keys([*others, *needed], [e.key for e in entries if not e.needed])
         return {
             e.name: e.read(self[e.key])
             for e in entries
@@ -241,7 +245,7 @@ def _entries(cls: type) -> tuple[_Entry, ...]:
     hints = typing.get_type_hints(cls, include_extras=True)
     found = []
     for f in fields(cls):
-        if not f.init:
+        if not f.init or f.metadata == NO_KEY:
             continue
         mark = f.metadata.get("json", "needed" if f.default is MISSING else "")
         key, read = f.metadata.get("key", f.name), _reader(hints[f.name])

@@ -1,0 +1,1 @@
+"""Documents of JSON: records that their types describe, read strictly."""
