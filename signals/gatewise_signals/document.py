@@ -21,6 +21,8 @@ from typing import Any, Final, get_args, get_origin
 from gatewise.documents.json_reader import JsonField
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, MOST_VALUES, MOST_WINDOW_VALUES
+from gatewise_signals import steps as first_steps
+from gatewise_signals.blocks import block, images, sound, spectra, time_domain
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable, PriceUnit
@@ -155,10 +157,6 @@ def _read_setting(field: JsonField, hint: Any, before: list[Step]) -> Any:
 @cache
 def _kinds() -> dict[str, type[Step]]:
     """Steps of this package by their kind."""
-    found, left = {}, [Step]
-    while left:
-        cls = left.pop()
-        left += cls.__subclasses__()
-        if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
-            found[cls.kind] = cls
-    return found
+    modules = first_steps, block, time_domain, spectra, sound, images
+    classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
+    return {c.kind: c for c in classes if issubclass(c, Step) and not isabstract(c)}
