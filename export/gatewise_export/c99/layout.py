@@ -33,19 +33,6 @@ FRAMES = 512
 
 
 @dataclass(frozen=True, eq=False)
-class SlotForest:
-    """Trees with their tests in slots, (n_inner,), and the thresholds' ranks, if coded, as `code`.
-
-    `nan_left` is False where the value is never NaN.
-    """
-
-    trees: PackedTrees
-    slot: NDArray[np.int64]
-    nan_left: NDArray[np.bool_]
-    code: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, eq=False)
 class StageLayout:
     """A stage's slots in the order of its inputs, and its model; None: it only acquires features.
 
@@ -53,7 +40,7 @@ class StageLayout:
     """
 
     slots: NDArray[np.int64]
-    model: LinearModel | KernelModel | SlotForest | None
+    model: LinearModel | KernelModel | PackedTrees | None
     n_margins: int
     lazy: bool
     needs_score: bool
@@ -89,9 +76,9 @@ class Layout:
         return "uint8_t" if self.coded == 8 else "uint16_t"
 
     @property
-    def forests(self) -> tuple[SlotForest, ...]:
+    def forests(self) -> tuple[PackedTrees, ...]:
         """All trees, stage by stage."""
-        return tuple(stage.model for stage in self.stages if isinstance(stage.model, SlotForest))
+        return tuple(stage.model for stage in self.stages if isinstance(stage.model, PackedTrees))
 
     @property
     def nan_flag(self) -> int:
@@ -147,7 +134,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
         model = stage.model
         assert not isinstance(model, GraphModel)  # refused where the stages were read
         own = (
-            _forest(model, slots, cascade.takes_missing)
+            pack_trees(model, slots, takes_missing=cascade.takes_missing)
             if isinstance(model, TreeEnsemble)
             else model
         )
@@ -172,31 +159,25 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
     return layout if coded is None or not tests else _with_codes(layout, cascade, coded)
 
 
-def _forest(trees: TreeEnsemble, slots: NDArray[np.int64], takes_missing: bool) -> SlotForest:
-    packed = pack_trees(trees)
-    slot = slots[packed.column] if len(packed.column) else packed.column
-    return SlotForest(packed, slot, packed.nan_left & takes_missing, None)
-
-
 def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
     """Collect every slot's thresholds, and replace them by their ranks."""
     found: list[list[NDArray[np.float32]]] = [[] for _ in layout.columns]
     for forest in layout.forests:
         for i in np.unique(forest.slot).tolist():
-            found[i].append(forest.trees.threshold[forest.slot == i])
+            found[i].append(forest.threshold[forest.slot == i])
     edges = tuple(np.unique(np.concatenate(f)) if f else np.zeros(0, np.float32) for f in found)
     for i, marks in enumerate(edges):
         _check_width(i, len(marks), layout, cascade, coded)
 
-    def with_codes(forest: SlotForest) -> SlotForest:
+    def with_codes(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
         for i in np.unique(forest.slot).tolist():
             here = forest.slot == i
-            code[here] = np.searchsorted(edges[i], forest.trees.threshold[here])
+            code[here] = np.searchsorted(edges[i], forest.threshold[here])
         return replace(forest, code=code)
 
     stages = tuple(
-        replace(s, model=with_codes(s.model) if isinstance(s.model, SlotForest) else s.model)
+        replace(s, model=with_codes(s.model) if isinstance(s.model, PackedTrees) else s.model)
         for s in layout.stages
     )
     return replace(layout, stages=stages, coded=coded, edges=edges)

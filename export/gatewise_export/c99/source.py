@@ -8,8 +8,6 @@ adding -0 to nothing gives 0, as in numpy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,23 +16,17 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.trees import byte_leaves
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
+from gatewise_export.c99.layout import Layout, StageLayout
+from gatewise_export.c99.trees import PackedTrees
 
 ENGINE = "engine.c"
 
 
-@dataclass(frozen=True)
-class SourceText:
-    """The three files of a model, and the bytes of its tables."""
+def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[str, str], int]:
+    """Write a model's three files, and count the bytes of its tables.
 
-    header: str
-    code: str
-    names: str
-    table_bytes: int
-
-
-def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
-    """Write a model's header and code; `prefix`, an identifier of C, begins every public name."""
+    `prefix`, an identifier of C, begins every public name.
+    """
     tables = c_text.Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
         "columns",
@@ -81,8 +73,12 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     )
     helper = part("missing", sent="(sent[i] || " if sent.any() else "(") if passes else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
-    header, names = c_text.filled("model.h", **fill), c_text.filled("names.c", **fill)
-    return SourceText(header, code + helper + bottom, names, tables.nbytes)
+    files = {
+        f"{prefix}.h": c_text.filled("model.h", **fill),
+        f"{prefix}.c": code + helper + bottom,
+        f"{prefix}_names.c": c_text.filled("names.c", **fill),
+    }
+    return files, tables.nbytes
 
 
 def _sent(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
@@ -152,7 +148,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
         code.append(c_text.filled(ENGINE, "take all", **fill))
     if layout.forests:
         code.append(c_text.filled(ENGINE, "leaves", **_leaf_code(layout)))
-    if any(isinstance(stage.model, SlotForest) for stage in stages if not stage.lazy):
+    if any(isinstance(stage.model, PackedTrees) for stage in stages if not stage.lazy):
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
         code.append(_walk(layout, prefix, lazy=True))
@@ -174,7 +170,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
 
 def _tree_types(layout: Layout) -> dict[str, str]:
     """C's types of the numbers in trees' tables, without their ``_type``: the smallest that do."""
-    packed = [forest.trees for forest in layout.forests]
+    packed = layout.forests
     return {
         "slot": layout.slot_type,
         "key": "float" if layout.coded is None else layout.code_type,
@@ -186,7 +182,7 @@ def _tree_types(layout: Layout) -> dict[str, str]:
 
 def _leaf_code(layout: Layout) -> dict[str, str]:
     """How a leaf is read: some stages may hold bytes, others floats."""
-    small = {byte_leaves(forest.trees.value) is not None for forest in layout.forests}
+    small = {byte_leaves(forest.value) is not None for forest in layout.forests}
     a_byte, a_float = "t->step * (float)t->small[leaf]", "t->value[leaf]"
     return {
         "small": "    const int8_t *small;    /* in steps, a power of two; 0: value has them */\n"
@@ -255,7 +251,7 @@ def _stage_function(
     model = stage.model
     if model is None:
         tables.text("/* never stops: its model is left out */\n")
-    elif isinstance(model, SlotForest):
+    elif isinstance(model, PackedTrees):
         _forest(tables, layout, name, model)
         if stage.lazy:
             lines.append(f"    return walk_and_take(it, &{name}, it->output, acquire, context);\n")
@@ -273,12 +269,11 @@ def _stage_function(
     )
 
 
-def _forest(tables: c_text.Tables, layout: Layout, name: str, forest: SlotForest) -> None:
-    trees = forest.trees
-    flag = np.where(forest.nan_left, layout.nan_flag, 0)
+def _forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees) -> None:
+    flag = np.where(trees.nan_left, layout.nan_flag, 0)
     tables.add(f"{name}_start", trees.start, "start_type")
-    tables.add(f"{name}_slot", forest.slot + flag, "slot_type")
-    key = trees.threshold if forest.code is None else forest.code
+    tables.add(f"{name}_slot", trees.slot + flag, "slot_type")
+    key = trees.threshold if trees.code is None else trees.code
     tables.add(f"{name}_key", key, "key_type")
     tables.add(f"{name}_skip", trees.skip, "skip_type")
     bytes_and_step = byte_leaves(trees.value)
@@ -288,7 +283,7 @@ def _forest(tables: c_text.Tables, layout: Layout, name: str, forest: SlotForest
     else:
         tables.add(f"{name}_small", bytes_and_step[0], "int8_t")
         leaves = "0"
-    if any(byte_leaves(forest.trees.value) for forest in layout.forests):
+    if any(byte_leaves(forest.value) for forest in layout.forests):
         small = "0, 0.0f"
         if bytes_and_step is not None:
             small = f"{name}_small, {c_text.number(float(bytes_and_step[1]))}"

@@ -20,21 +20,23 @@ from gatewise.models.trees import TreeEnsemble
 class PackedTrees:
     """An ensemble's trees, packed.
 
-    Inner nodes, (n_inner,): `column` of the model's input, `threshold`, `nan_left`, and `skip`, the
-    inner nodes of the left part. `start`, (n_trees + 1,): the first inner node of each tree, and
-    their number. `value`, (n_leaves, width): leaf after leaf, in the order of the walk; the first
-    of tree t is ``start[t] + t``. `output`, (n_trees,): which output a tree adds to (width 1); None
-    if trees add to all (width n_outputs). `base`: (n_outputs,).
+    Inner nodes, (n_inner,): the `slot` that is tested, `threshold`, its rank among the slot's as
+    `code`, if coded, `nan_left`, False where the value is never NaN, and `skip`, the inner nodes of
+    the left part. `start`, (n_trees + 1,): the first inner node of each tree, and their number.
+    `value`, (n_leaves, width): leaf after leaf, in the order of the walk; the first of tree t is
+    ``start[t] + t``. `output`, (n_trees,): which output a tree adds to (width 1); None if trees add
+    to all (width n_outputs). `base`: (n_outputs,).
     """
 
     start: NDArray[np.int64]
-    column: NDArray[np.int64]
+    slot: NDArray[np.int64]
     threshold: NDArray[np.float32]
     nan_left: NDArray[np.bool_]
     skip: NDArray[np.int64]
     value: NDArray[np.float32]
     output: NDArray[np.int64] | None
     base: NDArray[np.float32]
+    code: NDArray[np.int64] | None = None
 
     @property
     def n_trees(self) -> int:
@@ -42,16 +44,20 @@ class PackedTrees:
         return len(self.start) - 1
 
 
-def pack_trees(trees: TreeEnsemble) -> PackedTrees:
+def pack_trees(
+    trees: TreeEnsemble, slots: NDArray[np.int64], *, takes_missing: bool
+) -> PackedTrees:
     """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
+
+    `slots`, (n_features,), are those of its columns.
 
     >>> tree = TreeEnsemble(
     ...     feature=np.array([3, -1, 0, -1, -1]), threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
     ...     left=np.array([1, -1, 3, -1, -1]), right=np.array([2, -1, 4, -1, -1]),
     ...     nan_left=np.zeros(5, bool), value=np.array([[0], [-1], [0], [1], [2]], np.float32),
     ...     roots=np.array([0]), output=np.array([0]), base=np.zeros(1, np.float32), n_features=4)
-    >>> packed = pack_trees(tree)
-    >>> packed.column.tolist(), packed.skip.tolist(), packed.value.ravel().tolist()
+    >>> packed = pack_trees(tree, np.arange(4), takes_missing=False)
+    >>> packed.slot.tolist(), packed.skip.tolist(), packed.value.ravel().tolist()
     ([3, 0], [0, 0], [-1.0, 1.0, 2.0])
     """
     inner, leaves, start = _order(trees)
@@ -59,9 +65,9 @@ def pack_trees(trees: TreeEnsemble) -> PackedTrees:
     value, output = _values(trees, np.array(leaves, np.int64))
     return PackedTrees(
         start=np.array(start, np.int64),
-        column=trees.feature[inner].astype(np.int64),
+        slot=slots[trees.feature[inner]].astype(np.int64),
         threshold=trees.threshold[inner],
-        nan_left=trees.nan_left[inner],
+        nan_left=trees.nan_left[inner] & takes_missing,
         skip=parts[trees.left[inner]],
         value=value,
         output=output,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
 from gatewise_export.c99.signals.signal_source import computable
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
-from gatewise_export.c99.source import SourceText, write_source
+from gatewise_export.c99.source import write_source
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -124,20 +125,18 @@ def write_cascade(
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     c_text.identifier(name)
-    layout, source = _smallest(cascade, coded, name)
+    layout, texts, table_bytes = _smallest(cascade, coded, name)
     names, n_rows = c_text.template_names(name), len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
-    files = {
-        f"{name}.h": source.header,
-        f"{name}.c": source.code,
-        f"{name}_names.c": source.names,
+    files = texts | {
         f"{name}_selftest.c": _selftest(cascade, layout, names),
         "main.c": c_text.filled(
             "main.c", n_rows=n_rows, n_outputs=sizes, **names, **_main(signals, names)
         ),
         "Makefile": _makefile(signals, name),
-    } | signal_texts
+        **signal_texts,
+    }
     c_text.write_files(folder, files)
     return CSource(
         folder=folder,
@@ -148,7 +147,7 @@ def write_cascade(
         n_features=len(cascade.feature_names),
         n_slots=layout.n_slots,
         n_classes=len(cascade.classes),
-        table_bytes=source.table_bytes,
+        table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
         stack_bytes=layout.stack_bytes,
         sample_rows=len(cascade.rows),
@@ -156,18 +155,16 @@ def write_cascade(
     )
 
 
-def _smallest(cascade: Cascade, coded: Form | None, name: str) -> tuple[Layout, SourceText]:
+def _smallest(
+    cascade: Cascade, coded: Form | None, name: str
+) -> tuple[Layout, dict[str, str], int]:
     """Lay out and write a cascade in the wanted form, by default in the smallest."""
-    layout = lay_out(cascade, None if coded == "float" else coded)
-    source = write_source(cascade, layout, name)
-    if coded is not None:
-        return layout, source
-    try:
-        ranks = lay_out(cascade, 8)
-    except ConversionError:  # too many thresholds of a feature
-        return layout, source
-    written = write_source(cascade, ranks, name)
-    return (ranks, written) if written.table_bytes < source.table_bytes else (layout, source)
+    layouts = [lay_out(cascade, None if coded == "float" else coded)]
+    if coded is None:
+        with suppress(ConversionError):  # too many thresholds of a feature
+            layouts.append(lay_out(cascade, 8))
+    written = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
+    return min(written, key=lambda found: found[2])
 
 
 def _signals(
