@@ -1,4 +1,4 @@
-"""Storage of a bundle's files: a directory or one zip file, behind one interface.
+"""Storage of a bundle's files: a directory or one zip file, with the same methods.
 
 Names come from a manifest that was checked: plain file names. Links, pipes and directories
 in their place are refused, so that no path leaves the bundle.
@@ -13,9 +13,9 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from gatewise_export.bundle.manifest import MANIFEST
@@ -36,29 +36,6 @@ from gatewise_export.bundle.zip_files import (
 
 MOST_DIRECTORY_BYTES = 1 << 20
 """A zip file's list of entries is at most this large: it is read whole into memory."""
-
-
-class Storage(Protocol):
-    """A place that holds files by name."""
-
-    def reading(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """Open a file; DamagedFileError if it is not there or not a plain file."""
-        ...
-
-    def has(self, name: str) -> bool:
-        """Whether anything is there under this name."""
-        ...
-
-    def write_manifest(
-        self, text: bytes, signature: Signature | None, files: Collection[str]
-    ) -> None:
-        """Put another manifest, and its signature, in place of the old ones; `files` stay.
-
-        A signed bundle stays whole whenever this is cut short. In a directory the new signature
-        is put beside the old one, then the new manifest takes its place, then the old signature
-        goes: each step is one rename, and after each the manifest in place is covered.
-        """
-        ...
 
 
 def open_storage(path: Path) -> Storage:
@@ -126,6 +103,7 @@ class _Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
+        """Open a file; DamagedFileError if it is not there or not a plain file."""
         # not following links keeps the path inside; not blocking keeps a pipe from hanging us
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:
@@ -144,11 +122,18 @@ class _Folder:
             yield file
 
     def has(self, name: str) -> bool:
+        """Whether anything is there under this name."""
         return os.path.lexists(self.path / name)
 
     def write_manifest(
         self, text: bytes, signature: Signature | None, files: Collection[str]
     ) -> None:
+        """Put another manifest, and its signature, in place of the old ones; `files` stay.
+
+        A signed bundle stays whole whenever this is cut short: the new signature is put beside the
+        old one, then the new manifest takes its place, then the old signature goes. Each step is
+        one rename, and after each the manifest in place is covered.
+        """
         if signature is not None:
             with self.reading(MANIFEST) as file:
                 present = file.read()
@@ -210,6 +195,10 @@ class _Archive:
             sync_folder(self.path.parent)
         finally:
             fresh.unlink(missing_ok=True)
+
+
+Storage = _Folder | _Archive
+"""A place that holds files by name."""
 
 
 def _check_entries(path: Path) -> None:

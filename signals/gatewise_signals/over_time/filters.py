@@ -4,31 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping
-from typing import Protocol
 
 from gatewise.errors import InputError
 
 NO_PROBABILITIES: Mapping[Hashable, float] = {}
-
-
-class LabelFilter(Protocol):
-    """A filter of labels, one window after the other.
-
-    `delay` is in windows: so much later than without it a change that lasts is seen.
-    """
-
-    @property
-    def delay(self) -> int: ...
-
-    def push(
-        self, label: Hashable, probabilities: Mapping[Hashable, float] = NO_PROBABILITIES
-    ) -> Hashable:
-        """Take the next window's `label` and `probabilities`, get the smoothed label."""
-        ...
-
-    def reset(self) -> None:
-        """Forget the windows so far, as after a gap."""
-        ...
 
 
 class MajorityFilter:
@@ -135,7 +114,7 @@ class TwoStateFilter:
         self._on, self._likely = False, 0
 
 
-def parse_filter(text: str, labels: tuple[Hashable, ...]) -> LabelFilter:
+def parse_filter(text: str, labels: tuple[Hashable, ...]) -> MajorityFilter | TwoStateFilter:
     """Make a filter of ``majority:K`` or ``two-state:LABEL,ENTER,LEAVE,WINDOWS``.
 
     Raises InputError if it is neither, or none of the labels is named so.
