@@ -6,14 +6,24 @@ through those that are common: a value whose shape is not known is not checked.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
+from gatewise_export.onnx_files.given_rules import (
+    GraphTotals,
+    KnownValue,
+    OperatorCall,
+    Rule,
+    by_operator,
+    same_shape,
+)
 from gatewise_export.onnx_files.onnx_parts import ML_DOMAIN, Graph, Model, Node, Tensor
+from gatewise_export.onnx_files.operator_shapes.layers import LAYER_RULES, joint
+from gatewise_export.onnx_files.operator_shapes.layout import LAYOUT_RULES
 from gatewise_export.onnx_files.protobuf import Malformed
+from gatewise_export.onnx_files.shapes import ROWS, joint_shape, row_size
 from gatewise_export.onnx_files.tree_rules import TREE_OPERATORS, read_trees_node
 
 MOST_ELEMENTS: Final = 1 << 26
@@ -37,59 +47,78 @@ _SIZE_ATTRIBUTES: Final = {
 }  # fmt: skip
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _constant_of_shape(call: OperatorCall) -> KnownValue:
+    return KnownValue(tuple(call.numbers(0) or ()))
 
 
-_ELEMENTWISE: Final = _words(
-    "Add Sub Mul Div Pow Sum Max Min Mean Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor "
-    "Where Mod BitShift BitwiseAnd BitwiseOr BitwiseXor PRelu"
-)
-_SAME: Final = _words(
-    "Abs Neg Exp Log Sqrt Relu Sigmoid Tanh Softmax LogSoftmax Not Cast Identity Floor Ceil Round "
-    "Erf Sign Reciprocal Clip CumSum Sin Cos Elu LeakyRelu Selu Softplus Softsign IsNaN IsInf "
-    "Scaler Normalizer Imputer Binarizer HardSigmoid Hardmax Dropout BatchNormalization"
-)
+def _expand(call: OperatorCall) -> KnownValue:
+    return KnownValue(joint_shape([call.shape(), tuple(call.numbers(1) or ())]))
 
-Known = tuple[int | None, ...] | None
-"""A shape: None for the rows and whatever else is not known."""
+
+#: Operators that shapes are followed through; not those of large layers, whose results are theirs
+_FOLLOWED: Final[dict[str, Rule]] = {
+    **{name: LAYER_RULES[name] for name in ("MatMul",)},
+    **{name: LAYOUT_RULES[name] for name in ("Concat", "Transpose", "Unsqueeze", "Constant")},
+    **by_operator(
+        ("ConstantOfShape", _constant_of_shape),
+        ("Expand", _expand),
+        (
+            "Add Sub Mul Div Pow Sum Max Min Mean Equal Less Greater LessOrEqual GreaterOrEqual "
+            "And Or Xor Where Mod BitShift BitwiseAnd BitwiseOr BitwiseXor PRelu",
+            joint,
+        ),
+        (
+            "Abs Neg Exp Log Sqrt Relu Sigmoid Tanh Softmax LogSoftmax Not Cast Identity Floor "
+            "Ceil Round Erf Sign Reciprocal Clip CumSum Sin Cos Elu LeakyRelu Selu Softplus "
+            "Softsign IsNaN IsInf Scaler Normalizer Imputer Binarizer HardSigmoid Hardmax Dropout "
+            "BatchNormalization",
+            same_shape,
+        ),
+    ),
+}
 
 
 def check_cloud(model: Model) -> None:
     """Check a graph; raises Malformed with the reason."""
-    _CloudCheck().graph(model.graph, {}, {}, 0)
+    _CloudCheck().graph(model.graph, 0)
+
+
+class _Unbounded(GraphTotals):
+    """Results are bounded one by one, a row's work by a worker's deadline."""
+
+    def add_work(self, work: int) -> None:
+        pass
 
 
 class _CloudCheck:
     def __init__(self) -> None:
         self.nodes = 0
 
-    def graph(
-        self, graph: Graph, shapes: Mapping[str, Known], constants: Mapping[str, Tensor], depth: int
-    ) -> None:
+    def graph(self, graph: Graph, depth: int) -> None:
         if graph.n_sparse:
             raise Malformed("it holds sparse tensors")
-        shapes, constants = dict(shapes), dict(constants)
+        known: dict[str, KnownValue] = {}
+        constants: dict[str, Tensor] = {}
         for tensor in graph.initializers:
-            tensor.check()
-            constants[tensor.name], shapes[tensor.name] = tensor, tensor.shape
-        if not depth:
-            for value in graph.inputs:
-                if value.name not in constants and value.shape is not None:
-                    shapes[value.name] = tuple(
-                        d if isinstance(d, int) and i else None for i, d in enumerate(value.shape)
-                    )
+            known[tensor.name] = KnownValue.of_constant(tensor)
+            constants[tensor.name] = tensor
+        for value in () if depth else graph.inputs:
+            columns = tuple(d for d in (value.shape or ())[1:] if isinstance(d, int) and d >= 0)
+            if value.name not in constants and value.shape and len(columns) + 1 == len(value.shape):
+                known[value.name] = KnownValue((ROWS, *columns))
         for node in graph.nodes:
             self.nodes += 1
             if self.nodes > MOST_NODES:
                 raise Malformed(f"it has more than {MOST_NODES} nodes")
             try:
-                self.node(node, shapes, constants, depth)
+                self.node(node, known, constants, depth)
             except Malformed as error:
                 raise Malformed(f"{node.op_type[:64]}: {error}") from None
+            except (TypeError, ValueError, IndexError, ArithmeticError):
+                raise Malformed(f"{node.op_type[:64]}: attributes that fit no rule") from None
 
     def node(
-        self, node: Node, shapes: dict[str, Known], constants: dict[str, Tensor], depth: int
+        self, node: Node, known: dict[str, KnownValue], constants: dict[str, Tensor], depth: int
     ) -> None:
         kind = node.op_type
         if node.domain not in _DOMAINS:
@@ -101,121 +130,66 @@ class _CloudCheck:
             if attribute.kind == 5 and (kind != "Scan" or depth):
                 raise Malformed("an operator with a graph inside")
             if attribute.kind == 5:
-                self.graph(held, {}, {}, depth + 1)
+                self.graph(held, depth + 1)
             if attribute.kind == 10:
                 raise Malformed("an operator with graphs inside")
             for tensor in held if attribute.kind == 9 else (held,) if attribute.kind == 4 else ():
                 tensor.check()
-        self.sizes(node, shapes, constants)
+        self.sizes(node, known, constants)
         if kind in TREE_OPERATORS:
-            shape = shapes.get(node.inputs[0]) if node.inputs else None
-            width = shape[1] if shape is not None and len(shape) == 2 else None
+            x = known.get(node.inputs[0]) if node.inputs else None
+            matrix = x is not None and len(x.shape) == 2 and x.shape[1] != ROWS
+            width = x.shape[1] if x is not None and matrix else None
             read_trees_node(node, width=width, ordered=False, most_nodes=MOST_TREE_NODES)
         elif kind == "TreeEnsemble":
             raise Malformed("trees in a form that is not checked here; use ai.onnx.ml version 3")
         if kind == "Constant" and isinstance(node.get("value"), Tensor) and node.outputs:
             constants[node.outputs[0]] = node.get("value")
+        made = _result(node, known)
         for name in node.outputs:
-            shapes[name] = None
-        made = self.shape(node, shapes, constants)
+            known.pop(name, None)
         if made is not None and node.outputs:
-            if math.prod(1 if d is None else d for d in made) > MOST_ELEMENTS:
+            if row_size(made.shape) > MOST_ELEMENTS:
                 raise Malformed(f"a result of more than {MOST_ELEMENTS} numbers a row")
-            shapes[node.outputs[0]] = made
+            known[node.outputs[0]] = made
 
     def sizes(
-        self, node: Node, shapes: Mapping[str, Known], constants: Mapping[str, Tensor]
+        self, node: Node, known: Mapping[str, KnownValue], constants: Mapping[str, Tensor]
     ) -> None:
         """A result that is as large as an input says: the input must be known, and small."""
         named = _SIZE_ATTRIBUTES.get(node.op_type)
         if named is not None and named in node.attributes:
             numbers = np.atleast_1d(np.asarray(node.get(named), np.float64))
-            self.bounded(node, numbers, shapes)
+            self.bounded(node, numbers, known)
         for place in _SIZES.get(node.op_type, ()):
             name = node.inputs[place] if place < len(node.inputs) else ""
             if not name:
                 continue
             if name not in constants:
                 raise Malformed("a result of a size that only a run will know")
-            self.bounded(node, constants[name].array().astype(np.float64), shapes)
+            self.bounded(node, constants[name].array().astype(np.float64), known)
 
     def bounded(
-        self, node: Node, numbers: np.ndarray[Any, Any], shapes: Mapping[str, Known]
+        self, node: Node, numbers: np.ndarray[Any, Any], known: Mapping[str, KnownValue]
     ) -> None:
         grows = node.op_type in ("Tile", "Resize", "Upsample", "OneHot", "Pad")
-        shape = shapes.get(node.inputs[0]) if grows and node.inputs else ()
-        size = math.prod(1 if d is None else d for d in shape or ())
+        x = known.get(node.inputs[0]) if grows and node.inputs else None
+        size = 1 if x is None else row_size(x.shape)
         if not np.isfinite(numbers).all():
             raise Malformed("a result of no finite size")
         if size * float(np.prod(np.maximum(np.abs(numbers), 1.0))) > MOST_ELEMENTS:
             raise Malformed(f"a result of more than {MOST_ELEMENTS} numbers")
 
-    # -- shapes, as far as they are known --------------------------------------------------
 
-    def shape(
-        self, node: Node, shapes: Mapping[str, Known], constants: Mapping[str, Tensor]
-    ) -> Known:
-        kind = node.op_type
-        given = [shapes.get(n) for n in node.inputs]
-        if kind == "Constant":
-            held = node.get("value")
-            return held.shape if isinstance(held, Tensor) else None
-        if not given or given[0] is None:
-            return None
-        first = given[0]
-        if kind in _ELEMENTWISE:
-            return _broadcast(given)
-        if kind in _SAME:
-            return first
-        if kind == "MatMul":
-            return _product(given)
-        if kind == "Concat":
-            return self.concat(node, given)
-        if kind == "Transpose":
-            order = node.get("perm", tuple(range(len(first)))[::-1])
-            return tuple(first[int(i)] for i in order if 0 <= int(i) < len(first))
-        if kind in ("ConstantOfShape", "Expand") and node.inputs:
-            size = constants.get(node.inputs[0 if kind == "ConstantOfShape" else 1])
-            wide = None if size is None else tuple(int(d) for d in size.array().reshape(-1))
-            return wide if kind == "ConstantOfShape" else _broadcast([first, wide])
-        if kind == "Unsqueeze" and len(node.inputs) > 1 and node.inputs[1] in constants:
-            grown = list(first)
-            for axis in sorted(constants[node.inputs[1]].array().reshape(-1).tolist()):
-                if not 0 <= axis <= len(grown):
-                    return None
-                grown.insert(axis, 1)
-            return tuple(grown)
+def _result(node: Node, known: Mapping[str, KnownValue]) -> KnownValue | None:
+    """The first result, if its shape follows from those that are known."""
+    rule = _FOLLOWED.get(node.op_type)
+    read = node.inputs[:1] if rule is same_shape else node.inputs
+    if rule is None or any(name and name not in known for name in read):
         return None
-
-    def concat(self, node: Node, given: list[Known]) -> Known:
-        axis = node.get("axis", 0)
-        if any(g is None or len(g) != len(given[0] or ()) for g in given):
-            return None
-        known = [g for g in given if g is not None]
-        if not -len(known[0]) <= axis < len(known[0]):
-            return None
-        along = [g[axis] for g in known]
-        total = None if None in along else sum(d for d in along if d is not None)
-        made = list(known[0])
-        made[axis] = total
-        return tuple(made)
-
-
-def _broadcast(given: list[Known]) -> Known:
-    width = max(len(g) if g is not None else 0 for g in given)
-    made: list[int | None] = [1] * width
-    for shape in given:
-        if shape is None:
-            return None
-        for i, d in enumerate(reversed(shape), 1):
-            old = made[-i]
-            made[-i] = d if old == 1 else old if d in (1, None) else d
-    return tuple(made)
-
-
-def _product(given: list[Known]) -> Known:
-    if len(given) != 2 or any(g is None or len(g) < 2 for g in given):
+    given = [known.get(name) for name in node.inputs]
+    try:
+        made = rule(OperatorCall(node, given, _Unbounded()))
+    except (TypeError, ValueError, IndexError, ArithmeticError):
         return None
-    one, two = (g for g in given if g is not None)
-    ahead = _broadcast([one[:-2], two[:-2]])
-    return None if ahead is None else (*ahead, one[-2], two[-1])
+    return made if isinstance(made, KnownValue) else made[0]

@@ -139,7 +139,7 @@ class _GivenCheck:
                 self.node(node)
             except Malformed as error:
                 raise Malformed(f"{node.op_type[:64]}: {error}") from None
-            except (TypeError, ValueError, IndexError, OverflowError):
+            except (TypeError, ValueError, IndexError, ArithmeticError):
                 raise Malformed(
                     f"{node.op_type[:64]}: inputs or attributes that fit no rule"
                 ) from None

@@ -102,6 +102,11 @@ REFUSED: dict[str, tuple[str, list[Any], dict[str, Any]]] = {
         [IMAGE, node("MaxPool", "image", "pooled", kernel_shape=[9, 9]), LAST],
         {},
     ),
+    "nothing parted among none": (
+        "inputs or attributes that fit no rule",
+        [helper.make_node("Split", ["x"], [], axis=1), node("Identity", "x", "margins")],
+        {},
+    ),
     "much padding": (
         "more than 33554432 numbers",
         [IMAGE, node("MaxPool", "image", "pooled", kernel_shape=[2, 2], pads=[9000] * 4), LAST],

@@ -220,6 +220,8 @@ SMALL, LARGE = np.array([4, 4]), np.array([1 << 15, 1 << 15])
         ([node("Shape", "x", "s"), node("Expand", "x s", "m")], SMALL, "only a run will know"),
         ([node("RandomNormal", "", "m", shape=[1 << 20, 1 << 20])], SMALL, "more than 67108864"),
         ([node("RandomNormal", "", "m", shape=[2, 2])], SMALL, None),
+        ([node("RandomNormal", "", "m", shape="wide")], SMALL, "attributes that fit no rule"),
+        ([node("Concat", "x x", "m", axis="last")], SMALL, None),
         ([node("TreeEnsemble", "x", "m")], SMALL, "a form that is not checked"),
         ([node("Relu", "x", "m", domain="org.pytorch")], SMALL, "custom domain 'org.pytorch'"),
     ],

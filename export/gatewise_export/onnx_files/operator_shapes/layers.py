@@ -17,7 +17,8 @@ from gatewise_export.onnx_files.shapes import (
 )
 
 
-def _broadcast(call: OperatorCall) -> KnownValue:
+def joint(call: OperatorCall) -> KnownValue:
+    """Give a result the shape of all inputs, broadcast together."""
     shapes = [call.shape(i) for i in range(len(call.inputs))]
     return KnownValue(joint_shape(shapes))
 
@@ -162,7 +163,7 @@ LAYER_RULES: Final = by_operator(
     (
         "Add Sub Mul Div Pow Max Min Sum Mean Equal Less Greater LessOrEqual GreaterOrEqual "
         "And Or Xor Where PRelu",
-        _broadcast,
+        joint,
     ),
     ("Conv ConvInteger QLinearConv", _conv),
     ("MaxPool AveragePool LpPool", _pool),
