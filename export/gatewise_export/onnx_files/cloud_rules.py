@@ -16,12 +16,11 @@ from gatewise_export.onnx_files.given_rules import (
     KnownValue,
     OperatorCall,
     Rule,
+    broadcast,
     by_operator,
     same_shape,
 )
 from gatewise_export.onnx_files.onnx_parts import ML_DOMAIN, Graph, Model, Node, Tensor
-from gatewise_export.onnx_files.operator_shapes.layers import LAYER_RULES, joint
-from gatewise_export.onnx_files.operator_shapes.layout import LAYOUT_RULES
 from gatewise_export.onnx_files.protobuf import Malformed
 from gatewise_export.onnx_files.shapes import ROWS, joint_shape, row_size
 from gatewise_export.onnx_files.tree_rules import TREE_OPERATORS, read_trees_node
@@ -55,32 +54,31 @@ def _expand(call: OperatorCall) -> KnownValue:
     return KnownValue(joint_shape([call.shape(), tuple(call.numbers(1) or ())]))
 
 
-#: Operators that shapes are followed through; not those of large layers, whose results are theirs
-_FOLLOWED: Final[dict[str, Rule]] = {
-    **{name: LAYER_RULES[name] for name in ("MatMul",)},
-    **{name: LAYOUT_RULES[name] for name in ("Concat", "Transpose", "Unsqueeze", "Constant")},
-    **by_operator(
-        ("ConstantOfShape", _constant_of_shape),
-        ("Expand", _expand),
-        (
-            "Add Sub Mul Div Pow Sum Max Min Mean Equal Less Greater LessOrEqual GreaterOrEqual "
-            "And Or Xor Where Mod BitShift BitwiseAnd BitwiseOr BitwiseXor PRelu",
-            joint,
-        ),
-        (
-            "Abs Neg Exp Log Sqrt Relu Sigmoid Tanh Softmax LogSoftmax Not Cast Identity Floor "
-            "Ceil Round Erf Sign Reciprocal Clip CumSum Sin Cos Elu LeakyRelu Selu Softplus "
-            "Softsign IsNaN IsInf Scaler Normalizer Imputer Binarizer HardSigmoid Hardmax Dropout "
-            "BatchNormalization",
-            same_shape,
-        ),
+CLOUD_RULES: Final = by_operator(
+    ("ConstantOfShape", _constant_of_shape),
+    ("Expand", _expand),
+    (
+        "Add Sub Mul Div Pow Sum Max Min Mean Equal Less Greater LessOrEqual GreaterOrEqual "
+        "And Or Xor Where Mod BitShift BitwiseAnd BitwiseOr BitwiseXor PRelu",
+        broadcast,
     ),
-}
+    (
+        "Abs Neg Exp Log Sqrt Relu Sigmoid Tanh Softmax LogSoftmax Not Cast Identity Floor "
+        "Ceil Round Erf Sign Reciprocal Clip CumSum Sin Cos Elu LeakyRelu Selu Softplus "
+        "Softsign IsNaN IsInf Scaler Normalizer Imputer Binarizer HardSigmoid Hardmax Dropout "
+        "BatchNormalization",
+        same_shape,
+    ),
+)
+"""Rules of operators beside those that a given stage may use, too."""
 
 
-def check_cloud(model: Model) -> None:
-    """Check a graph; raises Malformed with the reason."""
-    _CloudCheck().graph(model.graph, 0)
+def check_cloud(model: Model, rules: Mapping[str, Rule]) -> None:
+    """Check a graph; raises Malformed with the reason.
+
+    `rules` are those of the operators that shapes are followed through, by name.
+    """
+    _CloudCheck(rules).graph(model.graph, 0)
 
 
 class _Unbounded(GraphTotals):
@@ -91,7 +89,8 @@ class _Unbounded(GraphTotals):
 
 
 class _CloudCheck:
-    def __init__(self) -> None:
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self.rules = rules
         self.nodes = 0
 
     def graph(self, graph: Graph, depth: int) -> None:
@@ -145,7 +144,7 @@ class _CloudCheck:
             raise Malformed("trees in a form that is not checked here; use ai.onnx.ml version 3")
         if kind == "Constant" and isinstance(node.get("value"), Tensor) and node.outputs:
             constants[node.outputs[0]] = node.get("value")
-        made = _result(node, known)
+        made = self.result(node, known)
         for name in node.outputs:
             known.pop(name, None)
         if made is not None and node.outputs:
@@ -180,16 +179,15 @@ class _CloudCheck:
         if size * float(np.prod(np.maximum(np.abs(numbers), 1.0))) > MOST_ELEMENTS:
             raise Malformed(f"a result of more than {MOST_ELEMENTS} numbers")
 
-
-def _result(node: Node, known: Mapping[str, KnownValue]) -> KnownValue | None:
-    """The first result, if its shape follows from those that are known."""
-    rule = _FOLLOWED.get(node.op_type)
-    read = node.inputs[:1] if rule is same_shape else node.inputs
-    if rule is None or any(name and name not in known for name in read):
-        return None
-    given = [known.get(name) for name in node.inputs]
-    try:
-        made = rule(OperatorCall(node, given, _Unbounded()))
-    except (TypeError, ValueError, IndexError, ArithmeticError):
-        return None
-    return made if isinstance(made, KnownValue) else made[0]
+    def result(self, node: Node, known: Mapping[str, KnownValue]) -> KnownValue | None:
+        """The first result, if its shape follows from those that are known."""
+        rule = self.rules.get(node.op_type)
+        read = node.inputs[:1] if rule is same_shape else node.inputs
+        if rule is None or any(name and name not in known for name in read):
+            return None
+        given = [known.get(name) for name in node.inputs]
+        try:
+            made = rule(OperatorCall(node, given, _Unbounded()))
+        except (TypeError, ValueError, IndexError, ArithmeticError):
+            return None
+        return made if isinstance(made, KnownValue) else made[0]

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from gatewise_export.onnx_files.onnx_parts import FLOAT, INT64, Model, Node, Tensor
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.shapes import ROWS, Shape, checked_axis, row_size, written
+from gatewise_export.onnx_files.shapes import (
+    ROWS,
+    Shape,
+    checked_axis,
+    joint_shape,
+    row_size,
+    written,
+)
 
 MOST_GIVEN_PARTS: Final = 65_536
 MOST_NODES: Final = 4096
@@ -192,3 +199,8 @@ def same_shape(call: OperatorCall) -> KnownValue:
         raise Malformed("it has no input")
     kept = call.node.op_type in ("Identity", "Cast")
     return value if kept else KnownValue(value.shape)
+
+
+def broadcast(call: OperatorCall) -> KnownValue:
+    """Give a result the shape of all inputs, broadcast together."""
+    return KnownValue(joint_shape([call.shape(i) for i in range(len(call.inputs))]))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.onnx_files.cloud_rules import check_cloud
+from gatewise_export.onnx_files.cloud_rules import CLOUD_RULES, check_cloud
 from gatewise_export.onnx_files.given_rules import MOST_GIVEN_PARTS, check_given
 from gatewise_export.onnx_files.onnx_parts import ML_DOMAIN, Model
 from gatewise_export.onnx_files.onnx_reader import read_model
@@ -44,6 +44,11 @@ MOST_STAGE_BYTES: Final = 64 << 20
 MOST_PARTS: Final = 4096
 _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
 _GIVEN_RULES: Final = {"": {**LAYER_RULES, **LAYOUT_RULES}, ML_DOMAIN: ML_RULES}
+#: Not those of large layers: how much a cloud model's results take is a worker's own limit
+_CLOUD_RULES: Final = CLOUD_RULES | {
+    name: _GIVEN_RULES[""][name]
+    for name in ("MatMul", "Concat", "Transpose", "Unsqueeze", "Constant")
+}
 
 
 def check_stage_graph(
@@ -76,7 +81,7 @@ def check_cloud_graph(content: bytes, *, file: str) -> None:
     a size that only a run will know. Sizes are followed from node to node as far as they can be
     known beforehand; a worker's own limit of memory is the second line.
     """
-    _checked(content, file, check_cloud, {})
+    _checked(content, file, lambda model: check_cloud(model, _CLOUD_RULES), {})
 
 
 def _checked(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gatewise_export.onnx_files.given_rules import KnownValue, OperatorCall, by_operator, same_shape
+from gatewise_export.onnx_files.given_rules import (
+    KnownValue,
+    OperatorCall,
+    broadcast,
+    by_operator,
+    same_shape,
+)
 from gatewise_export.onnx_files.protobuf import Malformed
 from gatewise_export.onnx_files.shapes import (
     ROWS,
@@ -15,12 +21,6 @@ from gatewise_export.onnx_files.shapes import (
     row_size,
     written,
 )
-
-
-def joint(call: OperatorCall) -> KnownValue:
-    """Give a result the shape of all inputs, broadcast together."""
-    shapes = [call.shape(i) for i in range(len(call.inputs))]
-    return KnownValue(joint_shape(shapes))
 
 
 def _conv(call: OperatorCall) -> KnownValue:
@@ -163,7 +163,7 @@ LAYER_RULES: Final = by_operator(
     (
         "Add Sub Mul Div Pow Max Min Sum Mean Equal Less Greater LessOrEqual GreaterOrEqual "
         "And Or Xor Where PRelu",
-        joint,
+        broadcast,
     ),
     ("Conv ConvInteger QLinearConv", _conv),
     ("MaxPool AveragePool LpPool", _pool),
