@@ -12,7 +12,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
-from gatewise_training.forests.grower.minimax_split import crossing, crossing_of_few
+from gatewise_training.forests.grower.minimax_split import FEWEST_BINS, crossing
 from gatewise_training.forests.grower.split_search import least_worst_pairs
 
 pytestmark = pytest.mark.slow  # compiles the growth of trees
@@ -219,8 +219,8 @@ def test_large_nodes_are_counted_and_sorted_alike():
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
-def test_three_ways_to_find_a_boundary_agree(alpha):
-    """Counted codes, coarse bins, and ranks: the same boundary, ties and all."""
+def test_two_ways_to_find_a_boundary_agree(alpha):
+    """Counted codes and coarse bins: the same boundary, ties and all."""
     rng = np.random.default_rng(int(alpha))
     ties = 0
     for _ in range(400):
@@ -238,7 +238,7 @@ def test_three_ways_to_find_a_boundary_agree(alpha):
         left, right = np.zeros(n_classes, np.int64), np.zeros(n_classes, np.int64)
         order = rng.permutation(n)
         rows = code[order], y[order], weight[order]
-        bins = np.zeros(max(n, 24) * n_classes, np.int32)
+        bins = np.zeros(max(n, FEWEST_BINS) * n_classes, np.int32)
         worst, e = least_worst_pairs(
             count, len(values), whole, alpha, f, np.zeros(0, bool), left, right
         )
@@ -247,7 +247,6 @@ def test_three_ways_to_find_a_boundary_agree(alpha):
         low, high = int(values[0]), int(values[-1])
         args = (low, high, whole, alpha, f, spare, bins, left, right)
         assert crossing(*rows, *args) == expected
-        assert crossing_of_few(*rows, n, whole, alpha, f, bins, left, right) == expected
         both = np.cumsum(count, axis=0)[:-1]
         worse = [
             max(impurity(part.tolist(), "threshold_pairs", alpha) for part in (a, whole - a))

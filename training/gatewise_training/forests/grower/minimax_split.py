@@ -16,9 +16,6 @@ import numpy as np
 from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
-FEW = 24
-"""Up to so many rows are ranked one against the other."""
-
 ROWS_A_BIN = 2
 FEWEST_BINS = 8
 
@@ -102,42 +99,3 @@ def crossing(
     if above < 0:
         return f_right, below, middle
     return f_after, middle, above
-
-
-@numba.njit(cache=True, nogil=True)
-def crossing_of_few(
-    code: Any, y: Any, weight: Any, n: int, whole: Any, alpha: float, impurity: float, keys: Any,
-    left: Any, right: Any,
-) -> Any:  # fmt: skip
-    """Do the same as :func:`crossing` for at most 256 rows, which are ranked.
-
-    `code` may be longer than `n`; `keys` (int32, shape (2 * n,)) is a working array.
-    """
-    for i in range(n):
-        keys[n + i] = code[i] << 8 | i
-    for i in range(n):  # to count the smaller ones takes no branch, which a sort cannot predict
-        key, place = keys[n + i], 0
-        for j in range(n):
-            place += keys[n + j] < key
-        keys[place] = key
-    n_right = all_right(whole, left, right)
-    n_left, f_left, f_right = 0.0, 0.0, impurity
-    before, below, c = impurity, -1, keys[0] >> 8
-    for j in range(n):
-        i = keys[j] & 255
-        if keys[j] >> 8 != c:  # a boundary: is the crossing behind?
-            if f_left >= f_right:
-                if below >= 0 and before <= f_left:
-                    return before, below, c
-                return f_left, c, keys[j] >> 8
-            below, c = c, keys[j] >> 8
-            before = f_right
-        m = y[i]
-        more = weight[i]
-        f_left += change_of_pairs(left, n_left, m, more, alpha)
-        f_right += change_of_pairs(right, n_right, m, -more, alpha)
-        left[m] += more
-        right[m] -= more
-        n_left += more
-        n_right -= more
-    return before, below, c

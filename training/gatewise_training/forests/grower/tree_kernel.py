@@ -27,7 +27,7 @@ from gatewise_training.forests.grower.histogram import (
     sparse_counts,
 )
 from gatewise_training.forests.grower.impurity import entropy, gini, threshold_pairs
-from gatewise_training.forests.grower.minimax_split import FEW, crossing, crossing_of_few
+from gatewise_training.forests.grower.minimax_split import FEWEST_BINS, crossing
 from gatewise_training.forests.grower.split_search import (
     ENTROPY,
     PAIRS,
@@ -76,7 +76,7 @@ def grow_tree(
     work = scratch(n, most_codes, n_classes)
     event_code, event_count = work[3], work[4]
     code = np.empty(n, np.int32)
-    bins = np.empty(max(n, FEW) * max(n_classes, 2), np.int32)
+    bins = np.empty(max(n, FEWEST_BINS) * n_classes, np.int32)
     slots = np.zeros((offset[n_features], n_classes), np.int32)
     is_touched = np.zeros(n_features, np.bool_)
     touched = np.empty(n_features, np.int32)
@@ -157,16 +157,10 @@ def grow_tree(
             n_left_open += 1
             tried += 1
             if rule == PAIRS and not is_sparse and not stumps:
-                if len(here) <= FEW:
-                    worst, below, above = crossing_of_few(
-                        code, classes, drawn, len(here), whole, alpha, impurity, bins, l_count,
-                        r_count,
-                    )  # fmt: skip
-                else:
-                    worst, below, above = crossing(
-                        code[: len(here)], classes, drawn, low, high, whole, alpha, impurity,
-                        moved, bins, l_count, r_count,
-                    )  # fmt: skip
+                worst, below, above = crossing(
+                    code[: len(here)], classes, drawn, low, high, whole, alpha, impurity, moved,
+                    bins, l_count, r_count,
+                )  # fmt: skip
             else:
                 if not is_sparse:
                     events = code_counts(code, classes, drawn, low, high, n_classes, work)
