@@ -19,6 +19,7 @@ from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar
 
+import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
@@ -41,7 +42,14 @@ from gatewise_training.adapt.qstep import q_step
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.feature_selection.penalty_search import spread_penalties
-from gatewise_training.learners.boosting import LARGE_ROWS, CoupledBooster, link_of
+from gatewise_training.learners.boosting import (
+    LARGE_ROWS,
+    FirstUsePrices,
+    link_of,
+    objective_of,
+    tree_params,
+    varies,
+)
 from gatewise_training.learners.gated_rounds import boost
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
@@ -217,78 +225,48 @@ def grow(
             newton=growth.newton,
             settings=settings,
         )
-    return _grow_on_lightgbm(
-        sample, growth, target, base, p_full, warm_up, strength, seed, settings
-    )
-
-
-def _grow_on_lightgbm(
-    sample: Sample,
-    growth: Growth,
-    target: Array,
-    base: Array,
-    p_full: float | None,
-    warm_up: int,
-    strength: float,
-    seed: int,
-    settings: dict[str, Any],
-) -> TreeEnsemble:
-    """Grow one LightGBM booster for both.
-
-    With a group's shared price, all trees of one round may each pay it once: the price falls for
-    the next round.
-    """
-    booster = CoupledBooster(
-        sample.x,
-        len(base) + (p_full is not None),
-        costs=sample.costs,
-        strength=strength,
-        seed=seed,
-        params=settings,
-    )
-    alone = _Derivatives(sample, target, base, 0.0, growth.newton)
-    pair = _Derivatives(sample, target, base, p_full or 0.0, growth.newton)
-    for step, rounds in ((alone, warm_up), (pair, growth.n_rounds - warm_up)):
-        for _ in range(rounds):
-            if not booster.update(step):
+    # with a group's shared price, all trees of one round may each pay it once
+    prices, n_outputs = FirstUsePrices(sample.costs, strength), len(base) + (p_full is not None)
+    params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
+    params |= settings | prices.params
+    data = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
+    booster, grows = lgb.Booster(params, data), varies(sample.x)
+    for bound, rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
+        derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
+        for _ in range(rounds if grows else 0):
+            finished = booster.update(fobj=objective_of(derivatives))
+            prices.after(booster)
+            if finished:
                 break
-    trees = TreeEnsemble.from_lightgbm(booster.booster)
-    start = np.zeros(trees.n_outputs, np.float32)
-    start[: len(base)] = base
-    return replace(trees, base=start)
+    trees = TreeEnsemble.from_lightgbm(booster)
+    return replace(trees, base=np.append(base, np.zeros(n_outputs - len(base))).astype(np.float32))
 
 
-class _Derivatives:
+def _derivatives(
+    sample: Sample, target: Array, base: Array, p_full: float, newton: bool, scores: Array
+) -> tuple[Array, Array]:
     """Gradient and hessian of the M-step's loss at the q that is best for the current models.
 
     With `p_full` 0 every row is f1's, and a gate rests.
     """
-
-    def __init__(
-        self, sample: Sample, target: Array, base: Array, p_full: float, newton: bool
-    ) -> None:
-        self._sample, self._target, self._base = sample, target, base
-        self._p_full, self._newton = p_full, newton
-
-    def __call__(self, scores: Array) -> tuple[Array, Array]:
-        sample, target, n_margins = self._sample, self._target, len(self._base)
-        f1 = scores[:, :n_margins] + self._base
-        gradient, hessian = np.zeros_like(scores), np.ones_like(scores)
-        kept = sample.weight
-        if self._p_full > 0.0:
-            g = scores[:, -1]
-            q = q_step(
-                log_loss(f1, target) + softplus(g),
-                sample.f0_loss + softplus(-g),
-                self._p_full,
-                sample.weight,
-            )
-            kept = (1.0 - q) * sample.weight
-            gate = expit(g)
-            gradient[:, -1] = sample.weight * (gate - q)
-            hessian[:, -1] = sample.weight * gate * (1.0 - gate)
-        gradient[:, :n_margins] = kept[:, None] * log_loss_gradient(f1, target)
-        if not self._newton:  # trees fitted to the negative gradient by least squares
-            return gradient, np.ones_like(gradient)
-        hessian[:, :n_margins] = kept[:, None] * log_loss_hessian(f1)
-        return gradient, np.maximum(hessian, HESSIAN_FLOOR)
+    n_margins = len(base)
+    f1 = scores[:, :n_margins] + base
+    gradient, hessian = np.zeros_like(scores), np.ones_like(scores)
+    kept = sample.weight
+    if p_full > 0.0:
+        g = scores[:, -1]
+        q = q_step(
+            log_loss(f1, target) + softplus(g),
+            sample.f0_loss + softplus(-g),
+            p_full,
+            sample.weight,
+        )
+        kept = (1.0 - q) * sample.weight
+        gate = expit(g)
+        gradient[:, -1] = sample.weight * (gate - q)
+        hessian[:, -1] = sample.weight * gate * (1.0 - gate)
+    gradient[:, :n_margins] = kept[:, None] * log_loss_gradient(f1, target)
+    if not newton:  # trees fitted to the negative gradient by least squares
+        return gradient, np.ones_like(gradient)
+    hessian[:, :n_margins] = kept[:, None] * log_loss_hessian(f1)
+    return gradient, np.maximum(hessian, HESSIAN_FLOOR)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.boosting import first_use_penalty
+from gatewise_training.learners.boosting import FirstUsePrices
 from gatewise_training.learners.lazy_boosting import SAMPLING, check_lazy
 
 Accounting = Literal["lazy", "coupled"]
@@ -85,35 +85,29 @@ class Charge:
     ) -> None:
         unit = costs.total / costs.n_features or 1.0
         self._costs, self._x = costs, x
-        self._lazy = accounting == "lazy"
-        self._name = f"cegb_penalty_feature_{accounting}"
         each = 2.0 * strength / unit
-        self._factor = each if self._lazy else each * len(x)
-        self._open = bool(costs.shared.any()) and strength > 0
-        price = first_use_penalty(costs, np.zeros(costs.n_features, bool), self._factor)
+        self._coupled = FirstUsePrices(costs, each * len(x)) if accounting == "coupled" else None
+        self._factor, self._open = each, bool(costs.shared.any()) and strength > 0
         self.params: dict[str, Any] = {}
-        if price.any():
-            self.params[self._name] = price.tolist()
+        if self._coupled is not None:
+            self.params |= self._coupled.params
+        elif (each * costs.alone).any():
+            self.params["cegb_penalty_feature_lazy"] = (each * costs.alone).tolist()
         if each * penalty_split > 0:
             self.params["cegb_penalty_split"] = each * penalty_split
         if self.params:
             self.params["cegb_tradeoff"] = 1.0
-        if self._lazy and self._open:
+        if self._coupled is None and self._open:
             self._acquired = np.zeros(x.shape, np.bool_)
             self._groups = [costs.group == g for g in range(len(costs.shared))]
 
     def after(self, booster: lgb.Booster, round_: int) -> None:
         """Renew the prices of priced groups after a round, numbered from 0."""
-        if not self._open:
-            return
-        if self._lazy:
+        if self._coupled is not None:
+            self._coupled.after(booster)
+        elif self._open:
             price = self._lazy_prices(booster, round_)
-        else:
-            used = np.asarray(booster.feature_importance("split") > 0)
-            price = first_use_penalty(self._costs, used, self._factor)
-            groups = np.unique(self._costs.group[used])
-            self._open = len(groups[groups >= 0]) < len(self._costs.shared)
-        booster.reset_parameter({self._name: price.tolist()})
+            booster.reset_parameter({"cegb_penalty_feature_lazy": price.tolist()})
 
     def _lazy_prices(self, booster: lgb.Booster, round_: int) -> NDArray[np.float64]:
         """Own price, and of the shared price what a row that lacks the feature owes on average."""

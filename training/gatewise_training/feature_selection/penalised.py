@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.learners.boosting import (
-    COARSE_BINS,
-    first_use_penalty,
-    log_loss_params,
-    tree_params,
-)
+from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 LARGEST_SHARE = 0.6
 """Cost of the largest set that is looked for, as a share of the cost of all features."""
@@ -99,7 +94,7 @@ class _Chooser:
 
     def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
         unit = self._costs.total / self._costs.n_features
-        penalty = first_use_penalty(self._costs, paid, strength / max(unit, 1e-12))
+        penalty = strength / max(unit, 1e-12) * self._costs.remaining(paid)
         settings = self._params | {
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_coupled": penalty.tolist(),

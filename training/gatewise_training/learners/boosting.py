@@ -151,13 +151,6 @@ def _bits(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
     return float(-(share * np.log2(share)).sum())
 
 
-def first_use_penalty(
-    costs: FeatureCosts, used: NDArray[np.bool_], strength: float
-) -> NDArray[np.float64]:
-    """Price of a first use of each feature times `strength`, shape (n_features,)."""
-    return np.asarray(strength * costs.remaining(used), np.float64)
-
-
 def varies(x: NDArray[np.float32]) -> bool:
     """Whether any column does; else LightGBM grows nothing and fails a check of its own."""
     return bool((np.fmin.reduce(x, axis=0) < np.fmax.reduce(x, axis=0)).any())
@@ -173,54 +166,28 @@ def objective_of(derivatives: Derivatives) -> Callable[[Any, Any], tuple[Any, An
     return objective
 
 
-class CoupledBooster:
-    """A LightGBM booster driven round by round, paying for each feature once.
+class FirstUsePrices:
+    """LightGBM's prices of first uses in one fit: each feature is paid once, its group with it.
 
     `strength` is the penalty of one unit of cost in LightGBM's gain, twice the drop of the summed
     loss: a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``. `params` are
-    LightGBM parameters over those of :func:`tree_params`.
+    LightGBM's parameters at the start, none where nothing is charged. Only the features' own prices
+    stand still: :meth:`after` each round the rest of a touched group is cheaper.
     """
 
-    def __init__(
-        self,
-        x: NDArray[np.float32],
-        n_outputs: int,
-        *,
-        costs: FeatureCosts,
-        strength: float,
-        seed: int = 0,
-        params: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._costs = costs
-        self._strength = strength
-        penalty = first_use_penalty(costs, np.zeros(costs.n_features, bool), strength)
-        settings = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
-        settings |= dict(params or {})
-        if penalty.any():
-            settings |= {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": penalty.tolist()}
-        self._idle = not varies(x)
+    def __init__(self, costs: FeatureCosts, strength: float) -> None:
+        self._costs, self._strength = costs, strength
         self._groups_open = bool(costs.shared.any() and strength > 0)
-        data = lgb.Dataset(x, np.zeros(len(x)), params=settings, free_raw_data=True)
-        self.booster = lgb.Booster(settings, data)
+        price = strength * costs.alone
+        self.params: dict[str, Any] = {}
+        if price.any():
+            self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": price.tolist()}
 
-    def update(self, derivatives: Derivatives) -> bool:
-        """Grow one tree an output; returns False once no output can be split further.
-
-        `derivatives` maps the current outputs, shape (n, n_outputs), to gradient and hessian of the
-        summed loss, of the same shape.
-        """
-        if self._idle:
-            return False
-        finished = self.booster.update(fobj=objective_of(derivatives))
+    def after(self, booster: lgb.Booster) -> None:
+        """Renew the prices after a round."""
         if self._groups_open:
-            self._settle_groups()
-        return not finished
-
-    def _settle_groups(self) -> None:
-        # LightGBM keeps track of the features that were charged, but not of groups: the rest of a
-        # touched group has become cheaper.
-        used = np.asarray(self.booster.feature_importance("split") > 0)
-        penalty = first_use_penalty(self._costs, used, self._strength)
-        self.booster.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
-        touched = np.unique(self._costs.group[used])
-        self._groups_open = len(touched[touched >= 0]) < len(self._costs.shared)
+            used = np.asarray(booster.feature_importance("split") > 0)
+            price = self._strength * self._costs.remaining(used)
+            booster.reset_parameter({"cegb_penalty_feature_coupled": price.tolist()})
+            touched = np.unique(self._costs.group[used])
+            self._groups_open = len(touched[touched >= 0]) < len(self._costs.shared)
