@@ -138,7 +138,12 @@ def _boosting(
 
 
 def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> TrainedModel:
-    return _cross_fitted(_forest_fit(plan, n_classes, n_trees, seed), plan)
+    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+        trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
+        return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
+
+    return _cross_fitted(fit, plan)
 
 
 def _forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
@@ -183,8 +188,22 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
 def _boosted(
     n_classes: int, seed: int, changes: Mapping[str, Any], plan: ValidationSplit
 ) -> TrainedModel:
-    params = _capacity(plan, n_classes) | dict(changes)
-    return _cross_fitted(_boosting_fit(plan, n_classes, params, seed), plan)
+    params, every = _capacity(plan, n_classes) | dict(changes), np.arange(plan.x.shape[1])
+
+    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        trees, kept = fit_boosting(
+            plan.x[rows],
+            plan.y[rows],
+            n_classes,
+            weight=plan.weight[rows],
+            validation=None if unseen is None else (plan.x[unseen], *plan.truth(unseen)),
+            rounds=rounds or 600,
+            seed=seed,
+            params=params,
+        )
+        return HighCostModel(every, n_classes, "boosting", trees=trees, rounds=kept)
+
+    return _cross_fitted(fit, plan)
 
 
 def _capacity(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
@@ -227,30 +246,3 @@ def _recipes(
                 fit = estimator_fit(plan, n_classes, "svm", svm)
                 recipes.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
     return recipes
-
-
-def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any], seed: int) -> Fit:
-    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        trees, kept = fit_boosting(
-            plan.x[rows],
-            plan.y[rows],
-            n_classes,
-            weight=plan.weight[rows],
-            validation=None if unseen is None else (plan.x[unseen], *plan.truth(unseen)),
-            rounds=rounds or 600,
-            seed=seed,
-            params=params,
-        )
-        every = np.arange(plan.x.shape[1])
-        return HighCostModel(every, n_classes, "boosting", trees=trees, rounds=kept)
-
-    return fit
-
-
-def _forest_fit(plan: ValidationSplit, n_classes: int, n_trees: int, seed: int) -> Fit:
-    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
-        trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
-        return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
-
-    return fit
