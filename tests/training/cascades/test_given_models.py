@@ -14,6 +14,7 @@ from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
@@ -152,6 +153,13 @@ def test_out_of_fold_probabilities_are_checked(chances, why):
         StagedCascade(forest(), **QUICK).fit(X, y, high_cost_predictions=chances)
     with pytest.raises(InputError, match="give it, too"):
         StagedCascade(**QUICK).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_probabilities_that_are_nan_are_refused():
+    X, y = np.ones((60, 3), np.float32), np.arange(60) % 2
+    with pytest.raises(InputError, match=r"gives no probabilities \(NaN\) for 12 of 12 rows"):
+        AdaptLin(GaussianNB(), p_full=(0.3,), penalties=(0.1,), n_starts=0).fit(X, y)
 
 
 def test_rows_without_weight_lose_their_probabilities_too():

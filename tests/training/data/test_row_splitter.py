@@ -76,6 +76,7 @@ def test_the_error_of_a_mean_is_that_of_groups():
         ({"groups": [1, 2]}, r"one value for each of the 3 rows, not shape \(2,\)"),
         ({"groups": ["a", "a", "a"]}, r"groups has one value only \('a'\)"),
         ({"groups": ["a", None, "b"]}, r"groups is missing in row 1 \(1 row\(s\) in all\)"),
+        ({"groups": pd.array(["a", pd.NA, "b"])}, "groups is missing in row 1"),
         ({"time": [1.0, np.nan, 2.0]}, "time is missing in row 1"),
         ({"time": ["10", "9", "8"]}, "time must hold numbers or dates, not text"),
         ({"time": [5, 5, 5]}, r"time has one value only \(5\)"),

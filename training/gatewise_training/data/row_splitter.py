@@ -68,14 +68,14 @@ class RowSplitter:
     @staticmethod
     def values(what: str, given: Any, n: int) -> NDArray[Any]:
         """Check that there is one value for each row, and none is missing; numpy's type or text."""
+        import pandas as pd
+
         values = np.asarray(given)
         if values.shape != (n,):
             raise InputError(
                 f"{what} must have one value for each of the {n} rows, not shape {values.shape}"
             )
-        absent = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
-        if values.dtype.kind in "mM":
-            absent = np.flatnonzero(np.isnat(values)).tolist()
+        absent = np.flatnonzero(pd.isna(values)).tolist()
         if absent:
             raise InputError(f"{what} is missing in row {absent[0]} ({len(absent)} row(s) in all)")
         if what == "time" and any(isinstance(v, str) for v in values.tolist()):

@@ -151,6 +151,11 @@ class HighCostModel:
         return out
 
     def _over_all_classes(self, raw: NDArray[Any]) -> NDArray[np.float64]:
+        if bad := int(np.isnan(raw).any(axis=1).sum()):
+            raise InputError(
+                f"high_cost_model gives no probabilities (NaN) for {bad} of {len(raw)} rows, which "
+                "no worker could send: mend it, or give another"
+            )
         out = np.zeros((len(raw), self.n_classes))
         out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
         return out
