@@ -57,6 +57,7 @@ def test_queries_may_come_as_numbers_or_as_sizes_in_any_order():
     [
         ({}, "give either qid or group"),
         ({"qid": [1, 2]}, "qid must have shape"),
+        ({"qid": [np.nan, *range(len(queries(0)[1]) - 1)]}, "qid is missing in row 0"),
         ({"group": [3, 4]}, "group counts 7 documents"),
         ({"group": [0.5, 4]}, "number of documents of each query"),
     ],

@@ -10,7 +10,15 @@ from sklearn.base import is_classifier
 import gatewise_training
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training import CEGBClassifier, CEGBRegressor
+from gatewise_training import (
+    AdaptGBRT,
+    AdaptLin,
+    CEGBClassifier,
+    CEGBRegressor,
+    Frontier,
+    GreedyMiser,
+    OperatingPoint,
+)
 from gatewise_training.data.input_checks import (
     check_classes,
     check_costs,
@@ -139,3 +147,19 @@ def test_prices_may_be_a_list_or_by_name_in_any_order():
             check_costs(given, ("a", "b"), named=True)
     with pytest.raises(InputError, match="the data has no names"):
         check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), named=False)
+
+
+def test_what_is_no_number_is_refused_by_its_name():
+    X, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    for model, fit, says in (
+        (GreedyMiser(penalties=["a"]), {}, "penalties must be at least 0, not"),
+        (AdaptLin(p_full=[None]), {}, "p_full must be shares"),
+        (AdaptGBRT(prefixes=["a"]), {}, "prefixes must be shares"),
+        (GreedyMiser(), {"sample_weight": -y}, "Negative values in data passed to"),
+        (CEGBRegressor(), {"sample_weight": [1.0]}, "sample_weight.shape"),
+    ):
+        with pytest.raises(InputError, match=says):
+            model.fit(X, y, **fit)
+    point = OperatingPoint((None,), cost=1.0, accuracy=0.9, offload_rate=1.0)
+    with pytest.raises(InputError, match="budget must be a number"):
+        Frontier((point,), 0.9).at(budget="1")

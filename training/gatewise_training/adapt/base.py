@@ -25,7 +25,7 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import TrainedCascade
 from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
-from gatewise_training.data.input_checks import Constraints
+from gatewise_training.data.input_checks import SHARE, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import LARGE_ROWS
 
@@ -99,7 +99,7 @@ class Adapt(PenalisedCascade):
     def _check_settings(self) -> None:
         super()._check_settings()
         bounds = self.p_full
-        if bounds is not None and (not len(bounds) or not all(0.0 <= p <= 1.0 for p in bounds)):
+        if bounds is not None and not (len(bounds) and all(map(SHARE.is_satisfied_by, bounds))):
             raise InputError(f"p_full must be shares in [0, 1], not {list(bounds)}")
 
 

@@ -16,7 +16,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import lightgbm as lgb
@@ -133,7 +133,8 @@ class AdaptGBRT(Growth, Adapt):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not len(self.prefixes) or not all(0.0 < share <= 1.0 for share in self.prefixes):
+        above_0 = Interval(Real, 0, 1, closed="right")
+        if not (len(self.prefixes) and all(map(above_0.is_satisfied_by, self.prefixes))):
             raise InputError(f"prefixes must be shares in (0, 1], not {list(self.prefixes)}")
 
     def _shared(self, sample: Sample, p_full: float) -> Sequence[float]:

@@ -106,7 +106,7 @@ class BudgetedModel(BaseEstimator, ABC):
         except InvalidParameterError as error:
             raise InputError(str(error)) from None
         penalties = getattr(self, "penalties", None)
-        if penalties is not None and not all(0.0 <= p < np.inf for p in penalties):
+        if penalties is not None and not all(map(NOT_NEGATIVE.is_satisfied_by, penalties)):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
 
     def _take_blocks(self, X: Any) -> None:

@@ -297,8 +297,7 @@ class PairCascade(CascadeClassifier):
             classes = np.asarray(self.classes)
         else:
             classes = np.asarray(range(n_classes) if named is None else named)
-            found = None if y is None else np.unique(np.asarray(y))
-            if named is None and found is not None and len(found) == n_classes:
+            if named is None and y is not None and len(found := np.unique(y)) == n_classes:
                 classes = found
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(

@@ -171,9 +171,9 @@ def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDA
     if (qid is None) == (group is None):
         raise InputError("a ranking needs its queries: give either qid or group")
     if qid is not None:
-        names = np.asarray(qid)
-        if names.shape != (n_rows,):
-            raise InputError(f"qid must have shape ({n_rows},), not {names.shape}")
+        if np.shape(qid) != (n_rows,):
+            raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
+        names = RowSplitter.values("qid", qid, n_rows)
         return np.unique(names, return_inverse=True)[1].astype(np.int64)
     sizes = np.asarray(group)
     if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():

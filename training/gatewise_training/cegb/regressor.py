@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
 
 from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.objectives import Measured
-from gatewise_training.data.input_checks import Validation, check_values, checked_splitter
+from gatewise_training.data.input_checks import Validation, check_values, checked_splits
 from gatewise_training.data.validation_split import after, chosen_folds, folds_of
 
 
@@ -91,11 +90,8 @@ class CEGBRegressor(RegressorMixin, Scored):
         """
         self._check_settings()
         x, value = check_values(self, X, y)
-        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-        validation, splitter = checked_splitter(len(x), groups, time, validation)
+        weight, validation, splitter = checked_splits(x, sample_weight, groups, time, validation)
         seen = weight > 0
-        behind = np.ones(splitter.n - len(seen), bool)
-        splitter = splitter.take(np.flatnonzero(np.concatenate([seen, behind])))
         x, value, weight = x[seen], value[seen], weight[seen]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:

@@ -158,17 +158,14 @@ def check_training(
         raise
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(given, X, feature_names(estimator))
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    weight, validation, splitter = checked_splits(X, sample_weight, groups, time, validation)
     seen = weight > 0
-    validation, splitter = checked_splitter(len(X), groups, time, validation)
     high_cost = None
     if high_cost_predictions is not None:
         shape = len(X), len(np.unique(y[seen]))
         high_cost = _check_predictions(high_cost_predictions, shape)[seen]
     if not seen.all():
         X, y, weight = X[seen], y[seen], weight[seen]
-        behind = np.ones(splitter.n - len(seen), bool)
-        splitter = splitter.take(np.flatnonzero(np.concatenate([seen, behind])))
     classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
@@ -204,7 +201,23 @@ def _plain_labels(y: Any) -> Any:
     return y.to_numpy(plain)
 
 
-def checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
+def checked_splits(
+    x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
+) -> tuple[NDArray[np.float64], Any, RowSplitter]:
+    """Check weights, groups and times; get weights, validation rows without groups, the splitter.
+
+    The splitter is of the training rows with a weight and, behind them, the validation rows.
+    """
+    try:
+        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    except ValueError as error:
+        raise InputError(one_line(error)) from None
+    validation, splitter = _checked_splitter(len(x), groups, time, validation)
+    behind = np.ones(splitter.n - len(x), bool)
+    return weight, validation, splitter.take(np.concatenate([weight > 0, behind]))
+
+
+def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
     """Check groups and times of training and validation rows; the latter without them."""
     if validation is None:
         return None, RowSplitter.checked(n, groups, time)
