@@ -114,8 +114,8 @@ class BundleWatch:
         except (GatewiseError, OSError) as error:
             seen.tried = not isinstance(error, BackendBusy)
             if str(error) != seen.refusal:
-                self._counters.add("watched", label="refused")
                 _LOG.warning("warning: %s is not served: %s", path.name, error)
+                self._counters.add("watched", label="refused")
             seen.refusal = str(error)
         else:
             seen.refusal = ""
@@ -126,8 +126,8 @@ class BundleWatch:
 
     def _retire(self, path: Path, key: ModelKey | None) -> None:
         if key is not None:
-            self._models.retire(key)
             self._counters.add("watched", label="removed")
+            self._models.retire(key)
             _LOG.info("%s left %s: it takes no new request", " ".join(key), path.name)
 
     def _bundles(self) -> dict[Path, Mark]:
