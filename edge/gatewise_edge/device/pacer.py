@@ -209,7 +209,8 @@ class Pace:
         self.moved = False
         self._pacer = pacer
         self._unit = unit
-        self._limits = None if limits is None else (_or_never(limits[0]), _or_never(limits[1]))
+        least, most = (-math.inf, math.inf) if limits is None else limits
+        self._limits = _or_never(least), _or_never(most)
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
         self._last: float | None = None
@@ -220,9 +221,8 @@ class Pace:
         with self._pacer.lock:
             if not self.moved:
                 return self.packed
-            moved = self._quantile()
-            if self._limits is not None:
-                moved = min(max(moved, self._limits[0]), self._limits[1])
+            least, most = self._limits
+            moved = min(max(self._quantile(), least), most)
             return None if moved == math.inf else moved
 
     def _quantile(self) -> float:
@@ -235,15 +235,6 @@ class Pace:
         i = int(position)
         low, high = self._sorted[max(i - 1, 0)], self._sorted[i]
         return low + (position - i) * (high - low)
-
-    def _levels(self) -> tuple[float, float]:
-        """The least and the largest level: what lies beyond the limits is not wound up."""
-        if self._limits is None or not self._sorted:
-            return 0.0, 1.0
-        n = len(self._sorted)
-        return bisect_left(self._sorted, self._limits[0]) / n, (
-            1.0 if self._limits[1] == math.inf else bisect_left(self._sorted, self._limits[1]) / n
-        )
 
     def observe(self, score: float | None, used: float | None, now: float) -> None:
         """Update with an instance.
@@ -302,8 +293,10 @@ class Pace:
             most, credit = min(most, hour), min(most, _CREDIT * hour)
         if self.moved:
             aim = (mean if pacer.budget.hourly else allowed) - pacer.debt / horizon
-            least, most_level = self._levels()
-            self.level = min(max(self.level + step * (aim - used), least), most_level)
+            # What lies beyond the limits is not wound up.
+            scores = self._sorted
+            low, high = (bisect_left(scores, limit) / len(scores) for limit in self._limits)
+            self.level = min(max(self.level + step * (aim - used), low), high)
         pacer.debt = min(max(pacer.debt + used - allowed, -credit), most)
 
     def used(self, *, sent: bool, size: float, cost: float) -> float:
