@@ -175,11 +175,12 @@ class DeviceProcess(ChildProcess):
             assert self.heard("done"), f"{self.name}: {failure}"
         return bool(self.heard("done"))
 
-    def answers(self, count):
-        """All answers, of which none is an error, lost or doubled."""
+    def answers(self, count=None):
+        """All answers, of which none is an error, lost or doubled; `count`, where that is known."""
         assert self.heard("error") == []
         found = self.heard("answer")
-        assert [a["number"] for a in found] == list(range(count))
+        assert [a["number"] for a in found] == list(range(len(found)))
+        assert count in (None, len(found))
         return found
 
     def late(self):
@@ -272,6 +273,12 @@ class Rig:
         wait_until(lambda: all(d.ready for d in devices), "the fleet", 120)
         for device in devices:
             device.go()
+
+    def end(self, devices):
+        """End devices that answer until they are told."""
+        for device in devices:
+            device.send({"end": True})
+        wait_until(lambda: all(d.done for d in devices), "the last answer", 60)
 
     def close(self):
         for child in self._all:

@@ -2,8 +2,9 @@
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``update`` (``store``, ``trust``, ``url``, ``ca_file``) and
-``clock_jumps``: the time of day jumps by years, both ways, every half second.
+``deadline_ms`` and, optionally, ``until_told``: the rows again and again until a third line;
+``update`` (``store``, ``trust``, ``url``, ``ca_file``); and ``clock_jumps``: the time of day jumps
+by years, both ways, every half second.
 Says ``{"event": "ready"}``, waits for any second line, answers, says ``{"event": "answer", ...}``
 each time and at last ``{"event": "done", ...}`` with the counters and, for each answer past its
 deadline, how late the control timer was in that time: a thread that only sleeps tells a device
@@ -12,10 +13,12 @@ that was late from a machine that gave it no time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -71,6 +74,16 @@ def say(**document: Any) -> None:
     print(json.dumps(document), flush=True)
 
 
+def rows_to_answer(job: dict[str, Any]) -> Iterator[int]:
+    """Give the rows in order, once or until another line comes."""
+    if not job.get("until_told"):
+        yield from job["order"]
+        return
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+    yield from itertools.takewhile(lambda _: not told.is_set(), itertools.cycle(job["order"]))
+
+
 def start(
     job: dict[str, Any], link: MqttLink | None, stack: ExitStack
 ) -> tuple[Device, Updater | None]:
@@ -105,7 +118,7 @@ def main() -> None:
         sys.stdin.readline()
         timer = ControlTimer()
         begin, late = time.monotonic(), []
-        for number, row in enumerate(job["order"]):
+        for number, row in enumerate(rows_to_answer(job)):
             pause = begin + number / job["rate"] - time.monotonic()
             if pause > 0:
                 time.sleep(pause)

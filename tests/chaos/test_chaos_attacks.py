@@ -12,7 +12,7 @@ from tests.support.waiting import wait_until
 
 DEVICES = 12
 INSTANCES = 250
-RATE = 14.0
+RATE = 20.0
 POOL = "a-name-that-is-not-known"
 
 
