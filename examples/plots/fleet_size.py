@@ -7,14 +7,14 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(random_state=0)
+f0 = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(f0, n_stages=1, families=("linear",), effort="low", random_state=0)
 bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-fleet", sample=X[:32])
 
 sizes, p95, load = [200, 500, 1000, 1500, 2000], [], []
 for devices in sizes:
     run = gw.simulate(
-        bundle, X[600:], y[600:], devices=devices, seconds=5.0, workload="poisson:2/s",
+        bundle, X[600:], y[600:], devices=devices, seconds=2.0, workload="poisson:2/s",
         link="wifi", policy="cloud-only", baselines=False,
     )  # fmt: skip
     policy = run.report.policies[0]

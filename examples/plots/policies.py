@@ -7,7 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(random_state=0)
+f0 = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
     f0, n_stages=2, families=("linear",), effort="low", offload_rate=0.15, random_state=0
 )

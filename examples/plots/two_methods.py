@@ -7,7 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(random_state=0)
+f0 = ExtraTreesClassifier(30, random_state=0)
 staged = gw.StagedCascade(f0, n_stages=3, families=("linear",), effort="low", random_state=0)
 threshold = gw.ConfidenceCascade(f0, low_cost_model="linear", n_subsets=4, random_state=0)
 

@@ -59,17 +59,26 @@ def external_data(model: onnx.ModelProto) -> None:
 
 def delimited(number: int, content: bytes) -> bytes:
     """A field of protocol buffers that holds bytes."""
-    size, head = len(content), bytearray([number << 3 | 2])
+    return _head(number, len(content)) + content
+
+
+def _head(number: int, size: int) -> bytes:
+    """What stands before the bytes of a field."""
+    head = bytearray([number << 3 | 2])
     while size > 127:
         head.append(size & 127 | 128)
         size >>= 7
-    return bytes(head) + bytes([size]) + content
+    return bytes(head) + bytes([size])
 
 
 def nested_graphs(depth: int) -> bytes:
     """A file of graphs in attributes of nodes of graphs."""
-    graph = b""
-    for _ in range(depth):
-        attribute = delimited(1, b"body") + delimited(6, graph) + b"\xa0\x01\x05"
-        graph = delimited(1, delimited(5, attribute))
-    return delimited(7, graph)
+    tail, size, heads = b"\xa0\x01\x05", 0, []
+    for _ in range(depth):  # from the innermost; joined once, for they are many
+        head = delimited(1, b"body") + _head(6, size)
+        size += len(tail)
+        for number in (5, 1):  # an attribute of a node
+            head = _head(number, len(head) + size) + head
+        size += len(head)
+        heads.append(head)
+    return _head(7, size) + b"".join(reversed(heads)) + tail * depth
