@@ -1,10 +1,11 @@
 """No decision differs, whoever computes it: estimator, onnxruntime, numpy, walkers, C or skl2onnx.
 
-A small system of each kind is fitted to each data set, packed, and asked about held-out rows, rows
-at the very thresholds of its trees and a float32 step beside them, denormal numbers and zeros of
-both signs, missing values where it takes them, and all of that 1e6 higher. Outputs of every stage
-are compared bit for bit, then exits, labels, purchases and costs. The shared data sets need
-``../shared/data`` (or GATEWISE_DATA) and are slow; two that scikit-learn carries are not.
+Small systems are fitted to each data set (of each kind to the two that scikit-learn carries, of
+every other kind in turn to the shared ones), packed, and asked about held-out rows, rows at the
+very thresholds of their trees and a float32 step beside them, denormal numbers and zeros of both
+signs, missing values where they take them, and all of that 1e6 higher. Outputs of every stage are
+compared bit for bit, then exits, labels, purchases and costs. The shared data sets need
+``../shared/data`` (or GATEWISE_DATA) and are slow.
 """
 
 from __future__ import annotations
@@ -258,9 +259,10 @@ def c_witness(case: Case, compiled: Compiled) -> None:
 
 def agree_everywhere(name: str, offset: float, place: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
-    if offset and name in SHARED:
-        first = 2 * SHARED.index(name) % len(kinds)
-        kinds = kinds[first : first + 2]
+    if name in SHARED:
+        at = SHARED.index(name)
+        first = 2 * at % len(kinds)
+        kinds = kinds[first : first + 2] if offset else kinds[at % 2 :: 2]
     cases = [fitted(kind, name, offset, place) for kind in kinds]
     for case in cases:
         python_witnesses(case)

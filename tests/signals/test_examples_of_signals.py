@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -26,22 +25,20 @@ def test_each_example_is_short_and_is_run_here():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_goes_from_raw_signal_to_live_answers(name):
+def test_an_example_goes_from_raw_signal_to_live_answers(name, monkeypatch, capsys):
     data = EXAMPLES[name]
     if data is not None and not (DATA / f"{data}.npz").is_file():
         pytest.skip(f"{data}.npz is not in {DATA}")
-    done = subprocess.run(
-        [sys.executable, ROOT / f"examples/signals/{name}.py"],
-        env=os.environ | {"GATEWISE_DATA": str(DATA)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = re.search(r"new groups: (.*) right, (.*) us of .* take (.*); (.*)% off", done.stdout)
+    script = ROOT / f"examples/signals/{name}.py"
+    monkeypatch.setenv("GATEWISE_DATA", str(DATA))
+    monkeypatch.setattr("sys.argv", [str(script)])
+    monkeypatch.syspath_prepend(script.parent)  # where it finds live.py
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    found = re.search(r"new groups: (.*) right, (.*) us of .* take (.*); (.*)% off", printed)
     right, cost, total, _ = map(float, found.groups())
     assert right > 0.6
     assert cost < total
-    live = re.search(r"live: \{(.*)\}", done.stdout).group(1)
+    live = re.search(r"live: \{(.*)\}", printed).group(1)
     assert "'edge'" in live
     assert "fallback" not in live

@@ -9,6 +9,7 @@ proxies are not used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import ssl
 import threading
@@ -44,13 +45,9 @@ class BoundedFetcher(FetcherInterface):
         timeout: float = 20.0,
         cancelled: Callable[[], bool] = bool,
     ) -> None:
-        self._context = ssl.create_default_context()
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._ca_file = ca_file
         if ca_file is not None:
-            try:
-                self._context.load_verify_locations(ca_file)
-            except (ssl.SSLError, OSError) as error:
-                raise InputError(f"update certificates {ca_file}: {error}") from None
+            _ = self._context  # what is wrong with the file is said now
         self._timeout = timeout
         self._cancelled = cancelled
         self._end = 0.0
@@ -58,6 +55,18 @@ class BoundedFetcher(FetcherInterface):
         self._handles: list[socket.socket] = []
         self._lock = threading.Lock()
         self.received = 0
+
+    @functools.cached_property
+    def _context(self) -> ssl.SSLContext:
+        """For HTTPS alone: the system's authorities take long to load."""
+        context = ssl.create_default_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self._ca_file is not None:
+            try:
+                context.load_verify_locations(self._ca_file)
+            except (ssl.SSLError, OSError) as error:
+                raise InputError(f"update certificates {self._ca_file}: {error}") from None
+        return context
 
     def allow(self, seconds: float) -> None:
         """Give what is fetched from now on so much time in all."""
