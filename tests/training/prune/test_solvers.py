@@ -196,8 +196,8 @@ def assert_pruning(problem, solution):
     assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
 
 
-def test_every_solver_finds_the_optimum_of_504_small_problems():
-    assert check_agreement(range(504)) > 100  # and many of the optima are neither none nor all
+def test_every_solver_finds_the_optimum_of_252_small_problems():
+    assert check_agreement(range(252)) > 50  # and many of the optima are neither none nor all
 
 
 def test_every_way_to_the_breakpoints_finds_the_same():
