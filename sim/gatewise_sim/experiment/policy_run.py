@@ -200,18 +200,12 @@ class PolicyRun:
             return {}
         shares = _step_shares(signal.graph, self.routes.acquired_sets, self.estimate.sets)
         price = {group.name: group.shared for group in manifest.groups}
-        if (table := signal.prices) is None:
-            return {step: StepUse(share=s, price=price[step]) for step, s in shares.items()}
-        energy = {step: table.microjoules(step) for step in shares}
-        return {
-            step: StepUse(
-                share=share,
-                price=price[step],
-                ms=table.microseconds[step] / 1e3,
-                joules=None if (uj := energy[step]) is None else uj / 1e6,
-            )
-            for step, share in shares.items()
-        }
+        found = {step: StepUse(share=s, price=price[step]) for step, s in shares.items()}
+        if (table := signal.prices) is not None:
+            for step, use in found.items():
+                uj, ms = table.microjoules(step), table.microseconds[step] / 1e3
+                found[step] = replace(use, ms=ms, joules=None if uj is None else uj / 1e6)
+        return found
 
 
 def _step_shares(

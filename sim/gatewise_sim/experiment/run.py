@@ -59,6 +59,7 @@ _TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up"
 _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 #: How a device is used to find out how long an offload takes.
 _ALONE, _ALONE_SECONDS = parse("periodic:1s"), 120.0
+_OF_RUN: Final = ("processes", "behind_ms", "faults", "devices", "workers")
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
@@ -305,13 +306,9 @@ def _run_figures(run: LiveRun) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.system()} {platform.machine()}",
-        "processes": run.processes,
         "cpu_seconds": round(run.cpu_seconds, 3),
         "peak_mb": round(run.peak_mb, 1),
-        "behind_ms": dict(run.behind_ms),
-        "faults": list(run.faults),
-        "devices": dict(run.devices),
-        "workers": list(run.workers),
+        **{name: getattr(run, name) for name in _OF_RUN},
     }
 
 

@@ -80,11 +80,6 @@ class _WorkerSlot:
     restarts: int = 0
 
     @property
-    def name(self) -> str:
-        """Name of the process."""
-        return self.worker.name
-
-    @property
     def is_gateway(self) -> bool:
         """Whether it is a gateway."""
         return "uplink" in self.options
@@ -236,7 +231,7 @@ class Deployment:
             slot.worker.close()
             slot.up = slot.starting = False
             self._report_worker(slot)
-            slot.worker = WorkerProcess(name=slot.name, keep_errors=True)
+            slot.worker = WorkerProcess(name=slot.worker.name, keep_errors=True)
             self._stack.callback(slot.worker.close)
 
     def _check_successor(self, slot: _WorkerSlot) -> None:
@@ -259,7 +254,7 @@ class Deployment:
     def _report_worker(self, slot: _WorkerSlot) -> None:
         """Report a worker, unless all of its kind are down."""
         if ("gateway" if slot.is_gateway else "cloud") not in self._down:
-            self._report(slot.name.removeprefix("cloud "), slot.up)
+            self._report(slot.worker.name.removeprefix("cloud "), slot.up)
 
     def _report(self, what: str, up: bool) -> None:
         at = time.monotonic() - self._began

@@ -88,7 +88,7 @@ class BinSums:
     offloaded: Sketch
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class WindowCounts:
     """Result of one window.
 
@@ -127,16 +127,18 @@ class WindowSums:
         self._all: list[list[Sketch]] = [[] for _ in bins]
         self._offloaded: list[list[Sketch]] = [[] for _ in bins]
         self._local = np.zeros((n_bins, n_rows), np.int64)
-        self._classes = np.zeros((n_classes, len(CLASS_COUNTS)))
-        self._reasons = np.zeros(len(REASONS))
-        self._sets = np.zeros(len(facts.set_j))
-        self._rows = np.zeros(facts.routes.rows)
-        self._squares = np.zeros(len(SUMS))
-        self.instances = 0
+        self._found = WindowCounts(
+            parts=[],
+            classes=np.zeros((n_classes, len(CLASS_COUNTS))),
+            reasons=np.zeros(len(REASONS)),
+            sets=np.zeros(len(facts.set_j)),
+            rows=np.zeros(facts.routes.rows),
+            squares=np.zeros(len(SUMS)),
+        )
 
     def add_local(self, times: _Floats, rows: NDArray[np.int32]) -> None:
         """Count instances that their devices answer by themselves, sorted by time, shape (n,)."""
-        self.instances += len(times)
+        self._found.instances += len(times)
         cuts = [*np.searchsorted(times, self._edges).tolist(), len(times)]
         for number, (first, last) in enumerate(pairwise(cuts)):
             if last > first:
@@ -144,7 +146,7 @@ class WindowSums:
 
     def add(self, answers: Answers, radio_j: _Floats) -> None:
         """Count answers and what each cost its radio, in J, shape (n,)."""
-        self.instances += len(answers)
+        self._found.instances += len(answers)
         self._add(answers, np.ones(len(answers)), radio_j)
 
     def result(self, local: Answers) -> WindowCounts:
@@ -156,20 +158,13 @@ class WindowSums:
                 some.time[:] = self._edges[number]
                 self._add(some, counts[seen].astype(np.float64), np.zeros(len(seen)))
         self._local[:] = 0
-        return WindowCounts(
-            parts=[
-                BinSums(bin_, sums, Sketch.merge(every), Sketch.merge(offloaded))
-                for bin_, sums, every, offloaded in zip(
-                    self._bins, self._sums, self._all, self._offloaded, strict=True
-                )
-            ],
-            classes=self._classes,
-            reasons=self._reasons,
-            sets=self._sets,
-            rows=self._rows,
-            squares=self._squares,
-            instances=self.instances,
-        )
+        self._found.parts = [
+            BinSums(bin_, sums, Sketch.merge(every), Sketch.merge(offloaded))
+            for bin_, sums, every, offloaded in zip(
+                self._bins, self._sums, self._all, self._offloaded, strict=True
+            )
+        ]
+        return self._found
 
     def _add(self, a: Answers, times: _Floats, radio_j: _Floats) -> None:
         """Count answers, each `times` times."""
@@ -180,18 +175,18 @@ class WindowSums:
             where = where[measured]
         if not len(a):
             return
-        columns = self._columns(a, radio_j)
+        columns, found = self._columns(a, radio_j), self._found
         for k, name in enumerate(SUMS):
             weights = times * columns[name]
             self._sums[:, k] += np.bincount(where, weights, minlength=len(self._bins))
-            self._squares[k] += weights @ columns[name]
-        n_rows = len(self._rows)
-        self._rows += np.bincount(a.row % n_rows, times, minlength=n_rows)
+            found.squares[k] += weights @ columns[name]
+        n_rows = len(found.rows)
+        found.rows += np.bincount(a.row % n_rows, times, minlength=n_rows)
         self._count_classes(a, times, columns)
         acquired = self._acquired_set(a, a.acquired)
-        self._sets += np.bincount(acquired, times, minlength=len(self._sets))
+        found.sets += np.bincount(acquired, times, minlength=len(found.sets))
         answered = a.route >= 0
-        self._reasons += np.bincount(
+        found.reasons += np.bincount(
             a.reason[answered], weights=times[answered], minlength=len(REASONS)
         )
         offloaded = columns["requested"] | (a.route == _FALLBACK)
@@ -207,7 +202,7 @@ class WindowSums:
         routes = self._facts.routes
         found = np.where(requested, routes.request_set[a.row], routes.local_set[a.row])
         alone = (a.route == _CLOUD) & self._facts.cloud_only
-        return np.where(alone, len(self._sets) - 1, found).astype(np.int64)
+        return np.where(alone, len(self._facts.set_j) - 1, found).astype(np.int64)
 
     def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[Any]]:
         """Contribution of each answer to the sums."""
@@ -247,10 +242,11 @@ class WindowSums:
         }
 
     def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, NDArray[Any]]) -> None:
-        truth, n_classes = self._facts.routes.truth[a.row], len(self._classes)
+        truth, classes = self._facts.routes.truth[a.row], self._found.classes
+        n_classes = len(classes)
         known = truth >= 0  # else unknown, or a class that the bundle lacks
         for k, name in enumerate(CLASS_COUNTS[:-1]):
             weights = (times * columns[name])[known]
-            self._classes[:, k] += np.bincount(truth[known], weights, minlength=n_classes)
+            classes[:, k] += np.bincount(truth[known], weights, minlength=n_classes)
         known &= a.label >= 0  # an error answers no class
-        self._classes[:, -1] += np.bincount(a.label[known], times[known], minlength=n_classes)
+        classes[:, -1] += np.bincount(a.label[known], times[known], minlength=n_classes)

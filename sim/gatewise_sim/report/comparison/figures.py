@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from gatewise.errors import InputError
-from gatewise.formats import Format, interval, joules, millis, number, percent
+from gatewise.formats import Format, joules, millis, number, percent
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.money import MONTH
+from gatewise_sim.report.findings import bounds
 from gatewise_sim.report.model import Report
 
 COMPARISON_KIND: Final = "gatewise-comparison"
@@ -36,9 +37,7 @@ class ComparedFigure:
 
     def interval(self, found: Mapping[str, Any] | None) -> str:
         """Write its interval; empty where there is none."""
-        if found is None or found["low"] is None or found["high"] is None:
-            return ""
-        return interval(found["low"], found["high"], self.form)
+        return bounds(None if found is None else Measurement(**found), self.form)
 
 
 @dataclass(frozen=True, eq=False)
