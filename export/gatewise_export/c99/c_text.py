@@ -141,8 +141,9 @@ class Tables:
 
 
 def template_names(prefix: str) -> dict[str, str]:
-    """What every template takes: the mark, the version, the prefix of names."""
-    return {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
+    """What templates take: the mark, the version, the prefix of names, the rules of floats."""
+    names = {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
+    return names | {"float_rules": sections("float_rules.c")[""]}
 
 
 def identifier(name: str) -> str:

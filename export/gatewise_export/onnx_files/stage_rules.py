@@ -42,7 +42,6 @@ class StageGraph:
     columns: Mapping[str, int]
     elements: int
     n_inputs: int
-    n_outputs: int
 
 
 def check_stage(model: Model, n_inputs: int, n_outputs: int) -> StageGraph:
@@ -98,7 +97,6 @@ class _StageCheck:
             columns={n: v.shape[1] for n, v in self.values.items() if len(v.shape) == 2},
             elements=self.elements,
             n_inputs=self.n_inputs,
-            n_outputs=self.n_outputs,
         )
 
     def check_ends(self) -> None:

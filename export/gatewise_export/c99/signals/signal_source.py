@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,27 +28,17 @@ FRAMES = 768
 """Bytes of stack that calls may take, the C library's apart; tests measure what they do take."""
 
 
-@dataclass(frozen=True, eq=False)
-class SignalText:
-    """The two files of a graph, the features in them, and their sizes (of `SignalSource`)."""
-
-    header: str
-    code: str
-    features: NDArray[np.int64]
-    sizes: dict[str, int]
-
-
 def write_signal_text(
     graph: SignalGraph,
     shape: Shape,
     dtype: DTypeLike,
     prefix: str,
     features: Collection[int] | None = None,
-) -> SignalText:
+) -> tuple[dict[str, str], NDArray[np.int64], dict[str, int]]:
     """Write the steps that `features`, all by default, need; `prefix` begins public names.
 
-    ConversionError names steps that C cannot compute, or the dtype; InputError if windows do not
-    fit.
+    Gives the two files, the features in them, and their sizes (of `SignalSource`). ConversionError
+    names steps that C cannot compute, or the dtype; InputError if windows do not fit.
     """
     element = ELEMENTS.get(np.dtype(dtype).name)
     if element is None:
@@ -93,17 +82,17 @@ def write_signal_text(
     }
     top, bottom = (filled("signals.c", part, **fill) for part in ("top", "bottom"))
     functions = _functions("".join(code.text for code in codes), fill)
-    return SignalText(
-        header=filled("signals.h", **fill),
-        code=f"{top}{made}{functions}{bottom}",
-        features=np.concatenate([np.arange(first, end) for first, end in spans]),
-        sizes={
-            "n_steps": len(steps),
-            "table_bytes": made.nbytes,
-            "struct_bytes": 4 * words + 4,
-            "stack_bytes": FRAMES,
-        },
-    )
+    files = {
+        f"{prefix}_signals.h": filled("signals.h", **fill),
+        f"{prefix}_signals.c": f"{top}{made}{functions}{bottom}",
+    }
+    sizes = {
+        "n_steps": len(steps),
+        "table_bytes": made.nbytes,
+        "struct_bytes": 4 * words + 4,
+        "stack_bytes": FRAMES,
+    }
+    return files, np.concatenate([np.arange(first, end) for first, end in spans]), sizes
 
 
 def computable(graph: SignalGraph) -> set[int]:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
-from gatewise_export.c99.signals.signal_source import ELEMENTS, SignalText, write_signal_text
+from gatewise_export.c99.signals.signal_source import ELEMENTS, write_signal_text
 from gatewise_export.c99.signals.step_code import Shape
 from gatewise_signals.graph import SignalGraph
 
@@ -90,31 +90,31 @@ def signal_files(
             f"not {windows.shape[1:]} and {windows.dtype}"
         )
     windows = windows[: max(1, MOST_SAMPLE_BYTES // max(windows[:1].nbytes, 1))]
-    text = write_signal_text(graph, shape, dtype, prefix, features)
-    files = {
-        f"{prefix}_signals.h": text.header,
-        f"{prefix}_signals.c": text.code,
-        f"{prefix}_signals_selftest.c": _selftest(graph, text, windows, prefix, decides),
-    }
+    files, written, sizes = write_signal_text(graph, shape, dtype, prefix, features)
+    files[f"{prefix}_signals_selftest.c"] = _selftest(graph, written, windows, prefix, decides)
     source = SignalSource(
         files=tuple(files),
         shape=tuple(shape),
         dtype=np.dtype(dtype).name,
-        n_features=len(text.features),
-        **text.sizes,
+        n_features=len(written),
+        **sizes,
         sample_windows=len(windows),
     )
     return source, files
 
 
 def _selftest(
-    graph: SignalGraph, text: SignalText, windows: NDArray[Any], prefix: str, decides: bool
+    graph: SignalGraph,
+    features: NDArray[np.int64],
+    windows: NDArray[Any],
+    prefix: str,
+    decides: bool,
 ) -> str:
     """Write a function that counts windows with features other than Python's."""
-    expected = graph.transform(windows)[:, text.features]
+    expected = graph.transform(windows)[:, features]
     scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
     tables = c_text.Tables()
-    tables.add("feature", text.features, "uint16_t", "The features, by number.")
+    tables.add("feature", features, "uint16_t", "The features, by number.")
     tables.add("windows", windows, ELEMENTS[windows.dtype.name])
     tables.add("expected", expected, "float")
     tables.add("scale", scale, "float")
@@ -124,7 +124,7 @@ def _selftest(
         "element": ELEMENTS[windows.dtype.name],
         "bound": c_text.number(BOUND),
         "n_windows": str(len(windows)),
-        "n_features": str(len(text.features)),
+        "n_features": str(len(features)),
         "size": str(math.prod(windows.shape[1:])),
     }
     parts = {

@@ -5,19 +5,7 @@
 #include <float.h>
 #include <math.h>
 
-/* 16: half precision in hardware; floats are rounded to float all the same */
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
-#error "sums must be rounded to float after each step: on i386 compile with -msse2 -mfpmath=sse"
-#endif
-#ifdef __FAST_MATH__
-#error "-ffast-math does not keep the order of sums, nor NaN"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#elif defined(__GNUC__) /* for builds without -ffp-contract=off */
-#pragma GCC optimize("fp-contract=off")
-#endif
-
+${float_rules}
 typedef char instance_has_its_declared_size[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];
 
 enum { UNKNOWN, KNOWN, REFUSED };
