@@ -89,7 +89,7 @@ def test_the_manifest_lists_an_array_once(packed):
     _, path = packed
     bundle = gw.Bundle.open(path)
     document = bundle.manifest.to_document()
-    assert document["instance"] == {"shape": (8, 8), "dtype": "uint8"}
+    assert document["instance"] == {"shape": [8, 8], "dtype": "uint8"}
     assert [f["name"] for f in document["features"]] == ["instance"]
     assert document["stages"][0]["inputs"] == document["cloud"]["inputs"] == ["instance"]
     assert bundle.manifest.instance == InstanceSpec((8, 8), "uint8")
