@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import threading
@@ -217,7 +218,8 @@ class AnswerTotals:
         """Counts, mean cost and the quantiles of the latest latencies in ms."""
         n = self.routes.total()
         latest = sorted(self._latencies)
-        quantiles = (latest[int(q * len(latest))] if latest else None for q in (0.5, 0.95, 0.99))
+        ranks = (math.ceil(q * len(latest)) - 1 for q in (0.5, 0.95, 0.99))
+        quantiles = (latest[rank] if latest else None for rank in ranks)
         return {
             "instances": n + self.errors,
             "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},

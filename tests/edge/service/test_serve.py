@@ -26,3 +26,10 @@ def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
         began.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
     assert began == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
+
+
+def test_quantiles_are_latencies_that_there_were():
+    totals = serve.AnswerTotals()
+    for ms in (4.0, 1.0, 3.0, 2.0):
+        totals.add(SimpleNamespace(route="edge", cost=1.0, latency_ms=ms))
+    assert totals.summary()["latency_ms"] == {"p50": 2.0, "p95": 4.0, "p99": 4.0}

@@ -347,10 +347,10 @@ class PairCascade(CascadeClassifier):
         if len(given) != n:
             raise InputError(f"X has {n} rows but y {len(given)} labels")
         place = {c: i for i, c in enumerate(self.classes_.tolist())}
-        unknown = next((label for label in given if label not in place), None)
-        if unknown is not None:
+        unknown = [label for label in given if label not in place]
+        if unknown:
             raise InputError(
-                f"y has the label {unknown!r}, which is not a class of the models: "
+                f"y has the label {unknown[0]!r}, which is not a class of the models: "
                 f"{list(place)[:8]}; classes= names them in the order of their scores"
             )
         return np.array([place[label] for label in given], np.int64)
