@@ -14,9 +14,7 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_training.data import datasets
 from gatewise_training.data.instance_files import arrays_of, load_instances
-from gatewise_training.data.table_encoder import encode_table
 
 UNKNOWN_CLASS: Final = -2
 """A label that the bundle has no class for: no answer to it is ever right."""
@@ -39,7 +37,11 @@ class Rows:
         Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
-        given: Any = X if manifest.encoder is None else encode_table(manifest.encoder, X)
+        given: Any = X
+        if manifest.encoder is not None and hasattr(X, "columns"):
+            from gatewise_training.data.table_encoder import encode_table
+
+            given = encode_table(manifest.encoder, X)
         if set(manifest.feature_names) <= set(getattr(given, "columns", ())):
             given = given[list(manifest.feature_names)]
         values = np.asarray(given)
@@ -86,14 +88,16 @@ class Rows:
     @classmethod
     def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
         """Read a table."""
-        if source in datasets.names():
-            data = datasets.load(source)
-            X = data.columns(manifest.feature_names, source)
-            return cls.from_arrays(source, X, data.y, manifest)
         path = Path(source)
         kind = path.suffix.lower()
         if kind == ".csv":
             return _csv(path, manifest, target)
+        from gatewise_training.data import datasets  # scikit-learn, a second that no CSV file needs
+
+        if source in datasets.names():
+            data = datasets.load(source)
+            X = data.columns(manifest.feature_names, source)
+            return cls.from_arrays(source, X, data.y, manifest)
         if kind == ".parquet" or manifest.encoder is not None:
             names, encoder = manifest.column_names, manifest.encoder
             X, y = datasets.read_rows(path, names, encoder, target=target)
@@ -184,6 +188,8 @@ def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
             target = next((name for name in _USUAL_TARGETS if name in arrays_of(path)), None)
         windows, y = load_instances(path, target)
         return Rows.from_arrays(path.stem, windows, y, manifest)
+    from gatewise_training.data import datasets
+
     data = datasets.load(path)
     X, y = data.columns(manifest.feature_names, path), data.y
     test = data.parts.get("test")

@@ -7,6 +7,7 @@ from gatewise_export import Bundle
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
 from tests.support.machine_table import machine_table, make_raw_bundle
+from tests.support.processes import run_python
 from tests.support.refused import refused
 
 
@@ -31,6 +32,18 @@ def names(manifest):
 @pytest.fixture
 def values():
     return np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.float32)
+
+
+def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
+    """Most of the time that `simulate` needs to begin."""
+    path = write(tmp_path / "rows.csv", names, values)
+    loaded = run_python(
+        "import sys; from gatewise_export import Bundle; import gatewise_sim.experiment.simulation\n"
+        "from gatewise_sim.experiment.rows import Rows\n"
+        f"Rows.load({path!r}, Bundle.open({str(small.bundle.path)!r}).manifest)\n"
+        "print(*sys.modules)"
+    )
+    assert not {"sklearn", "pandas", "matplotlib"} & set(loaded.split())
 
 
 @pytest.mark.parametrize(
