@@ -38,7 +38,8 @@ def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
     """Most of the time that `simulate` needs to begin."""
     path = write(tmp_path / "rows.csv", names, values)
     loaded = run_python(
-        "import sys; from gatewise_export import Bundle; import gatewise_sim.experiment.simulation\n"
+        "import sys; from gatewise_export import Bundle\n"
+        "import gatewise_sim.experiment.simulation\n"
         "from gatewise_sim.experiment.rows import Rows\n"
         f"Rows.load({path!r}, Bundle.open({str(small.bundle.path)!r}).manifest)\n"
         "print(*sys.modules)"
