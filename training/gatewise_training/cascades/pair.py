@@ -21,7 +21,12 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.learned_gate import with_learned_gate
-from gatewise_training.data.input_checks import Constraints, check_costs, feature_names
+from gatewise_training.data.input_checks import (
+    Constraints,
+    check_costs,
+    check_labels_known,
+    feature_names,
+)
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.given_graph import FormedGraph
@@ -172,6 +177,7 @@ class PairCascade(CascadeClassifier):
         check_fitted(self.low_cost_model, "low_cost_model")
         if self.high_cost_model is None or not is_given(self.high_cost_model):
             check_fitted(self.high_cost_model, "high_cost_model")
+        check_labels_known(y)
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
@@ -347,10 +353,10 @@ class PairCascade(CascadeClassifier):
         if len(given) != n:
             raise InputError(f"X has {n} rows but y {len(given)} labels")
         place = {c: i for i, c in enumerate(self.classes_.tolist())}
-        unknown = [label for label in given if label not in place]
-        if unknown:
+        unknown = next((label for label in given if label not in place), None)
+        if unknown is not None:
             raise InputError(
-                f"y has the label {unknown[0]!r}, which is not a class of the models: "
+                f"y has the label {unknown!r}, which is not a class of the models: "
                 f"{list(place)[:8]}; classes= names them in the order of their scores"
             )
         return np.array([place[label] for label in given], np.int64)

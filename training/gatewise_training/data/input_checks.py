@@ -143,19 +143,9 @@ def check_training(
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
     given = X
-    try:
-        X, y = _validated(estimator, X, _plain_labels(y))
-        check_classes(y)
-    except InputError:
-        import pandas as pd
-
-        absent = pd.isna(np.ravel(np.asarray(y, object)))
-        if y is not None and absent.any():
-            short = plural(absent.sum(), "row")
-            raise InputError(
-                f"y is missing (NaN or None) in {short}: leave out rows without a label"
-            ) from None
-        raise
+    check_labels_known(y)
+    X, y = _validated(estimator, X, _plain_labels(y))
+    check_classes(y)
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(given, X, feature_names(estimator))
     weight, validation, splitter = checked_splits(X, sample_weight, groups, time, validation)
@@ -188,6 +178,16 @@ def check_training(
     if pair is None and splitter.groups is not None:
         _check_class_groups(classes, index, splitter.groups)
     return Table(X, index, classes, weight / weight.mean(), pair, splitter, high_cost)
+
+
+def check_labels_known(y: Any) -> None:
+    """Refuse labels of which some are missing."""
+    import pandas as pd
+
+    absent = pd.isna(np.ravel(np.asarray(y, object)))
+    if y is not None and absent.any():
+        short = plural(absent.sum(), "row")
+        raise InputError(f"y is missing (NaN or None) in {short}: leave out rows without a label")
 
 
 def _plain_labels(y: Any) -> Any:
