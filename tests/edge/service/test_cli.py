@@ -293,7 +293,7 @@ def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker,
 def test_a_full_disk_ends_it_with_an_error(bundle, parallel):
     options = ("--out", "/dev/full", "--parallel", parallel)
     done = run_here("edge", bundle.path, *options, given=EASY * 40)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "No space left" in done.stderr
 
 
