@@ -21,6 +21,15 @@ settings.register_profile(
 settings.load_profile("any load")
 
 
+LONGEST = ("test_readme.py", "test_rollout.py", "test_docs.py", "test_bench_twin.py")
+"""Files with tests of half a minute and more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest: at the end they would keep all other processes waiting."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
     """Make fitted systems and bundles once in a run: ``make_once(name, make)``."""
