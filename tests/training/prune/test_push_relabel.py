@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
@@ -87,6 +87,7 @@ def test_the_largest_of_the_best_closures_is_found(seed, lam):
 
 
 @given(SEEDS)
+@example(960143)  # a tie that flows taken back by shares, of a third each, did not see
 @settings(max_examples=60, deadline=None)
 def test_a_flow_of_another_price_is_a_start(seed):
     closure = random_closure(seed, 40)

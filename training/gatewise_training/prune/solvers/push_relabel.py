@@ -150,9 +150,13 @@ def _excess(
         sent = 0.0
         for a in range(begin[c], begin[c + 1]):
             sent += flow[edge[a]]
-        if sent > capacity[c]:  # too much for the price: all take back the same share
-            for a in range(begin[c], begin[c + 1]):
-                flow[edge[a]] *= capacity[c] / sent
+        if sent > capacity[c]:  # too much: whole numbers stay whole, unlike shares
+            over, a = sent - capacity[c], begin[c + 1] - 1
+            while over > 0.0 and a >= begin[c]:
+                back = min(over, flow[edge[a]])
+                flow[edge[a]] -= back
+                over -= back
+                a -= 1
             capacity[c] = 0.0
         else:
             capacity[c] -= sent
