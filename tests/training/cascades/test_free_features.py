@@ -9,6 +9,8 @@ from sklearn.datasets import load_breast_cancer
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, CloudPrices, ConfidenceCascade, StagedCascade
 
+pytestmark = pytest.mark.slow  # many fits
+
 SYSTEMS = [
     StagedCascade(n_stages=2, families=("boosting",), effort="low", random_state=0),
     AdaptGBRT(penalties=(0.001,), n_rounds=10, random_state=0),

@@ -25,6 +25,8 @@ from gatewise_training import AdaptLin, ConfidenceCascade, L1Cascade, StagedCasc
 from gatewise_training.data.input_checks import check_training
 from gatewise_training.learners.given_models.packable import needs_backend
 
+pytestmark = pytest.mark.slow  # many fits
+
 QUICK = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 
 

@@ -14,6 +14,8 @@ from gatewise.errors import InputError
 from gatewise_training.operating_points.cascade_parts import stages_within_cost
 from tests.support.budgeted_methods import COSTS, METHODS, ready, table
 
+pytestmark = pytest.mark.slow  # many fits
+
 CAPPED = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
 REQUEST = gw.CloudPrices(request=1.0)
 OFFLOAD = 9.5 + 7.0 + 1.0  # all prices of features, the shared ones, and a request
@@ -79,7 +81,6 @@ def test_stages_come_near_to_a_cap_that_leaves_no_offload(cap):
     assert cap - 1 <= most <= cap
 
 
-@pytest.mark.slow
 def test_a_million_instances_never_cost_more():
     system = fitted("staged", max_instance_cost=9.0, allow_missing=True)
     at = [system.at(budget=p.cost) for p in system.operating_points_]
@@ -132,7 +133,6 @@ def test_a_cap_that_nothing_keeps_is_refused_with_the_lowest(method):
             full.at(max_instance_cost=wrong)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
 def test_a_certificate_is_of_a_point_that_keeps_the_cap(bound):
     forest = RandomForestClassifier(30, random_state=0)  # a fitted one may know the rows

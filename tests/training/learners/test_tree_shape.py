@@ -17,6 +17,8 @@ from gatewise_training.learners.high_cost_training import (
 from gatewise_training.learners.stage_bounds import Bounds, ForestShape, shaped
 from tests.support.fit_problems import problem_of
 
+pytestmark = pytest.mark.slow  # many fits
+
 
 def sums(n: int = 7000):
     """Noisy sums of twelve features: no feature changes what another says."""
