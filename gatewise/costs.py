@@ -25,11 +25,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices, PriceList, check_price, named, request_bytes
+from gatewise.given_costs import (
+    Label,
+    read_label,
+    read_names,
+    read_own_prices,
+    read_prerequisites,
+    read_shared_prices,
+)
+from gatewise.prices import CloudPrices, PriceList, named, request_bytes
 
 __all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
-
-Label = int | str
 
 
 class FeatureCosts:
@@ -101,11 +107,11 @@ class FeatureCosts:
         requires: Mapping[Any, Label | Sequence[Label]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
-        keys, values = _keyed(own)
+        keys, values = read_names(own)
         self.names = keys if names is None else tuple(str(n) for n in names)
         if keys is not None and self.names != keys:
             raise InputError("feature costs by name, and other names beside them")
-        self.own = _own_prices(values, self.names)
+        self.own = read_own_prices(values, self.names)
         n = len(self.own)
         if self.names is not None:
             if len(self.names) != n:
@@ -118,11 +124,11 @@ class FeatureCosts:
             if strange:
                 raise InputError(f"group of {strange[0]!r}, which is no feature")
             group = [group.get(name) for name in self.names or ()]
-        labels: list[Label | None] = [None] * n if group is None else [_label(g) for g in group]
+        labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
-        prices = _shared_prices(shared)
-        before = _prerequisites(requires)
+        prices = read_shared_prices(shared)
+        before = read_prerequisites(requires)
         self._price_as_groups(before, labels, prices)
         members = dict.fromkeys(g for g in labels if g is not None)
         needed = {other for others in before.values() for other in others}
@@ -349,8 +355,7 @@ class FeatureCosts:
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
         """Get the groups that a use of `feature` pays: its own, and all that this one requires."""
-        g = self.group[feature]
-        return np.flatnonzero(self._paid[g]) if g >= 0 else np.zeros(0, np.intp)
+        return np.flatnonzero(self._touched(self.mask([feature])))
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Groups that the features of `mask` touch, and those that these require, (n_groups,)."""
@@ -379,65 +384,6 @@ class FeatureCosts:
 
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
 """What estimators take as feature costs: by name, or in the columns' order."""
-
-
-def _keyed(own: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """Names and prices of a mapping or a Series by name; None and the prices as they are."""
-    if isinstance(own, Mapping):
-        return tuple(str(name) for name in own), list(own.values())
-    index = getattr(own, "index", None)
-    if hasattr(own, "to_numpy") and index is not None and hasattr(index, "dtype"):
-        values, keys = own.to_numpy(), tuple(index)
-        return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)
-    return None, own
-
-
-def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
-    try:
-        prices = np.array(own, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"feature costs must be numbers: {error}") from error
-    if prices.ndim != 1 or not len(prices):
-        raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
-    wrong = ~(np.isfinite(prices) & (prices >= 0))
-    for k in np.flatnonzero(wrong).tolist():
-        name = repr(names[k]) if names is not None and k < len(names) else str(k)
-        check_price(f"the cost of feature {name}", float(prices[k]))
-    return prices
-
-
-def _label(group: Any) -> Label | None:
-    if group is None or (isinstance(group, float) and math.isnan(group)):
-        return None
-    if isinstance(group, int | np.integer):
-        return None if group < 0 else int(group)
-    return str(group) or None
-
-
-def _shared_prices(shared: Any) -> dict[Label, float]:
-    if shared is None:
-        return {}
-    items = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
-    prices: dict[Label, float] = {}
-    for group, price in items:
-        label = _label(group)
-        if label is None:
-            raise InputError(f"shared price of group {group!r}: not a group")
-        check_price(f"the shared price of group {group!r}", price)
-        prices[label] = float(price)
-    return prices
-
-
-def _prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
-    found: dict[Label, tuple[Label, ...]] = {}
-    for group, others in (requires or {}).items():
-        listed = [others] if isinstance(others, str | int) else list(others)
-        labels = [_label(g) for g in (group, *listed)]
-        if any(g is None for g in labels):
-            raise InputError(f"requires: group {group!r} and {others!r} are not all groups")
-        name, *rest = (g for g in labels if g is not None)
-        found[name] = tuple(dict.fromkeys(rest))
-    return found
 
 
 def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:

@@ -12,8 +12,8 @@ import numpy as np
 
 from gatewise.columns.csv_file import csv_rows
 from gatewise.documents.json_reader import NEEDED, NO_KEY, WRITTEN, real
+from gatewise.documents.toml_settings import SettingsTable
 from gatewise.errors import InputError
-from gatewise.toml_settings import SettingsTable
 
 Price = Annotated[float, real(0.0, 1e300)]
 """Of a manifest."""

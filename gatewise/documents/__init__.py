@@ -1,1 +1,1 @@
-"""Documents of JSON: records that their types describe, read strictly."""
+"""Documents of JSON and TOML, read strictly: records and settings that their types describe."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from gatewise.documents.toml_settings import SettingsTable
 from gatewise.errors import InputError
-from gatewise.toml_settings import SettingsTable
 
 PriceUnit: TypeAlias = Literal["us", "uj"]
 """Microseconds, microjoules."""

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gatewise.toml_settings import SettingsTable
+from gatewise.documents.toml_settings import SettingsTable
 from tests.support.refused import refused_file
 
 

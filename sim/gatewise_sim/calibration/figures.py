@@ -29,8 +29,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
 
+from gatewise.documents.toml_settings import SettingsTable, take_number
 from gatewise.errors import InputError
-from gatewise.toml_settings import SettingsTable, take_number
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime

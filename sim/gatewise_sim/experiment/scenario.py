@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.documents.toml_settings import take_number
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock
 from gatewise.imports import import_object
-from gatewise.toml_settings import take_number
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint

@@ -25,9 +25,9 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.documents.toml_settings import SettingsTable, take_number
 from gatewise.errors import InputError
 from gatewise.formats import DAY
-from gatewise.toml_settings import SettingsTable, take_number
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]

@@ -20,9 +20,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
+from gatewise.documents.toml_settings import SettingsTable, take_number, take_text
 from gatewise.errors import InputError
 from gatewise.prices import PRICE_TABLES
-from gatewise.toml_settings import SettingsTable, take_number, take_text
 
 MONTH: Final = 365.25 / 12 * 86_400.0  # seconds
 _KWH: Final = 3.6e6  # joules

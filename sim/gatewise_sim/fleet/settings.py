@@ -10,9 +10,9 @@ from typing import Any, Final, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.documents.toml_settings import take_number
 from gatewise.errors import InputError
 from gatewise.imports import object_path
-from gatewise.toml_settings import take_number
 from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.device.auditor import Audit
 from gatewise_sim.fleet.network.link import LinkProfile

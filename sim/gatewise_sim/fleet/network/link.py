@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gatewise.documents.toml_settings import take_number
 from gatewise.errors import InputError
-from gatewise.toml_settings import take_number
 from gatewise_sim.fleet.energy import RADIOS, Radio, packets
 from gatewise_sim.fleet.network.outages import Outages
 

@@ -21,8 +21,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise.documents.toml_settings import SettingsTable
 from gatewise.errors import InputError
-from gatewise.toml_settings import SettingsTable
 from gatewise_sim.fleet.energy import RADIOS, Radio
 from gatewise_sim.fleet.network.link import LinkProfile
 
