@@ -22,6 +22,8 @@ from gatewise.columns.cells import (
     read_time,
 )
 from gatewise.columns.csv_file import DECIMAL_COMMA
+from gatewise.columns.encoders import MOST_CELL_BYTES
+from gatewise.documents.json_reader import text_trouble
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.prices import PriceList
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 MOST_CATEGORIES: Final = 1000
 """Of a column in training; more of them are hardly categories."""
 _MOST_NAME_BYTES: Final = 200
-_MOST_CELL_BYTES: Final = 256
 _MOST_ODD: Final = 10
 _MOST_SHOWN: Final = 20
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
@@ -249,7 +250,7 @@ def _problems_of(
     name: str, cells: Series, facts: ColumnFacts, kind: str | None, options: ColumnOptions
 ) -> list[ColumnProblem]:
     drop = (("drop", name),)
-    if not name.isprintable() or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+    if text_trouble(name, _MOST_NAME_BYTES) is not None:
         return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
     if facts.kind == "empty":
         return [ColumnProblem(name, "is empty", (drop,))]
@@ -321,7 +322,7 @@ def _misdeclared(
         wanted = {
             "time": "not a date" + (f" as {form}" if form != ISO else " in ISO 8601"),
             "boolean": "not true or false",
-        }.get(kind, f"text of more than {_MOST_CELL_BYTES} bytes, or not Unicode,")
+        }.get(kind, f"text of more than {MOST_CELL_BYTES} bytes, or not Unicode,")
         what = f"is {wanted} in {plural(rows, 'row')} (as {some})"
         if kind == "boolean" and len(odd) == len(counts) <= MOST_CATEGORIES:
             return ColumnProblem(name, f"{what}; make it a category", ((("categorical", name),),))
@@ -389,7 +390,7 @@ def _checked_category(cell: Any) -> None:
         size = len(read_category(cell).encode())
     except UnicodeEncodeError:
         raise InputError("not Unicode") from None
-    if size > _MOST_CELL_BYTES:
+    if size > MOST_CELL_BYTES:
         raise InputError("too long")
 
 
