@@ -13,6 +13,5 @@ from .errors import RefusedRows as RefusedRows
 from .models.cloud_model import CloudModel as CloudModel
 from .models.gateway_model import GatewayModel as GatewayModel
 from .models.oip import OipBackend as OipBackend
-from .service.supervisor import Supervisor as Supervisor
 from .worker.batcher import Batcher as Batcher
 from .worker.worker import Worker as Worker

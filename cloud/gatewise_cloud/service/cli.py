@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.console import note, plain, print_line
+from gatewise.console import print_line
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_cloud.service.supervisor import Supervisor
     from gatewise_cloud.worker.worker import Worker
 
 
@@ -42,7 +41,6 @@ def cloud(
     pool_file: Annotated[
         Path | None, typer.Option(help="A file with that name: clients/pool of `broker init`.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     queue: Annotated[int, typer.Option(min=1, help="Requests queued at most; then: busy.")] = 1024,
     max_batch: Annotated[
         str, typer.Option(metavar="auto|N", help="Instances in one run at most; auto: measured.")
@@ -83,12 +81,12 @@ def cloud(
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None,
     cert_file: Annotated[
         Path | None,
-        typer.Option(help="This worker's certificate; {n}: the number of its process, from 1."),
+        typer.Option(help="This worker's certificate."),
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key; {n} likewise.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
     uplink_device: Annotated[
         str | None,
-        typer.Option(help="Of a gateway: its device id on the broker above; {n} likewise."),
+        typer.Option(help="Of a gateway: its device id on the broker above."),
     ] = None,
     uplink_ca_file: Annotated[Path | None, typer.Option(help="As --ca-file, above.")] = None,
     uplink_cert_file: Annotated[Path | None, typer.Option(help="As --cert-file, above.")] = None,
@@ -102,7 +100,7 @@ def cloud(
     subscriptions but does not serve them, it warns and uses a plain one.
 
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
-      gatewise cloud bundle --workers 4 --metrics-port 9100
+      gatewise cloud bundle --metrics-port 9100
       gatewise cloud bundle --tier gateway --uplink mqtts://cloud.example:8883
       gatewise cloud bundle --backend python:my_models:predict_proba
       gatewise cloud --watch bundles/ --public-key factory.pub
@@ -141,10 +139,7 @@ def cloud(
         "cert_file": cert_file,
         "key_file": key_file,
     }
-    if workers > 1:
-        _several(options, workers, metrics_port, metrics_host, as_json=as_json)
-    else:
-        _one(options, metrics_port, metrics_host, as_json=as_json)
+    _one(options, metrics_port, metrics_host, as_json=as_json)
 
 
 def _one(
@@ -153,46 +148,9 @@ def _one(
     from gatewise_cloud.service.worker_process import serve
 
     def ready(worker: Worker, port: int | None) -> None:
-        _print_ready(worker.url, worker.counters, port, {}, as_json=as_json)
+        _print_ready(worker.url, worker.counters, port, as_json=as_json)
 
     counters = serve(options, metrics_port=metrics_port, metrics_host=metrics_host, ready=ready)
-    print_line(_summary(counters), counters, as_json=as_json)
-
-
-def _several(
-    options: dict[str, Any],
-    workers: int,
-    metrics_port: int | None,
-    metrics_host: str,
-    *,
-    as_json: bool,
-) -> None:
-    from gatewise_cloud.service.supervisor import Supervisor
-
-    if not options["shared"]:
-        raise InputError(
-            "--workers needs a shared subscription: with --plain-subscription each would answer all"
-        )
-    if options["cert_file"] is not None and "{n}" not in str(options["cert_file"]):
-        note(
-            "note: a broker of `gatewise broker init` takes one session of each certificate; give "
-            "each process its own: --cert-file worker-{n}.crt --key-file worker-{n}.key"
-        )
-    supervisor = Supervisor(
-        plain(options),
-        workers,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-        drain_seconds=options["drain_seconds"],
-    )
-
-    def ready(supervisor: Supervisor) -> None:
-        first = supervisor.children[0].ready or {}
-        more = {"workers": workers, "pids": [child.pid for child in supervisor.children]}
-        _print_ready(first["url"], first, supervisor.port, more, as_json=as_json)
-
-    supervisor.run(ready)
-    counters = supervisor.counters
     print_line(_summary(counters), counters, as_json=as_json)
 
 
@@ -215,15 +173,12 @@ def _print_ready(
     url: str,
     counters: Mapping[str, Any],
     port: int | None,
-    more: Mapping[str, Any],
     *,
     as_json: bool,
 ) -> None:
     names = [f"{entry['name']} {entry['version']}" for entry in counters["models"]]
     batching = counters["batching"]
     parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"]
-    if "workers" in more:
-        parts.append(f"{more['workers']} workers")
     if names:
         batches = sorted({batching[name]["max_batch"] for name in names})
         parts.append(f"batches of {'/'.join(map(str, batches))}")
@@ -236,7 +191,6 @@ def _print_ready(
         "subscription": counters["subscription"],
         "batching": batching,
         "metrics_port": port,
-        **more,
     }
     print_line(f"ready: {', '.join(parts)}", document, as_json=as_json)
 
@@ -247,7 +201,7 @@ def _summary(counters: Mapping[str, Any]) -> str:
 
     parts = [f"answered {count('answered')} of {count('received')} requests"]
     parts.append(f"{count('instances')} instances in {count('batches')} runs")
-    rare = ("forwarded", "repeated", "duplicates", "expired", "unsent", "abandoned", "restarts")
+    rare = ("forwarded", "repeated", "duplicates", "expired", "unsent", "abandoned")
     parts += [f"{name} {count(name)}" for name in rare if count(name)]
     for name in ("errors", "dead", "stood_in"):
         if counters.get(name):

@@ -7,12 +7,11 @@ and versions the first hundred count under their names, the others as ``other``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
@@ -132,25 +131,3 @@ def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.
     return Endpoints(
         port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host
     )
-
-
-class _Fixed(Collector):
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def merged(texts: dict[str, str], more: Iterable[Metric] = ()) -> bytes:
-    """Put the metrics of several workers together, each sample labelled with its worker."""
-    families: dict[str, Metric] = {}
-    for worker, text in texts.items():
-        for family in text_string_to_metric_families(text):
-            empty = Metric(family.name, family.documentation, family.type)
-            known = families.setdefault(family.name, empty)
-            for sample in family.samples:
-                known.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Fixed([*families.values(), *more]))
-    return generate_latest(registry)

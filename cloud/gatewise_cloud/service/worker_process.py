@@ -90,30 +90,21 @@ class WorkerProcess(ChildProcess):
 
 
 def make_worker(options: Mapping[str, Any]) -> Worker:
-    """Make a worker of options fit for JSON.
-
-    ``{n}`` in ``cert_file``, ``key_file`` and ``device``, those of an uplink, too, is the
-    ``number`` of the process, 1 if left out: a broker takes one session of each device id, and
-    where it binds ids to certificates of each certificate.
-    """
+    """Make a worker of options fit for JSON."""
     from gatewise_cloud.models.opaque_backends import chosen_backend
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
 
-    number = str(options.get("number", 1))
-    kept = _numbered(options, number)
-    kept.pop("number", None)
-    backend, uplink = kept.pop("backend", None), kept.pop("uplink", None)
+    settings = dict(options)
+    backend = settings.pop("backend", None)
+    uplink = settings.pop("uplink", None)
     if uplink is not None:
-        uplink = MqttLink(max_inflight=kept.get("queue", 1024), **_numbered(uplink, number))
+        uplink = MqttLink(max_inflight=settings.get("queue", 1024), **uplink)
     if backend is not None:
         backend = chosen_backend(**backend)
-    return Worker(kept.pop("bundles"), kept.pop("broker"), uplink=uplink, backend=backend, **kept)
-
-
-def _numbered(options: Mapping[str, Any], number: str) -> dict[str, Any]:
-    names = [name for name in ("cert_file", "key_file", "device") if options.get(name) is not None]
-    return {**options, **{name: str(options[name]).replace("{n}", number) for name in names}}
+    bundles = settings.pop("bundles")
+    broker = settings.pop("broker")
+    return Worker(bundles, broker, uplink=uplink, backend=backend, **settings)
 
 
 def serve(
