@@ -4,6 +4,8 @@ from .device.answer import DecisionPoint as DecisionPoint
 from .device.auditor import Audit as Audit
 from .device.device import Device as Device
 from .device.pacer import Pacer as Pacer
+from .device.stages import StageRunner as StageRunner
+from .device.stages import self_test as self_test
 from .errors import LinkError as LinkError
 from .errors import SelfTestError as SelfTestError
 from .errors import SensorError as SensorError
@@ -15,5 +17,3 @@ from .link.mqtt import MqttLink as MqttLink
 from .link.wire import Request as Request
 from .link.wire import Response as Response
 from .sensors.sensors import Sensors as Sensors
-from .stages.stages import StageRunner as StageRunner
-from .stages.stages import self_test as self_test

@@ -8,7 +8,7 @@ onnxruntime's ``TreeEnsembleRegressor`` adds them, so that all give the same bit
 Rows are evaluated in two ways that agree to the last bit. Training compiles the walk
 (:mod:`gatewise.models.tree_kernels`), some ten times as fast as numpy. A device has no compiler:
 :meth:`TreeEnsemble.run` needs numpy alone. (A device that acquires features one by one walks one
-row in plain Python: ``gatewise_edge.stages.walker``.)
+row in plain Python: ``gatewise_edge.device.walker``.)
 """
 
 from __future__ import annotations

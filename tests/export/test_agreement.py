@@ -28,9 +28,9 @@ from sklearn.model_selection import train_test_split
 from benchmarks.c99.compiled import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.device.stages import StageRunner
+from gatewise_edge.device.stages import self_test as device_self_test
 from gatewise_edge.sensors.feature_reader import Meter, Reading
-from gatewise_edge.stages.stages import StageRunner
-from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import Bundle, pack, to_c, to_onnx, verify, verify_graphs
 from gatewise_training import (
     AdaptGBRT,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gatewise_edge.stages.plan import StagePlan
+from gatewise_edge.device.plan import StagePlan
 from gatewise_sim.fleet.messages import Sizes
 from gatewise_sim.fleet.routes import Routes
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import exit_stages
-from gatewise_edge.stages.stage_output import StageOutput
-from gatewise_edge.stages.stages import StageRunner
+from gatewise_edge.device.stage_output import StageOutput
+from gatewise_edge.device.stages import StageRunner
 
 
 def run_all(runner: StageRunner, X: NDArray[np.float32]) -> tuple[StageOutput, ...]:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
+from gatewise_edge.device.stages import StageRunner
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages.stages import StageRunner
 
 if TYPE_CHECKING:
     from gatewise.tiers import Tier

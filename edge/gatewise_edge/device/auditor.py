@@ -14,8 +14,8 @@ from typing import Final, Literal, get_args
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Route
 from gatewise_edge.device.audit import AgreementTest, AuditSampler
+from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark, Response
-from gatewise_edge.stages.plan import StagePlan
 from gatewise_export.bundle.manifest import Manifest
 
 AuditAction = Literal["report", "safer", "offload"]

@@ -30,13 +30,13 @@ from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installe
 from gatewise_edge.device.offload_flow import OffloadFlow
 from gatewise_edge.device.pacer import Pacer, PacerFile
 from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.stage_models import Runner
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link, most_values
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.stages.stage_models import Runner
 from gatewise_export.bundle.bundle import Bundle
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.

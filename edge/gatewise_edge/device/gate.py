@@ -14,8 +14,8 @@ from typing import Final, Self
 from gatewise.decision import as_float32
 from gatewise_edge.device.drift import Drift
 from gatewise_edge.device.pacer import Pace, Pacer
-from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stage_output import RowOutput
+from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.stage_output import RowOutput
 from gatewise_export.bundle.manifest import Manifest
 
 _LOG = logging.getLogger(__name__)

@@ -27,6 +27,9 @@ from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.auditor import Audit, Auditor, disagreement_bound, safer_point
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.device.pacer import Pacer
+from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.stage_models import Runner
+from gatewise_edge.device.stages import StageRunner, self_test
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
     FeatureSource,
@@ -39,9 +42,6 @@ from gatewise_edge.sensors.feature_reader import (
 )
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
-from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stage_models import Runner
-from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
 
 BlockFunction: TypeAlias = Callable[[NDArray[Any]], ArrayLike]

@@ -18,12 +18,12 @@ from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
 from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.stage_output import RowOutput
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import MAX_FILE, AuditMark, Response
 from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
-from gatewise_edge.stages.stage_output import RowOutput
 
 _LOG = logging.getLogger(__name__)
 

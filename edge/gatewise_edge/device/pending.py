@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.stage_output import RowOutput
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
-from gatewise_edge.stages.stage_output import RowOutput
 
 
 @dataclass(slots=True, eq=False)

@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.prices import request_bytes
 from gatewise_edge.checks import MAX_PAYLOAD, MAX_VALUES
 from gatewise_edge.errors import WireError
+from gatewise_edge.link.encoding import decode_part, decode_request, encode_response
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
     FAILED,
     Response,
 )
-from gatewise_edge.link.wire.encoding import decode_part, decode_request, encode_response
 
 Receive = Callable[[bytes], None]
 

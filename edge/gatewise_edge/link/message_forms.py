@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 
 from gatewise_edge.checks import MAX_PAYLOAD
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.messages import MAX_ROWS, Request, Response
-from gatewise_edge.link.topics import json_response_topic, response_topic
-from gatewise_edge.link.wire.encoding import (
+from gatewise_edge.link.encoding import (
     MAX_ENTRIES,
     WIRE_VERSION,
     decode_request,
     encode_response,
     response_entries,
 )
+from gatewise_edge.link.messages import MAX_ROWS, Request, Response
+from gatewise_edge.link.topics import json_response_topic, response_topic
 
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 _FLOAT32: Final = 85

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
+from gatewise_edge.link.encoding import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.link.link import Link, PartLink, most_values
 from gatewise_edge.link.messages import (
     MAX_TTL_MS,
@@ -28,8 +30,6 @@ from gatewise_edge.link.messages import (
     new_id,
 )
 from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
-from gatewise_edge.link.wire.encoding import cut_parts, decode_response, encode_in_parts
-from gatewise_edge.stages.plan import StagePlan
 
 _LOG = logging.getLogger(__name__)
 

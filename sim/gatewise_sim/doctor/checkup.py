@@ -94,8 +94,8 @@ def _check_packages() -> tuple[Finding, bool]:
 
 def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None, Bundle | None]:
     """Open the bundle and run its self-test; give it if it holds. Looks at the clock, too."""
+    from gatewise_edge.device.stages import StageRunner, self_test
     from gatewise_edge.errors import SelfTestError
-    from gatewise_edge.stages.stages import StageRunner, self_test
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_signals.blocks.block import load_block_functions
 

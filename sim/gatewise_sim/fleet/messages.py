@@ -8,6 +8,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.link.messages import AuditMark, Request, Response, most_rows
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import (
@@ -19,7 +20,6 @@ from gatewise_edge.link.wire import (
     request_topic,
     response_topic,
 )
-from gatewise_edge.stages.plan import StagePlan
 
 PUBACK_BYTES: Final = 4
 BYTES_FORMULA: Final = (

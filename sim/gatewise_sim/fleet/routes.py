@@ -25,11 +25,11 @@ from gatewise_edge.device.answer import Answer, DecisionPoint
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pace
+from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.stages import StageRunner
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.offload import Offloads
-from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stages import StageRunner
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.messages import Sizes
 

@@ -9,8 +9,8 @@ import pytest
 
 from gatewise.costs import CloudPrices
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.link import wire
-from gatewise_edge.stages.plan import StagePlan
 from tests.support.small_bundle import FakeLink, answer_to, cloud_says
 
 EASY = [1.0, 0, 0, 0, 0, 0]

@@ -15,9 +15,9 @@ from hypothesis.extra.numpy import arrays
 from gatewise.costs import request_bytes
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
+from gatewise_edge.link.encoding import write_map
 from gatewise_edge.link.messages import MAX_TTL_MS
 from gatewise_edge.link.wire import Request, Response
-from gatewise_edge.link.wire.encoding import write_map
 from tests.edge.link.test_topics import names
 
 ID = bytes(range(16))

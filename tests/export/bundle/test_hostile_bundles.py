@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gatewise_edge.stages.stages import StageRunner, self_test
+from gatewise_edge.device.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import check_cloud_graph
@@ -79,7 +79,7 @@ def test_the_runner_without_onnxruntime_refuses_them_too(
 OPEN_ALL = """
 import json, pathlib, re, resource, sys
 import onnxruntime
-from gatewise_edge.stages.stages import self_test
+from gatewise_edge.device.stages import self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import check_cloud_graph

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise_edge.stages.graph_runner import GraphRunner
+from gatewise_edge.device.graph_runner import GraphRunner
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import (
     check_cloud_graph,

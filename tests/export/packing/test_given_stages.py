@@ -13,9 +13,9 @@ import pytest
 import gatewise as gw
 from gatewise.models.instances import InstanceSpec
 from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.stages import self_test
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stages import self_test
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError, ConversionError
 from gatewise_export.bundle.manifest_reader import read_manifest

@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.stages.graph_runner import GraphRunner
+from gatewise_edge.device.graph_runner import GraphRunner
 from gatewise_export.packing.onnx_graph import flat_graph
 from tests.support.bundle_files import run_onnx
 from tests.support.flat_models import (

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gatewise.decision import ALWAYS_STOP
+from gatewise_edge.device.stage_output import StageOutput
+from gatewise_edge.device.stages import StageRunner, self_test
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages.stage_output import StageOutput
-from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import StageSpec

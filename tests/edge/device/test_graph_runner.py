@@ -12,9 +12,9 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.stages.graph_runner import GraphRunner
-from gatewise_edge.stages.stage_models import GraphSession
-from gatewise_edge.stages.stages import StageRunner, self_test
+from gatewise_edge.device.graph_runner import GraphRunner
+from gatewise_edge.device.stage_models import GraphSession
+from gatewise_edge.device.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from tests.support.flat_models import random_kernel, random_rows, stage_graph
@@ -62,7 +62,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 import numpy as np
 from gatewise_edge import Device, StageRunner, self_test
-from gatewise_edge.stages.graph_runner import GraphRunner
+from gatewise_edge.device.graph_runner import GraphRunner
 
 X = np.load(sys.argv[2])
 said = []

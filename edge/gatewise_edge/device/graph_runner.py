@@ -2,7 +2,7 @@
 
 The graphs hold a dozen operators (:mod:`.graph_rules` lets no other pass), and
 each adds and multiplies in an order of its own that numpy has, too: margins have the very bits
-that onnxruntime and training give. Trees are walked by :mod:`gatewise_edge.stages.walker`.
+that onnxruntime and training give. Trees are walked by :mod:`gatewise_edge.device.walker`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.stages.walker import Walker
+from gatewise_edge.device.walker import Walker
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
 from gatewise_export.onnx_files.onnx_parts import Node

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.imports import load_onnxruntime, open_session
-from gatewise_edge.stages.graph_runner import GraphRunner
-from gatewise_edge.stages.walker import Walker
+from gatewise_edge.device.graph_runner import GraphRunner
+from gatewise_edge.device.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import read_trees

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from gatewise.costs import request_bytes
 from gatewise.decision import ALWAYS_STOP
 from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.device import walker
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.stages import self_test
+from gatewise_edge.device.walker import Walker
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.stages import walker
-from gatewise_edge.stages.stages import self_test
-from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, BundleError
 from gatewise_export.bundle.flat_trees import read_trees, write_trees

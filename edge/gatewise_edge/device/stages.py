@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import as_float32
+from gatewise_edge.device.stage_models import Runner, load_stage_models
+from gatewise_edge.device.stage_output import RowOutput, StageOutput
+from gatewise_edge.device.walker import Walker
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.sensors.feature_reader import Meter, Reading
-from gatewise_edge.stages.stage_models import Runner, load_stage_models
-from gatewise_edge.stages.stage_output import RowOutput, StageOutput
-from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import unlike_features
 

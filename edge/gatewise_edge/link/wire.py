@@ -3,6 +3,14 @@
 from gatewise_edge.checks import MAX_PAYLOAD as MAX_PAYLOAD
 from gatewise_edge.checks import check_device as check_device
 from gatewise_edge.checks import check_model as check_model
+from gatewise_edge.link.encoding import cut_parts as cut_parts
+from gatewise_edge.link.encoding import decode_part as decode_part
+from gatewise_edge.link.encoding import decode_request as decode_request
+from gatewise_edge.link.encoding import decode_response as decode_response
+from gatewise_edge.link.encoding import encode_in_parts as encode_in_parts
+from gatewise_edge.link.encoding import encode_part as encode_part
+from gatewise_edge.link.encoding import encode_request as encode_request
+from gatewise_edge.link.encoding import encode_response as encode_response
 from gatewise_edge.link.messages import BAD_REQUEST as BAD_REQUEST
 from gatewise_edge.link.messages import BUSY as BUSY
 from gatewise_edge.link.messages import FAILED as FAILED
@@ -28,11 +36,3 @@ from gatewise_edge.link.topics import request_topic as request_topic
 from gatewise_edge.link.topics import response_topic as response_topic
 from gatewise_edge.link.topics import shared as shared
 from gatewise_edge.link.topics import status_topic as status_topic
-from gatewise_edge.link.wire.encoding import cut_parts as cut_parts
-from gatewise_edge.link.wire.encoding import decode_part as decode_part
-from gatewise_edge.link.wire.encoding import decode_request as decode_request
-from gatewise_edge.link.wire.encoding import decode_response as decode_response
-from gatewise_edge.link.wire.encoding import encode_in_parts as encode_in_parts
-from gatewise_edge.link.wire.encoding import encode_part as encode_part
-from gatewise_edge.link.wire.encoding import encode_request as encode_request
-from gatewise_edge.link.wire.encoding import encode_response as encode_response
