@@ -1,1 +1,357 @@
-"""Documents of JSON and TOML, read strictly: records and settings that their types describe."""
+"""Documents of JSON and TOML: decoded strictly into records, encoded, described by a schema.
+
+A record is a subclass of :class:`Record`; its types say which values a document may hold. Bounds
+stand in the types, rules between fields in ``__post_init__`` or in one function of the document.
+
+>>> class Stage(Record):
+...     kind: Text
+...     inputs: Annotated[tuple[int, ...], Meta(min_length=1, max_length=65535)]
+>>> decode_json(b'{"kind": "trees", "inputs": [0, 3]}', Stage, "stage.json")
+Stage(kind='trees', inputs=(0, 3))
+>>> decode_json(b'{"kind": "trees", "inputs": [0, "x"]}', Stage, "stage.json")
+Traceback (most recent call last):
+    ...
+gatewise.documents.DocumentError: stage.json: inputs[1]: must be a whole number, not "x"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from gatewise.errors import InputError
+
+__all__ = [
+    "Amount",
+    "DocumentError",
+    "FileName",
+    "Finite",
+    "Meta",
+    "Positive",
+    "Record",
+    "Share",
+    "Text",
+    "convert",
+    "decode_json",
+    "encode_json",
+    "json_schema",
+    "parse_toml",
+    "read_toml",
+]
+
+T = TypeVar("T")
+
+#: The largest number of a document: the square root of what float64 holds, roughly.
+LARGEST: Final = 1e300
+
+#: Lists and objects of a document of JSON.
+MAX_CONTAINERS: Final = 200_000
+
+Finite = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+#: A price, a time, an amount.
+Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
+Positive = Annotated[float, Meta(gt=0.0, le=LARGEST)]
+#: A probability, or a part of a whole.
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Text = Annotated[str, Meta(min_length=1, max_length=256)]
+#: Name of a file, which leads to no other folder.
+FileName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$",
+        description="a plain file name: letters, digits, . _ -",
+    ),
+]
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Base of the objects of a document; a field at its default is not written."""
+
+
+class DocumentError(InputError):
+    """A document that cannot be used: its `file`, the `field`, as ``stages[0].kind``, and `why`."""
+
+    def __init__(self, file: str, field: str, why: str) -> None:
+        super().__init__(": ".join(part for part in (file, field, why) if part))
+        self.file = file
+        self.field = field
+        self.why = why
+
+
+def decode_json(data: bytes, cls: type[T], file: str) -> T:
+    """Decode JSON into a record; DocumentError if it is malformed or has a value of no use.
+
+    Keys that are unknown or stand twice, NaN, infinity and texts that cannot be printed are
+    refused. `file` names the document in errors.
+    """
+    # An empty list takes 30 times its text in memory.
+    n_containers = data.count(b"[") + data.count(b"{")
+    if n_containers > MAX_CONTAINERS:
+        why = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
+        raise DocumentError(file, "", why)
+    try:
+        record: T = _decoder(cls).decode(data)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        _explain(error, _plain_json(data, file), cls, file)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DocumentError(file, "", f"not readable JSON: {error}") from None
+    # msgspec keeps the last of two equal keys, and another reader may keep the first.
+    value = _plain_json(data, file)
+    if b"\\" in data or not data.isascii() or b"\x7f" in data:
+        _check_printable(value, file)
+    return record
+
+
+def read_toml(path: str | Path, cls: type[T], what: str = "") -> T:
+    """Read a TOML file into a record; `what` names its kind in the DocumentError, as ``costs``."""
+    file = f"{what} file {path}" if what else str(path)
+    return convert(parse_toml(path, file), cls, file)
+
+
+def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
+    """Parse a TOML file into plain values; DocumentError, which names `file`, if it is none."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=_number)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise DocumentError(file, "", why) from error
+
+
+def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
+    """Convert plain values into a record or any other type; DocumentError as above.
+
+    `field` names the place of `value` in its document.
+    """
+    try:
+        converted: T = msgspec.convert(value, cls, dec_hook=_decode_path)
+    except msgspec.ValidationError as error:
+        _explain(error, value, cls, file, field)
+    return converted
+
+
+def encode_json(value: object, *, indent: int = 0) -> bytes:
+    """Encode a record as JSON: the same bytes for equal records."""
+    data = msgspec.json.encode(value, order="deterministic", enc_hook=str)
+    return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
+
+
+def json_schema(cls: type, title: str) -> bytes:
+    """Describe the documents of a record as a JSON Schema, as it stands in ``docs/``."""
+    schema = msgspec.json.schema(cls)
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return msgspec.json.format(msgspec.json.encode(head | schema), indent=2) + b"\n"
+
+
+@cache
+def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cls, dec_hook=_decode_path)
+
+
+def _plain_json(data: bytes, file: str) -> Any:
+    try:
+        return json.loads(data, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DocumentError(file, "", f"not readable JSON: {error}") from None
+
+
+def _decode_path(cls: type, value: Any) -> Any:
+    if cls is not Path:
+        raise NotImplementedError(f"documents hold no {cls}")
+    if not isinstance(value, str | Path):
+        raise ValueError(f"must be text, not {_short(value)}")
+    return Path(value)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if value != value:
+        raise ValueError(f"{text} is not a number")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    entries = dict(pairs)
+    if len(entries) != len(pairs):
+        keys = [key for key, _ in pairs]
+        double = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {double[:64]!r} stands twice")
+    return entries
+
+
+def _check_printable(value: object, file: str, field: str = "") -> None:
+    if isinstance(value, str) and not value.isprintable():
+        raise DocumentError(file, field, f"{value[:64]!r} holds a character that cannot be printed")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_printable(key, file, f"a key of {field}" if field else "a key")
+            _check_printable(item, file, _place(field, key))
+    if isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_printable(item, file, _place(field, i))
+
+
+# -- errors ----------------------------------------------------------------------------------
+
+Keys = tuple[str | int, ...]
+
+_PLACE: Final = re.compile(r" - at (`key` in )?`\$(.*)`$")
+_TOKEN: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|\.([^.\[]+)")
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+
+
+def _explain(
+    error: msgspec.ValidationError, value: object, cls: Any, file: str, field: str = ""
+) -> NoReturn:
+    """Raise a DocumentError that names the field, what it may hold and what it holds."""
+    text = str(error)
+    match = _PLACE.search(text)
+    if match is None:
+        raise DocumentError(file, field, _problem(text, value, _type_at(cls, ()))) from None
+    of_key = match[1] is not None
+    tokens = _tokens(match[2] + "[...]" * of_key, text, value, cls)
+    place = field
+    for token in tokens:
+        value = token if of_key and token is tokens[-1] else value[token]  # type: ignore[index]
+        place = _place(place, token)
+    problem = text[: match.start()]
+    node = None if of_key else _type_at(cls, tokens)
+    why = ("its name " if of_key else "") + _problem(problem, value, node)
+    raise DocumentError(file, place, why) from None
+
+
+def _place(parent: str, key: str | int) -> str:
+    """Name of a part of a document, as in ``stages[0].kind``."""
+    if isinstance(key, int):
+        return f"{parent}[{key}]"
+    name = key[:64] if key.isprintable() else repr(key[:64])
+    return f"{parent}.{name}" if parent else name
+
+
+def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
+    """Keys and indices on the way to a value; msgspec leaves out the keys of mappings.
+
+    Such a key is found by halving the mapping for as long as the error stays the same.
+    """
+    tokens: list[str | int] = []
+    document = value
+    for match in _TOKEN.finditer(place):
+        if match[1] is not None:
+            tokens.append(int(match[1]))
+        elif match[2] is not None:
+            tokens.append(match[2])
+        else:
+            entries = list(value.items())
+            while len(entries) > 1:
+                half = entries[: len(entries) // 2]
+                if not _has_error(_replaced(document, tuple(tokens), dict(half)), cls, text):
+                    half = entries[len(entries) // 2 :]
+                entries = half
+            tokens.append(entries[0][0])
+        value = value[tokens[-1]]
+    return tuple(tokens)
+
+
+def _replaced(document: Any, tokens: Keys, value: object) -> Any:
+    """Copy of a document with another value at a place."""
+    if not tokens:
+        return value
+    copy = document.copy()
+    copy[tokens[0]] = _replaced(document[tokens[0]], tokens[1:], value)
+    return copy
+
+
+def _has_error(document: object, cls: Any, text: str) -> bool:
+    try:
+        msgspec.convert(document, cls, dec_hook=_decode_path)
+    except msgspec.ValidationError as error:
+        return str(error) == text
+    return False
+
+
+def _type_at(cls: Any, tokens: Keys) -> Any:
+    """Type of the value at a place, of :mod:`msgspec.inspect`; None where it is not known."""
+    node: Any = msgspec.inspect.type_info(cls)
+    for token in tokens:
+        node = _plain_type(node)
+        if isinstance(node, msgspec.inspect.StructType):
+            fields = {f.encode_name: f.type for f in node.fields}
+            node = fields.get(str(token))
+        elif isinstance(node, msgspec.inspect.DictType):
+            node = node.value_type
+        elif isinstance(node, msgspec.inspect.TupleType) and isinstance(token, int):
+            node = node.item_types[token]
+        else:
+            node = getattr(node, "item_type", None)
+    return node
+
+
+def _plain_type(node: Any) -> Any:
+    """The type without its description, and without null; None for several types."""
+    if isinstance(node, msgspec.inspect.Metadata):
+        return _plain_type(node.type)
+    if isinstance(node, msgspec.inspect.UnionType):
+        types = [t for t in node.types if not isinstance(t, msgspec.inspect.NoneType)]
+        return _plain_type(types[0]) if len(types) == 1 else None
+    return node
+
+
+def _problem(problem: str, value: object, node: Any) -> str:
+    """What is wrong with a value, in words."""
+    if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
+        return f"lacks {match[1]!r}"
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
+        fields = getattr(_plain_type(node), "fields", ())
+        known = ", ".join(f.encode_name for f in fields)
+        return f"has an unknown key {match[1][:64]!r}" + (f"; there are {known}" if known else "")
+    wanted = _wanted(problem, value, node)
+    return problem if wanted is None else f"must {wanted}"
+
+
+def _wanted(problem: str, value: object, node: Any) -> str | None:
+    """What a value must be or have, and what it is; None if the problem says it already."""
+    if problem.endswith("out of range"):
+        return "be within the range of a number of 64 bits"
+    if re.match("Invalid (enum )?value", problem):
+        values = getattr(_plain_type(node), "values", ())
+        words = " or ".join(map(repr, values)) or "one of those that are known"
+        return f"be {words}, not {_short(value)}"
+    match = re.match(r"Expected `([^`]*)`(.*)", problem)
+    if match is None:
+        return None
+    kinds, rest = match[1].split(" | "), match[2]
+    if " matching regex " in rest:
+        schema = getattr(node, "extra_json_schema", None) or {}
+        wanted = schema.get("description", f"text {rest.strip()}")
+        return f"be {wanted}, not {_short(value)}"
+    if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", rest):
+        size = len(value)  # type: ignore[arg-type]
+        things = "characters" if kinds[0] == "str" else "entries"
+        comparison = {">=": "at least ", "<=": "at most ", None: ""}[bound[1]]
+        return f"have {comparison}{bound[2]} {things}, not {size}"
+    words = " or ".join(_KINDS.get(kind, kind) for kind in kinds)
+    if bound := re.match(r" (>=|<=|>|<) (.*)", rest):
+        words += f" {_BOUNDS[bound[1]]} {float(bound[2]):g}"
+    return f"be {words}, not {_short(value)}"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 64 else text[:60] + "..."

@@ -1,0 +1,204 @@
+"""Settings: typed records that are a command's options, and can come from a TOML file.
+
+A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
+the command; one with a :class:`FileOption` is read from ``--settings FILE.toml`` alone, where all
+others may stand, too. Bounds are those of its type, as in :mod:`gatewise.documents`. A field
+without any mark is for Python alone, and is not checked.
+
+::
+
+    class FleetSettings(Settings):
+        devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices.")] = 4
+        queue: Annotated[int, Meta(ge=1), FileOption("Requests that a worker queues.")] = 1024
+
+    @with_options
+    def simulate(settings: FleetSettings, as_json: AsJson = False) -> None:
+        ...
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, wraps
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+import typer
+from typer.models import ArgumentInfo, ParameterInfo
+
+from gatewise.documents import DocumentError, convert, parse_toml
+
+T = TypeVar("T", bound="Settings")
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+@dataclass(frozen=True)
+class FileOption:
+    """Marks a setting of ``--settings FILE.toml`` alone; `help` is a noun phrase with its unit."""
+
+    help: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of records of settings; raises InputError, which names the setting, for a bad value."""
+
+    def __post_init__(self) -> None:
+        for name, (hint, _) in _marked_fields(type(self)).items():
+            convert(getattr(self, name), hint, field=name)
+
+
+@cache
+def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
+    """Type and mark of each field that has a mark, by name."""
+    fields = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        for mark in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+            if isinstance(mark, ParameterInfo | FileOption):
+                fields[name] = (hint, mark)
+    return fields
+
+
+def with_options(command: Command) -> Command:
+    """Make the options of a command from the records of settings that are its parameters.
+
+    The command gets each record made of the command line, of the file of ``--settings``, if it
+    is given, and of the defaults, in this order.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    records = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Settings)
+    }
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+    parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    for cls in records.values():
+        parameters += _parameters(cls)
+    parameters += [p for p in own if p.name not in records]
+    rare = _rare_settings(records.values())
+    if rare:
+        parameters.append(_SETTINGS_FILE)
+
+    @wraps(command)
+    def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
+        named = {
+            name
+            for name in options
+            if (source := context.get_parameter_source(name)) is not None
+            and not source.name.startswith("DEFAULT")
+        }
+        entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
+        known = [name for cls in records.values() for name in _marked_fields(cls)]
+        for key in entries:
+            if key not in known:
+                there = ", ".join(known)
+                raise DocumentError(str(settings_file), key, f"no setting; there are {there}")
+        made: dict[str, Any] = {}
+        for name, cls in records.items():
+            values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
+            given = {key: value for key, value in values.items() if key in named}
+            made[name] = make_settings(cls, given, entries, str(settings_file))
+        command(**made, **options)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(rare)
+    return run  # type: ignore[return-value]
+
+
+def make_settings(
+    cls: type[T], options: Mapping[str, Any], entries: Mapping[str, Any] = {}, file: str = ""
+) -> T:
+    """Make a record of `options` of a command and of `entries` of a `file`; options come first."""
+    values = {}
+    for name, (hint, mark) in _marked_fields(cls).items():
+        if name in options:
+            values[name] = convert(options[name], hint, option_name(name, mark))
+        elif name in entries:
+            values[name] = convert(entries[name], hint, file, name)
+    return cls(**values)
+
+
+def option_name(name: str, mark: object) -> str:
+    """Name of a field on the command line."""
+    # typer keeps the first name of an annotated option as its default
+    words = (getattr(mark, "default", None), *(getattr(mark, "param_decls", None) or ()))
+    names = [word for word in words if isinstance(word, str) and word.startswith("--")]
+    text = names[0].partition("/")[0] if names else "--" + name.replace("_", "-")
+    return name.upper() if isinstance(mark, ArgumentInfo) else text
+
+
+def option_words(
+    settings: Settings, always: Collection[str] = (), texts: Mapping[str, str] | None = None
+) -> list[str]:
+    """Write settings as words of a command line: those that are no default, or `always` written.
+
+    `texts` are the texts of values that are written otherwise, as a URL without its password.
+    """
+    defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
+    words = []
+    for name, (_, mark) in _marked_fields(type(settings)).items():
+        value = getattr(settings, name)
+        if isinstance(mark, FileOption) or (value == defaults[name] and name not in always):
+            continue
+        option = option_name(name, mark)
+        if isinstance(value, bool):
+            words.append(option if value else f"--no-{option[2:]}")
+            continue
+        for item in value if isinstance(value, tuple) else (value,):
+            text = f"{item:.12g}" if isinstance(item, float) else str(item)
+            text = shlex.quote((texts or {}).get(name, text))
+            words += [text] if isinstance(mark, ArgumentInfo) else [option, text]
+    return words
+
+
+_SETTINGS_FILE: Final = Parameter(
+    "settings_file",
+    Parameter.KEYWORD_ONLY,
+    default=None,
+    annotation=Annotated[
+        Path | None,
+        typer.Option("--settings", metavar="FILE.toml", help="Settings by name, and rarer ones."),
+    ],
+)
+
+
+def _parameters(cls: type[Settings]) -> list[Parameter]:
+    """Parameters of a command, as typer reads them, for the fields that are options."""
+    plain = get_type_hints(cls)
+    fields = {f.name: f for f in msgspec.structs.fields(cls)}
+    parameters = []
+    for name, (_, mark) in _marked_fields(cls).items():
+        if isinstance(mark, FileOption):
+            continue
+        field = fields[name]
+        default: Any = Parameter.empty if field.default is msgspec.NODEFAULT else field.default
+        kind: Any = plain[name]
+        if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+            kind = list.__class_getitem__(get_args(kind)[0])
+            default = list(default)
+        annotation = Annotated[kind, mark]
+        parameters.append(
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        )
+    return parameters
+
+
+def _rare_settings(records: Iterable[type[Settings]]) -> dict[str, str]:
+    """Help of each setting that stands in a file alone, by name."""
+    marks = {name: mark for cls in records for name, (_, mark) in _marked_fields(cls).items()}
+    return {name: mark.help for name, mark in marks.items() if isinstance(mark, FileOption)}
+
+
+def _file_help(rare: Mapping[str, str]) -> str:
+    """Paragraph of a command's help about the settings that stand in a file alone."""
+    if not rare:
+        return ""
+    width = max(map(len, rare))
+    lines = [f"    {name:{width}}  {text}" for name, text in rare.items()]
+    return "\n\n".join(["", "In --settings FILE.toml alone:", "\n".join(lines)])

@@ -1,0 +1,183 @@
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from msgspec import field
+
+from gatewise.documents import (
+    Amount,
+    DocumentError,
+    FileName,
+    Meta,
+    Positive,
+    Record,
+    Share,
+    Text,
+    convert,
+    decode_json,
+    encode_json,
+    json_schema,
+    read_toml,
+)
+from gatewise.errors import InputError
+
+
+class Linear(Record, tag="linear", tag_field="kind"):
+    weights: tuple[float, ...]
+
+
+class Trees(Record, tag="trees", tag_field="kind"):
+    n_trees: Annotated[int, Meta(gt=3)]
+
+
+class Item(Record):
+    own: Amount
+    kind: Literal["a", "b"] = "a"
+
+    def __post_init__(self):
+        if self.own == 7:
+            raise InputError("seven is no price")
+
+
+class Everything(Record):
+    items: Annotated[tuple[Item, ...], Meta(min_length=1, max_length=3)]
+    by_name: dict[Text, Item] = field(default_factory=dict)
+    count: Annotated[int, Meta(ge=1, le=5)] | None = None
+    pair: tuple[int, float] = (1, 1.0)
+    model: Linear | Trees | None = None
+    share: Share = 0.5
+    rate: Positive = 1.0
+    file: FileName = "a.npz"
+    on: bool = False
+    folder: Path = Path("out")
+
+
+def values(**changed):
+    return {"items": [{"own": 1}], **changed}
+
+
+def test_a_document_comes_back_as_it_was_written():
+    record = Everything(
+        (Item(1.5, "b"), Item(0.0)), {"x": Item(2.0)}, 5, (3, 0.25), Trees(4), folder=Path("a/b")
+    )
+    data = encode_json(record, indent=1)
+    assert decode_json(data, Everything, "d.json") == record
+    assert json.loads(data)["items"] == [{"own": 1.5, "kind": "b"}, {"own": 0.0}]
+    assert encode_json(record) == encode_json(convert(json.loads(data), Everything))
+
+
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (3, "must be an object, not 3"),
+        ({}, "lacks 'items'"),
+        (values(items=[]), "items: must have at least 1 entries, not 0"),
+        (values(items=[{"own": 1}] * 4), "items: must have at most 3 entries, not 4"),
+        (values(items=[{"own": -1}]), "items[0].own: must be a number of at least 0, not -1"),
+        (values(items=[{"own": 1e301}]), "items[0].own: must be a number of at most 1e+300"),
+        (values(items=[{"own": 7}]), "items[0]: seven is no price"),
+        (values(items=[{"own": 1}, {}]), "items[1]: lacks 'own'"),
+        (values(items=[{"own": 1, "z": 2}]), "items[0]: has an unknown key 'z'; there are own, k"),
+        (values(items=[{"own": 1, "kind": "c"}]), "items[0].kind: must be 'a' or 'b', not \"c\""),
+        (values(items=[{"own": "x"}]), 'items[0].own: must be a number, not "x"'),
+        (values(items=[{"own": True}]), "items[0].own: must be a number, not true"),
+        (values(by_name={"x": {"own": 1}, "y": {"own": []}, "z": {"own": 1}}), "by_name.y.own: "),
+        (values(by_name={"x": {"own": 1}, "": {"own": 1}}), "by_name.: its name must have at leas"),
+        (values(count=6), "count: must be a whole number of at most 5, not 6"),
+        (values(count=0), "count: must be a whole number of at least 1, not 0"),
+        (values(count=1.0), "count: must be a whole number or null, not 1.0"),
+        (values(pair=[1]), "pair: must have 2 entries, not 1"),
+        (values(model={"kind": "svm"}), "model.kind: must be one of those that are known, not "),
+        (values(model={"kind": "trees", "n_trees": 3}), "model.n_trees: must be a whole number of"),
+        (values(share=1.01), "share: must be a number of at most 1, not 1.01"),
+        (values(rate=0), "rate: must be a number above 0, not 0"),
+        (values(file="../a"), "file: must be a plain file name: letters, digits, . _ -, not "),
+        (values(file="a/b"), "file: must be a plain file name"),
+        (values(on=1), "on: must be true or false, not 1"),
+        (values(folder=3), "folder: must be text, not 3"),
+        (values(by_name={"a\nb": {"own": -1}}), "by_name.'a\\nb'.own: must be"),
+    ],
+)
+def test_an_error_names_the_field_and_what_is_allowed(document, says):
+    data = json.dumps(document).encode()
+    with pytest.raises(DocumentError) as caught:
+        decode_json(data, Everything, "d.json")
+    assert str(caught.value).startswith(f"d.json: {says}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["share", "rate"])
+def test_no_bounded_number_is_nan_or_infinite(name, value):
+    with pytest.raises(DocumentError, match=f"{name}: must be a number"):
+        convert(values(**{name: value}), Everything)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "truncated"),
+        (b"\xff", "invalid character"),
+        (b'{"share": NaN}', "invalid character"),
+        (b'{"items": [{"own": 1e999}]}', "items[0].own: must be within the range"),
+        (b'{"items": [{"own": 1}], "share": 1, "share": 1}', "key 'share' stands twice"),
+        (b'{"items": [{"own": 1, "own": 1}]}', "key 'own' stands twice"),
+        (b'{"items": [{"own": 1}], "file": "\\ud800"}', "truncated"),
+        (b'{"items": [{"own": 1}], "by_name": {"\\u0000": {"own": 1}}}', "cannot be printed"),
+        (b'{"items": [{"own": 1}], "by_name": {"\x7f": {"own": 1}}}', "cannot be printed"),
+        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000 + b"{" * 100_001, "more than 200000"),
+        (b'{"count": ' + b"1" * 5000 + b"}", "not readable JSON"),
+    ],
+)
+def test_malformed_json_is_refused(data, says):
+    with pytest.raises(DocumentError) as caught:
+        decode_json(data, Everything, "d.json")
+    assert str(caught.value).startswith("d.json: ")
+    assert says in str(caught.value)
+
+
+def test_a_toml_file_is_read_into_a_record(tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text('rate = 2\nfolder = "x"\n[[items]]\nown = 3\n[by_name]\nq = {own = 1.5}\n')
+    record = read_toml(path, Everything, "prices")
+    assert record == Everything((Item(3.0),), {"q": Item(1.5)}, rate=2.0, folder=Path("x"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rate = nan", "nan is not a number"),
+        ("rate = inf\nitems = [{own = 1}]", "rate: must be a number of at most 1e+300, not Inf"),
+        ("rate = ", "Invalid value"),
+        ("rate = 1\nrate = 1", "Cannot overwrite a value"),
+        ("[x]", "has an unknown key 'x'"),
+    ],
+)
+def test_a_toml_file_of_no_use_is_refused_by_its_name(tmp_path, text, says):
+    path = tmp_path / "s.toml"
+    path.write_text(text)
+    with pytest.raises(DocumentError) as caught:
+        read_toml(path, Everything, "prices")
+    assert str(caught.value).startswith(f"prices file {path}: ")
+    assert says in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.toml: No such file"):
+        read_toml(tmp_path / "none.toml", Everything)
+
+
+def test_a_schema_has_the_bounds_of_the_types():
+    class Small(Record):
+        share: Share
+        kind: Literal["a", "b"] = "a"
+
+    schema = json.loads(json_schema(Small, "Small things"))
+    small = schema["$defs"]["Small"]
+    assert schema["title"] == "Small things"
+    assert small["properties"]["share"] == {"type": "number", "minimum": 0.0, "maximum": 1.0}
+    assert small["required"] == ["share"]
+    assert small["additionalProperties"] is False

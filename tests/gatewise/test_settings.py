@@ -1,0 +1,111 @@
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gatewise.documents import Meta, Positive
+from gatewise.errors import InputError
+from gatewise.settings import FileOption, Settings, option_words, with_options
+
+
+class Fleet(Settings):
+    bundle: Annotated[Path, typer.Argument(help="Bundle.")]
+    devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices.")] = 4
+    link: Annotated[Literal["wifi", "4g"], typer.Option(help="Link.")] = "wifi"
+    budget: Annotated[Positive | None, typer.Option(help="Mean cost.")] = None
+    column: Annotated[tuple[str, ...], typer.Option(help="Column; repeated.")] = ()
+    breaker: Annotated[bool, typer.Option(help="Breaks from a silent cloud.")] = True
+    seconds: Annotated[float, typer.Option("--time", help="Time, in s.")] = 3600.0
+    queue: Annotated[int, Meta(ge=1), FileOption("Requests in a queue.")] = 1024
+    policy: object = None
+
+
+class Few(Settings):
+    name: Annotated[str, typer.Option(help="Name.")] = "x"
+
+
+def run(*words, record=Fleet):
+    """Records and further arguments that a command gets, and its standard output."""
+    calls = []
+
+    def command(settings: Fleet, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+        """Do something."""
+        calls.append((settings, as_json))
+
+    command.__annotations__["settings"] = record
+    app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command()(with_options(command))
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return (calls[0] if calls else None), result.output
+
+
+def test_options_become_a_record():
+    words = ("--devices", 5, "--link", "4g", "--budget", 2, "--column", "x", "--column", "y")
+    (settings, as_json), _ = run("b", *words, "--no-breaker", "--time", 9, "--json")
+    assert as_json
+    assert settings == Fleet(
+        bundle=Path("b"), devices=5, link="4g", budget=2.0, column=("x", "y"), breaker=False,
+        seconds=9.0,
+    )  # fmt: skip
+    assert run("b")[0] == (Fleet(bundle=Path("b")), False)
+
+
+def test_the_command_line_comes_before_the_file_and_this_before_defaults(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('devices = 7\nqueue = 3\nlink = "4g"\n')
+    (settings, _), _ = run("b", "--settings", file, "--devices", 4)
+    assert settings == Fleet(bundle=Path("b"), devices=4, queue=3, link="4g")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--devices", 65), "--devices: must be a whole number of at most 64, not 65"),
+        (("--budget", 0), "--budget: must be a number above 0, not 0.0"),
+        (("--budget", "nan"), "--budget: must be a number above 0, not NaN"),
+    ],
+)
+def test_a_value_out_of_bounds_is_refused_by_its_option(words, says):
+    with pytest.raises(InputError, match=f"^{says}$"):
+        run("b", *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("queue = 0", "queue: must be a whole number of at least 1, not 0"),
+        ("policy = 0", "policy: no setting; there are bundle, devices"),
+        ("link = '5g'", "link: must be '4g' or 'wifi', not \"5g\""),
+    ],
+)
+def test_a_value_of_no_use_in_a_file_is_refused_by_its_name(tmp_path, text, says):
+    file = tmp_path / "s.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=f"^{file}: {says}"):
+        run("b", "--settings", file)
+
+
+def test_help_lists_options_and_what_stands_in_a_file_alone():
+    _, text = run("--help")
+    assert "--time <float>" in text
+    assert "In --settings FILE.toml alone:" in text
+    assert "queue  Requests in a queue." in text
+    assert "--queue" not in text
+    assert "policy" not in text
+    assert "--settings" not in run("--help", record=Few)[1]
+
+
+def test_a_record_checks_its_values_in_python():
+    with pytest.raises(InputError, match=r"^devices: must be a whole number of at least 1, not 0"):
+        Fleet(bundle=Path("b"), devices=0)
+
+
+def test_settings_are_written_as_the_words_of_a_command_line():
+    settings = Fleet(bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7)
+    words = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
+    assert " ".join(option_words(settings, always=("link",))) == words
+    assert option_words(Few(name="secret"), texts={"name": "***"}) == ["--name", "'***'"]
