@@ -44,17 +44,13 @@ ROWS = 4000
 RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
 CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
-EXIT_LOSS = 0.02
-"""Bound on what is lost at every exit, beside the case's own."""
 CLASS_LOSS = {2: 0.02, 26: 0.1}
 """Bound on what each class loses, by the number of classes, beside the case's own."""
-Case = tuple[str, float, Literal["difference", "regret", "exits", "classes"]]
+Case = tuple[str, float, Literal["difference", "regret", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),
     *(("max_loss", bound, "difference") for bound in (0.01, 0.02)),
     *(("max_loss", bound, "regret") for bound in (0.01, 0.02)),
-    ("max_loss", 0.01, "exits"),
-    ("offload_rate", 0.5, "exits"),
     ("max_loss", 0.01, "classes"),
     *(("budget", bound, "difference") for bound in (6.0, 8.0)),
 )
@@ -150,8 +146,7 @@ def _case(
     if loss == "classes":
         classes = range(answers.n_classes)
         by_class = ClassBounds.from_mappings(classes, max_loss=dict.fromkeys(classes, class_loss))
-    by_exit = EXIT_LOSS if loss == "exits" else None
-    promise = Promise(kind, bound, CONFIDENCE, by_class, by_exit)
+    promise = Promise(kind, bound, CONFIDENCE, by_class)
     started = time.perf_counter()
     order = candidates(tuning, points, promise, rows=ROWS)
     laid_out = time.perf_counter() - started
@@ -179,19 +174,18 @@ def _case(
         risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
     parts = None
-    if loss in ("exits", "classes"):
-        of_parts, most = (_worst_exit, EXIT_LOSS) if by_exit else (_worst_class, class_loss)
-        lost = np.array([of_parts(pool[p.chain], p.thresholds) for p in true])
-        broken |= lost > most + 1e-12
+    if loss == "classes":
+        lost = np.array([_worst_class(pool[p.chain], p.thresholds) for p in true])
+        broken |= lost > class_loss + 1e-12
         parts = {
-            "bound": most,
-            "violated": int((lost > most + 1e-12).sum()) / resamplings,
-            "unused": 1 - float(lost.mean()) / most if true else None,
+            "bound": class_loss,
+            "violated": int((lost > class_loss + 1e-12).sum()) / resamplings,
+            "unused": 1 - float(lost.mean()) / class_loss if true else None,
         }
     return {
         "kind": kind,
         "bound": bound,
-        "loss": loss if kind == "max_loss" or loss in ("exits", "classes") else None,
+        "loss": loss if kind == "max_loss" or loss == "classes" else None,
         "candidates": len(order),
         "certified": len(true),
         "violated": int(broken.sum()) / resamplings,
@@ -231,19 +225,8 @@ def _worse(record: CascadeRecord, thresholds: Sequence[float | None]) -> NDArray
     return right < record.correct[-1]
 
 
-def _worst_exit(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
-    """Largest loss of what is answered up to a stage, restated without the tests' own code."""
-    exits = record.exits(thresholds)
-    right = record.correct[exits, np.arange(len(exits))]
-    lost = record.correct[-1] - right
-    return max(
-        (float(lost[exits <= s].mean()) for s in range(record.n_stages) if (exits <= s).any()),
-        default=0.0,
-    )
-
-
 def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
-    """Largest loss of a class, as :func:`_worst_exit`."""
+    """Largest loss of a class against the high-cost model."""
     exits = record.exits(thresholds)
     right = record.correct[exits, np.arange(len(exits))]
     lost, answers = record.correct[-1] - right, record.answers

@@ -297,7 +297,7 @@ def _fit(
         if "allow_missing" not in make(settings.method).get_params():
             raise InputError(f"method {settings.method} takes no missing values; use staged")
         options["allow_missing"] = True
-    for name in ("max_bytes", "max_instance_cost", "max_exit_loss"):
+    for name in ("max_bytes", "max_instance_cost"):
         if name in options and name not in make(settings.method).get_params():
             option = "--" + name.replace("_", "-")
             raise InputError(

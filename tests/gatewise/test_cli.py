@@ -18,7 +18,7 @@ _gatewise_completion gatewise; echo ${{COMPREPLY[*]}}
     [
         ("gatewise tr", "train"),
         ("gatewise repo pub", "publish"),
-        ("gatewise train --max", "--max-loss --max-bytes --max-instance-cost --max-exit-loss"),
+        ("gatewise train --max", "--max-loss --max-bytes --max-instance-cost"),
     ],
 )
 def test_bash_completes_commands_and_options(typed, offered, tmp_path):

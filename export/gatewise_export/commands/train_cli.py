@@ -40,12 +40,6 @@ def train(
         float | None,
         typer.Option(help="Certify the bounds on rows set aside, with this confidence: 0.95."),
     ] = None,
-    max_exit_loss: Annotated[
-        float | None,
-        typer.Option(
-            help="With --guarantee: what is lost at most of the answers up to each stage."
-        ),
-    ] = None,
     packed_as: Annotated[
         str | None,
         typer.Option(
@@ -152,7 +146,6 @@ def train(
         "max_bytes": options.bytes_option(max_bytes),
         "max_instance_cost": max_instance_cost,
         "guarantee": guarantee,
-        "max_exit_loss": max_exit_loss,
         "packed_as": packed_as,
     }
     if losses:

@@ -123,7 +123,6 @@ BAD_OPTIONS = [
     ("--test-size 0.001", "--test-size 0.001"),
     ("--costs nowhere.toml", "does not exist"),
     ("--method adapt-lin --allow-missing", "takes no missing"),
-    ("--method greedy-miser --max-exit-loss 0.1", "no --max-exit-loss"),
 ]
 
 

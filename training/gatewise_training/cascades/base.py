@@ -59,7 +59,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     guarantee: float | None = None
     max_bytes: int | None = None
     max_instance_cost: float | None = None
-    max_exit_loss: float | None = None
     packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
@@ -81,8 +80,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
         """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
         if self.guarantee is not None:
-            bounds: dict[str, Any] = {"by_class": self.class_bounds_, "by_exit": self.max_exit_loss}
-            promise = Promise.from_bounds(self.guarantee, **bounds | self._goal())
+            goal: dict[str, Any] = self._goal()
+            promise = Promise.from_bounds(self.guarantee, by_class=self.class_bounds_, **goal)
             promise.check_rows(truth, splitter)
 
     def _tuned_points(self, records: Sequence[CascadeRecord], **how: Any) -> list[OperatingPoint]:

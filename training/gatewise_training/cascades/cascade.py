@@ -56,7 +56,6 @@ class CascadeClassifier(BudgetedClassifier):
     min_precision: Mapping[Any, float] | None = None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     guarantee: float | None = None
-    max_exit_loss: float | None = None
     max_bytes: int | None = None
     max_instance_cost: float | None = None
     packed_as: PackedAs = "c99"
@@ -66,7 +65,6 @@ class CascadeClassifier(BudgetedClassifier):
 
     _parameter_constraints: ClassVar[Constraints] = {
         "max_loss": [SHARE, Mapping, None],
-        "max_exit_loss": [SHARE, None],
         "max_bytes": [AT_LEAST_1, None],
         "max_instance_cost": [NOT_NEGATIVE, None],
         "packed_as": [StrOptions(set(get_args(PackedAs)))],
@@ -76,8 +74,6 @@ class CascadeClassifier(BudgetedClassifier):
         super()._check_settings()
         if self.budget is not None and self.offload_rate is not None:
             raise InputError("give budget or offload_rate, not both")
-        if self.max_exit_loss is not None and self.guarantee is None:
-            raise InputError("max_exit_loss is a promise: give guarantee= too, as 0.95")
         if self.high_cost_model is not None:
             check_packable(self.high_cost_model)
 

@@ -28,7 +28,7 @@ class ConfidenceCascade(TrainedCascade):
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.
-    max_exit_loss, max_bytes, max_instance_cost
+    max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
     packed_as, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.

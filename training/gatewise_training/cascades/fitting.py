@@ -291,9 +291,7 @@ class TrainedClassifier(BudgetedClassifier):
                 )
                 unseen.append(record)
             assert self.guarantee is not None
-            self.calibration_ = CalibrationRecords(
-                tuple(records), tuple(unseen), self.guarantee, self.max_exit_loss
-            )
+            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
         # for the limits of gates, also under bounds that are given later
         self._records = tuple(records[c] for c in kept) if further else None
         self._limit_gates()

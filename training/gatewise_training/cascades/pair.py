@@ -87,7 +87,7 @@ class PairCascade(CascadeClassifier):
         By default a request costs 1.
     budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost
         As for :class:`StagedCascade`.
-    guarantee, max_exit_loss
+    guarantee
         As for :class:`StagedCascade`; certified on the rows that state figures.
     random_state : int, RandomState or None
         Of the choice of these rows.
@@ -228,9 +228,7 @@ class PairCascade(CascadeClassifier):
         self.frontier_ = Frontier(tuple(points), **self._reference(stating))
         self._records = self.calibration_ = None
         if self.guarantee is not None:
-            self.calibration_ = CalibrationRecords(
-                (tuning,), (stating,), self.guarantee, self.max_exit_loss
-            )
+            self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
         self._take(self._pick())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:

@@ -101,9 +101,6 @@ class StagedCascade(TrainedCascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
         `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
-    max_exit_loss : float, optional
-        With a `guarantee`: the largest share of the new instances answered up to any stage that is
-        lost against the high-cost model, net of those that only the stages get right.
     acquisition : {"stage", "node"}
         Whether an instance that visits a stage acquires all of its features, or node by node those
         on its paths through the stage's trees (CEGB, NIPS 2017, section 3). The second is cheaper,

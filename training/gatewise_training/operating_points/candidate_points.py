@@ -23,17 +23,12 @@ from scipy import stats
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.conditional_guarantee import (
-    exit_margin,
-    least_rows,
-    most_recalls,
-)
+from gatewise_training.operating_points.class_guarantee import most_recalls
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
     certify,
     checked_records,
-    lost_rows,
 )
 from gatewise_training.operating_points.operating_point import OperatingPoint, keeps_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
@@ -50,12 +45,6 @@ REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE, COARSE = 160, 20
 
-ENOUGH = 1.5
-"""Rows expected at an exit, by those that its test takes at least."""
-
-EXIT_SHARES = (0.75, 0.5, 0.25)
-"""Parts of a bound on the loss at exits that settings are made to keep on tuning rows."""
-
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRecords:
@@ -64,7 +53,6 @@ class CalibrationRecords:
     tuning: tuple[CascadeRecord, ...]  # of the validation rows
     certifying: tuple[CascadeRecord, ...]  # of the calibration rows
     confidence: float
-    max_exit_loss: float | None = None
 
     def certify(
         self,
@@ -79,13 +67,11 @@ class CalibrationRecords:
         """
         first = self.certifying[0]
         rows, groups, answers = len(first.weights), first.splitter.n_groups, first.answers
-        promise = Promise.from_bounds(
-            self.confidence, by_class=by_class, by_exit=self.max_exit_loss, **bounds
-        )
+        promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
             promise.check_rows(answers.truth, first.splitter)
         every = (*frontier.points, *frontier.others)
-        points = every if promise.is_conditional else frontier.points
+        points = every if promise.by_class else frontier.points
         tuning = [record.within_cost(max_cost) for record in self.tuning]
         order = candidates(tuning, points, promise, rows=first.units)
         if max_cost is not None:
@@ -96,8 +82,6 @@ class CalibrationRecords:
             if promise.by_class and answers is not None:
                 beside = f" with {promise.by_class.text()}"
                 recalls = most_recalls(promise.by_class, answers.truth, promise.level)
-            if promise.by_exit is not None:
-                beside += f" with max_exit_loss={promise.by_exit:g}"
             inside, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
             raise InputError(
                 f"{promise.kind}={promise.bound:g}{beside} cannot be "
@@ -122,13 +106,13 @@ def candidates(
     are also paths through settings that acquire features as if they were free, and the cheapest
     of those within a standard error of the most accurate is taken.
 
-    Beside bounds on classes or exits no direction along a path is safe for all. Then settings on
+    Beside bounds on classes no direction along a path is safe for all. Then settings on
     paths through the best points are taken, those farthest inside their nearest bound first.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")
-    if promise.is_conditional:
+    if promise.by_class:
         return tuning.bounded(points, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
@@ -210,25 +194,16 @@ class _Tuning:
 
     def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
         """Get what measures how far a point is inside the bounds on classes."""
-        by_class, answers, last = self.promise.by_class, self.records[0].answers, self.records[-1]
-        if not by_class:
-            return lambda point: math.inf
+        by_class = self.promise.by_class
+        answers = self.records[0].answers
+        last = self.records[-1]
+        assert by_class
         assert answers is not None
         whole = np.full(len(last.weights), last.n_stages)
         known = answers if last.answers is None else last.answers
         recalls = by_class.as_recalls(known.figures(whole, last.weights)["recall"])
         to_come = [round(count * rows / self.n) for count in answers.class_rows()]
         return lambda point: recalls.margin(point, to_come)
-
-    def exit_margin(self, point: OperatingPoint, rows: int) -> float:
-        """How far a point is inside the bound on the loss at exits."""
-        bound, record = self.promise.by_exit, self.records[point.chain]
-        if bound is None:
-            return math.inf
-        exits = record.exits(point.thresholds)
-        lost = lost_rows(record, self.records[-1], exits)
-        so_far = record.answered_so_far(point.thresholds, exits)
-        return exit_margin(bound, so_far, lost, rows, self.promise.level)
 
     def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
         """Order settings by how far inside all bounds they are; each is worth more than the last.
@@ -238,21 +213,12 @@ class _Tuning:
         of_classes = self.class_margin(rows)
 
         def inside(point: OperatingPoint) -> float:
-            beside = min(of_classes(point), self.exit_margin(point, rows))
             if self.promise.is_certain(self.records, point):
-                return beside
+                return of_classes(point)
             error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
-            return min(beside, (self.promise.bound - self.risk(point)) / error)
+            return min(of_classes(point), (self.promise.bound - self.risk(point)) / error)
 
-        bound, level = self.promise.by_exit, self.promise.level
         settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
-        if bound is not None:
-            right = self.records[-1].correct[-1]
-            settings |= dict.fromkeys(
-                (chain, within_exits(share * bound, self.records[chain], found, right, rows, level))
-                for chain, found in settings
-                for share in EXIT_SHARES
-            )
         measured = [self.records[chain].measure(found, chain) for chain, found in settings]
         hopeful = sorted((p for p in measured if inside(p) > 0), key=self.worth, reverse=True)
         sure = sorted(measured, key=inside, reverse=True)
@@ -366,48 +332,6 @@ class SettingsPath:
             else:
                 outside = middle
         return inside
-
-
-def within_exits(
-    bound: float,
-    record: CascadeRecord,
-    thresholds: Sequence[float | None],
-    reference: NDArray[np.float64],
-    to_come: float,
-    level: float,
-) -> tuple[float | None, ...]:
-    """Raise thresholds, stage by stage, until what is answered so far keeps the bound on its rows.
-
-    A stage that too few rows would leave at is passed: no test could certify it. `reference`, (n,),
-    says which rows the reference gets right; `to_come` as of :func:`exit_margin`.
-    """
-    n, settings = len(record.weights), list(thresholds)
-    if not 0 < bound < 1:
-        return tuple(settings)
-    least = math.ceil(ENOUGH * least_rows(bound, level) * n / to_come)
-    left, lost_before = np.ones(n, np.bool_), 0.0
-    for stage in range(record.n_stages if record.offloads else record.n_stages - 1):
-        threshold = settings[stage]
-        if threshold is None:
-            continue
-        scores = record.scores[stage]
-        stops = np.flatnonzero(left & (scores >= np.float32(threshold)))
-        stops = stops[np.argsort(-scores[stops], kind="stable")]
-        lost = lost_before + np.cumsum(reference[stops] - record.correct[stage, stops])
-        answered = n - int(left.sum()) + np.arange(1, len(stops) + 1)
-        # a cut lies between scores that differ
-        cut = np.append(np.diff(scores[stops]) != 0, True)[: len(stops)]
-        allowed = np.flatnonzero(cut & (answered >= least) & (lost <= bound * answered))
-        if not len(allowed):
-            settings[stage] = None
-            continue
-        last = int(allowed[-1])
-        if last + 1 < len(stops):
-            low, high = scores[stops[last + 1]], scores[stops[last]]
-            settings[stage] = midway(float(low), float(high))
-        left[stops[: last + 1]] = False
-        lost_before = float(lost[last])
-    return tuple(settings)
 
 
 def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float | None]]:

@@ -1,7 +1,7 @@
 """Guarantees: bounds that are certified on calibration rows.
 
-Bounds are those on loss, mean cost or offload rate and, beside one of them, on classes and on what
-is lost at exits (:mod:`.conditional_guarantee`).
+Bounds are those on loss, mean cost or offload rate and, in addition to one of them, on classes
+(:mod:`.class_guarantee`).
 
 Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
 that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like the
@@ -33,14 +33,11 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.conditional_guarantee import (
+from gatewise_training.operating_points.class_guarantee import (
     check_class_rows,
-    check_exit_rows,
     class_tests,
     classes_pass,
-    exits_pass,
     left_unused,
-    unused_at_exits,
 )
 from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import (
@@ -62,7 +59,6 @@ class Promise:
     bound: float
     confidence: float
     by_class: ClassBounds | None = None  # to keep too
-    by_exit: float | None = None  # loss at most of what is answered up to each stage
 
     @classmethod
     def from_bounds(
@@ -70,7 +66,6 @@ class Promise:
         confidence: float = 0.95,
         *,
         by_class: ClassBounds | None = None,
-        by_exit: float | None = None,
         **bounds: float | None,
     ) -> Promise:
         """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None."""
@@ -83,7 +78,7 @@ class Promise:
         if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
             limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
             raise InputError(f"{kind} must be {limits}, not {bound}")
-        return cls(kind, float(bound), float(confidence), by_class or None, by_exit)
+        return cls(kind, float(bound), float(confidence), by_class or None)
 
     @property
     def level(self) -> float:
@@ -91,16 +86,9 @@ class Promise:
         return 1.0 - self.confidence
 
     def check_rows(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-        """Refuse conditional bounds that calibration rows of classes `truth`, (n,), cannot show."""
+        """Refuse bounds on classes that calibration rows of classes `truth`, (n,), cannot show."""
         if self.by_class:
             check_class_rows(self.by_class, truth, splitter, self.level)
-        if self.by_exit is not None:
-            check_exit_rows(self.by_exit, splitter, self.level)
-
-    @property
-    def is_conditional(self) -> bool:
-        """Whether there are bounds beside the one: no direction is safe for all of them."""
-        return bool(self.by_class) or self.by_exit is not None
 
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
         """Whether thresholds alone keep the one bound, on any rows with finite scores."""
@@ -145,16 +133,11 @@ def certify(
         terms["calibration_groups"] = cascades[0].splitter.n_groups
     if promise.kind == "max_loss" and measured.weighted_accuracy is not None:
         terms["loss"] = "weighted accuracy"
-    exits = record.exits(point.thresholds)
-    lost = lost_rows(record, cascades[-1], exits)
     if promise.by_class:
         assert record.answers is not None
+        lost = lost_rows(record, cascades[-1], record.exits(point.thresholds))
         terms |= promise.by_class.named()
         terms |= left_unused(promise.by_class, record.answers.truth, lost)
-    if promise.by_exit is not None:
-        terms["max_exit_loss"] = promise.by_exit
-        so_far = record.answered_so_far(point.thresholds, exits)
-        terms |= unused_at_exits(promise.by_exit, so_far, lost)
     return replace(measured, guarantee=terms)
 
 
@@ -171,8 +154,9 @@ def checked_records(
             "a guarantee needs calibration rows of weight 1: its tests count rows; "
             "draw rows in proportion to their weights instead"
         )
-    of_loss = promise.kind == "max_loss" or promise.by_exit is not None
-    if of_loss and any(not np.isin(record.correct, (0, 1)).all() for record in cascades):
+    if promise.kind == "max_loss" and any(
+        not np.isin(record.correct, (0, 1)).all() for record in cascades
+    ):
         raise InputError("a guaranteed max_loss needs answers that are right or wrong (1 or 0)")
     if promise.by_class and any(record.answers is None for record in cascades):
         raise InputError("bounds on classes need records with the answers of all exits")
@@ -218,11 +202,6 @@ def _tested(
                 kept = classes_pass(promise.by_class, answers, record.splitter, out, lost, level)
                 named = "betting on groups" if grouped else class_tests(promise.by_class)
                 found = f"{found}; by class {named}" if kept else None
-            if found is not None and promise.by_exit is not None:
-                lost = lost_rows(record, reference, out)
-                so_far = record.answered_so_far(point.thresholds, out)
-                kept = exits_pass(promise.by_exit, so_far, lost, record.splitter, level)
-                found = f"{found}; by exit betting" if kept else None
             yield point, found
 
 

@@ -125,16 +125,6 @@ class CascadeRecord:
         """Get the stage at which each row leaves, shape (n,)."""
         return exit_stages(list(self.scores), tuple(thresholds))
 
-    def answered_so_far(
-        self, thresholds: Sequence[float | None], exits: NDArray[np.int64]
-    ) -> dict[int, NDArray[np.bool_]]:
-        """Which rows, (n,), leave at each stage or before, by the stages that one can leave at.
-
-        The high-cost model is none of them: it loses nothing.
-        """
-        stages = [stage for stage in self.reachable(thresholds) if stage < self.n_stages]
-        return {stage: exits <= stage for stage in stages}
-
     def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
         """Get the cost of each row if the rows leave at `exits`, shape (n,)."""
         return at_exits(self.exit_costs, exits)

@@ -1,4 +1,4 @@
-"""Guarantees by class and by exit: tests of bounds on parts of the calibration rows.
+"""Guarantees by class: tests of bounds on the calibration rows of each class.
 
 Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
 is the largest of theirs: where a bound is broken its own test passes with probability at most
@@ -8,18 +8,11 @@ system's, by the exact test of a paired difference.
 
 The class's rows must be many enough: were a bound broken by a hair, all of `n` rows would still be
 kept with probability ``(1 - bound) ** n``, which may be no more than the level.
-
-A bound on the loss at exits is one on the instances that leave at each stage or an earlier one, for
-all stages: what was answered early is no worse than promised either. The rows that leave there are
-drawn independently given their number, so that each stage's test is a bet on their losses, and all
-must pass, at the full level as above (Ringel, Cohen, Freedman, Elad & Romano, Early time
-classification with accumulated accuracy gap control, ICML 2024, control the same risk).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,72 +153,4 @@ def left_unused(
         f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
         for kind, c, bound in bounds.items()
         if kind == "loss" and bound > 0 and (truth == c).any()
-    }
-
-
-def check_exit_rows(bound: float, splitter: RowSplitter, level: float) -> None:
-    """Refuse a bound on the loss at exits that the calibration rows cannot certify."""
-    if bound >= 1:
-        return
-    name = f"guarantee={1 - level:g}: max_exit_loss={bound:g}"
-    if bound <= 0:
-        raise InputError(f"{name} cannot be certified, only one above it")
-    needed, groups = least_rows(bound, level), splitter.n_groups
-    n, units = (splitter.n, "rows") if groups is None else (groups, "groups")
-    if n < needed:
-        raise InputError(
-            f"{name} takes {needed} calibration {units}, and there are {n}; "
-            "give more data or a looser bound"
-        )
-
-
-def exits_pass(
-    bound: float,
-    so_far: Mapping[int, NDArray[np.bool_]],
-    lost: NDArray[np.float64],
-    splitter: RowSplitter,
-    level: float,
-) -> bool:
-    """Whether the loss of what is answered so far passes at all stages.
-
-    `so_far`: by stage which rows leave there or before, (n,); `lost` (n,) as of
-    :func:`classes_pass`.
-    """
-    return bound >= 1 or all(
-        rows.any() and _bet_passes(lost[rows], splitter.take(rows), bound, -1.0, level)
-        for rows in so_far.values()
-    )
-
-
-def exit_margin(
-    bound: float,
-    so_far: Mapping[int, NDArray[np.bool_]],
-    lost: NDArray[np.float64],
-    to_come: float,
-    level: float,
-) -> float:
-    """How far tuning rows are inside the bound at the nearest exit, in standard errors.
-
-    Of `to_come` rows, or groups, that will certify it; minus infinity if too few leave at an exit.
-    """
-    if not 0 < bound < 1:
-        return math.inf if bound >= 1 else -math.inf
-    least = math.inf
-    for rows in so_far.values():
-        n = float(rows.mean()) * to_come
-        if n < least_rows(bound, level):
-            return -math.inf
-        error = max(float(lost[rows].std()), math.sqrt(bound * (1 - bound))) / math.sqrt(n)
-        least = min(least, (bound - float(lost[rows].mean())) / error)
-    return least
-
-
-def unused_at_exits(
-    bound: float, so_far: Mapping[int, NDArray[np.bool_]], lost: NDArray[np.float64]
-) -> dict[str, float]:
-    """Get the part of the bound that calibration rows leave unused at each exit, by its name."""
-    return {
-        f"unused max_exit_loss stage {stage}": round(1 - float(lost[rows].mean()) / bound, 4)
-        for stage, rows in so_far.items()
-        if bound > 0 and rows.any()
     }
