@@ -106,11 +106,8 @@ def test_finished_keeps_the_free_answer_and_what_validation_could_choose(fold):
     assert kept[1:] == [points[0], points[2], points[3]]
 
 
-@pytest.mark.parametrize("acquisition", ["stage", "node"])
-def test_points_of_a_system_are_what_the_system_does(fold, acquisition):
-    system = StagedCascade(
-        acquisition=acquisition, n_stages=3, families=("linear",), effort="low", random_state=0
-    )
+def test_points_of_a_system_are_what_the_system_does(fold):
+    system = StagedCascade(n_stages=3, families=("linear",), effort="low", random_state=0)
     system.fit(*fold.train, validation=fold.validation)
     points = system_points(system, fold)
     assert len(points) == len(system.frontier_.points)

@@ -58,7 +58,7 @@ SHARED = (
 )  # fmt: skip
 OFFSETS = (0.0, 1e6)
 MOST_COLUMNS = 16
-TAKE_MISSING = ("lazy-missing", "cegb", "miser", "regressor")
+TAKE_MISSING = ("staged-missing", "cegb", "miser", "regressor")
 VALUES = ("regressor", "ranker")
 
 
@@ -104,8 +104,8 @@ def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
         "staged": lambda: StagedCascade(
             f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **few
         ),
-        "lazy-missing": lambda: StagedCascade(
-            f0, costs, acquisition="node", families=("boosting",), allow_missing=True, **few
+        "staged-missing": lambda: StagedCascade(
+            f0, costs, families=("boosting",), allow_missing=True, **few
         ),
         "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate),
         "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate),
@@ -123,11 +123,11 @@ def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
 
 
 KINDS = (
-    "staged", "lazy-missing", "gated-trees", "gated-lines", "trees-alone", "lines-alone", "forest",
-    "pruned", "cegb", "miser", "regressor", "ranker",
+    "staged", "staged-missing", "gated-trees", "gated-lines", "trees-alone", "lines-alone",
+    "forest", "pruned", "cegb", "miser", "regressor", "ranker",
 )  # fmt: skip
 
-HIGHER_KINDS = ("lazy-missing", "gated-trees", "gated-lines", "forest", "cegb", "regressor")
+HIGHER_KINDS = ("staged-missing", "gated-trees", "gated-lines", "forest", "cegb", "regressor")
 """Fitted to rows 1e6 higher: all of them on wine, of the shared sets two each in turn."""
 
 
@@ -308,7 +308,7 @@ def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """Systems of trees: what rows as wild as these mean to a sum of products is infinite."""
     place = tmp_path_factory.mktemp("agreement")
     return [
-        fitted(kind, "wine", 0.0, place) for kind in ("lazy-missing", "forest", "cegb", "miser")
+        fitted(kind, "wine", 0.0, place) for kind in ("staged-missing", "forest", "cegb", "miser")
     ]
 
 

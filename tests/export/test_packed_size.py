@@ -33,7 +33,7 @@ def file_sizes(bundle):
     scope="module",
     params=[
         ("staged-boosting", False), ("staged-forest", False), ("staged-svm", True),
-        ("staged-lazy", True), ("adapt-gbrt", False), ("l1", True),
+        ("adapt-gbrt", False), ("l1", True),
     ],
     ids=str,
 )  # fmt: skip

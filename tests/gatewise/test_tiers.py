@@ -146,15 +146,13 @@ SYSTEM = StagedCascade(
 )
 
 
-@pytest.fixture(scope="module", params=["stage", "node"])
-def fitted(request):
+@pytest.fixture(scope="module")
+def fitted():
     X, y = make_classification(
         900, K, n_informative=3, n_redundant=3, class_sep=1.2, flip_y=0.05, random_state=0
     )
     X = X.astype(np.float32)
-    system = clone(SYSTEM).set_params(
-        acquisition=request.param, tiers={"device": 1, "gateway": None}
-    )
+    system = clone(SYSTEM).set_params(tiers={"device": 1, "gateway": None})
     return system.fit(X[:500], y[:500]), X[500:]
 
 

@@ -35,7 +35,6 @@ LINEAR = {"p_full": (0.3,), "penalties": (0.5, 0.1, 0.01), "n_starts": 1}
 TREES = {"penalties": (0.03, 0.003), "n_rounds": 20}
 METHODS: dict[str, Any] = {
     "staged": StagedCascade(n_stages=3, families=("boosting", "linear"), effort="low"),
-    "staged-lazy": StagedCascade(n_stages=3, acquisition="node"),
     "adapt-lin": AdaptLin(**LINEAR),
     "adapt-lstsq": AdaptLstsq(**LINEAR | {"penalties": (0.3,), "max_alternations": 60}),
     "adapt-gbrt": AdaptGBRT(p_full=(0.3,), warm_up=5, **TREES),

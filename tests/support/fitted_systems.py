@@ -27,6 +27,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
+    CEGBClassifier,
     CloudPrices,
     FeatureCosts,
     GreedyMiser,
@@ -35,6 +36,8 @@ from gatewise_training import (
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.fitting import TrainedClassifier
 from tests.support.prices import grouped_prices
+
+FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
 
 
 class Alone(TrainedClassifier):
@@ -189,17 +192,13 @@ class LazyForest(Alone):
 def _lazy(offset: float = 0.0) -> Fitted:
     x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
     x, rows = x + np.float32(offset), rows + np.float32(offset)
-    system = StagedCascade(
-        _svm(), grouped_prices(30), cloud_prices=CloudPrices(request=0.7, byte=0.001),
-        acquisition="node", n_stages=3, max_trees=60, random_state=0,
-    )  # fmt: skip
+    system = CEGBClassifier(grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
 def _lazy_digits() -> Fitted:
     x, y, rows, truth = _split(*load_digits(n_class=5, return_X_y=True))
-    f0 = ExtraTreesClassifier(40, random_state=0)
-    system = StagedCascade(f0, acquisition="node", n_stages=2, max_trees=60, random_state=0)
+    system = CEGBClassifier(penalties=(0.01, 0.001), **FEW_ROUNDS)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
@@ -208,10 +207,9 @@ def _lazy_missing() -> Fitted:
     rng = np.random.default_rng(1)
     for part in (x, rows):
         part[rng.random(part.shape) < 0.2] = np.nan
-    system = StagedCascade(
-        _boosted(), grouped_prices(13), acquisition="node", n_stages=2, allow_missing=True,
-        random_state=0,
-    )  # fmt: skip
+    system = CEGBClassifier(
+        grouped_prices(13), penalties=(0.02, 0.002), allow_missing=True, **FEW_ROUNDS
+    )
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 

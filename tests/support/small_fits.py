@@ -16,7 +16,6 @@ STAGED = FOREST | {"n_stages": 2, "effort": "low", "max_trees": 20}
 #: Few stages, trees and penalties.
 SMALL: dict[str, dict[str, Any]] = {
     "staged": STAGED,
-    "staged-lazy": STAGED,
     "adapt-gbrt": FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
     "adapt-lin": FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
     "confidence": FOREST | {"low_cost_model": "linear", "n_subsets": 3},

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 _CASCADES = {
     "staged": "StagedCascade",
-    "staged-lazy": "StagedCascade",
     "adapt-gbrt": "AdaptGBRT",
     "adapt-lin": "AdaptLin",
     "adapt-lstsq": "AdaptLstsq",
@@ -41,7 +40,7 @@ def cascades() -> tuple[str, ...]:
     """List the methods that have a high-cost model in the cloud.
 
     >>> cascades()
-    ('staged', 'staged-lazy', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
+    ('staged', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
     """
     return tuple(_CASCADES)
 
@@ -58,8 +57,7 @@ def make(name: str, **params: Any) -> TrainedClassifier:
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")
-    settings = {"acquisition": "node"} if name == "staged-lazy" else {}
-    model: TrainedClassifier = kind(**settings | params)
+    model: TrainedClassifier = kind(**params)
     return model
 
 

@@ -24,7 +24,7 @@ def train(
     method: Annotated[
         str,
         typer.Option(
-            help="A cascade (staged, staged-lazy, adapt-gbrt, adapt-lin, adapt-lstsq, l1, "
+            help="A cascade (staged, adapt-gbrt, adapt-lin, adapt-lstsq, l1, "
             "confidence) or a single model without a cloud (cegb, budget-forest, budget-prune, "
             "greedy-miser)."
         ),

@@ -33,7 +33,6 @@ COSTS = FeatureCosts(
 )
 SMALL = {
     "staged": {"families": ("linear", "boosting"), "n_stages": 2, "max_trees": 20, "effort": "low"},
-    "staged-lazy": {"n_stages": 2, "max_trees": 20, "effort": "low"},
     "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 20, "warm_up": 5},
     "adapt-lin": {"p_full": (0.3,), "penalties": (0.3, 0.05), "n_starts": 1},
     "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 20},
@@ -85,7 +84,7 @@ class Counted:
 
 
 CASES = [(name, 3) for name in methods.names()]
-CASES += [(name, 2) for name in ("staged", "staged-lazy", "adapt-gbrt", "greedy-miser")]
+CASES += [(name, 2) for name in ("staged", "adapt-gbrt", "greedy-miser")]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ MODELS: dict[str, Any] = {
     "StagedCascade": gt.StagedCascade(
         F0, n_stages=3, families=("boosting", "linear"), effort="low", random_state=0
     ),
-    "StagedCascade-lazy": gt.StagedCascade(F0, acquisition="node", n_stages=2, random_state=0),
     "AdaptGBRT": gt.AdaptGBRT(F0, p_full=(0.3,), penalties=(0.01,), n_rounds=15, random_state=0),
     "AdaptLin": gt.AdaptLin(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
     "AdaptLstsq": gt.AdaptLstsq(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),

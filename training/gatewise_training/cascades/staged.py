@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
-from gatewise.acquisition import Acquisition
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
@@ -23,7 +22,6 @@ from gatewise_training.cascades.family_selection import (
     best_shape,
 )
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.backward import backward_sequences
@@ -101,10 +99,6 @@ class StagedCascade(TrainedCascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
         `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
-    acquisition : {"stage", "node"}
-        Whether an instance that visits a stage acquires all of its features, or node by node those
-        on its paths through the stage's trees (CEGB, NIPS 2017, section 3). The second is cheaper,
-        and takes boosted trees only, whatever `families` and `effort`.
     tiers : sequence or mapping, optional
         Where stages run: the tier of each, "device", "gateway" or "cloud", in this order (further
         stages run where the last one does), or the number on each tier,
@@ -175,7 +169,6 @@ class StagedCascade(TrainedCascade):
     True
     """
 
-    acquisition: Acquisition = "stage"
     tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None
     n_stages: int = 10
     effort: Literal["low", "normal", "high"] = "normal"
@@ -186,7 +179,6 @@ class StagedCascade(TrainedCascade):
     allow_missing: bool = False
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "acquisition": [StrOptions({"stage", "node"})],
         "n_stages": [AT_LEAST_1],
         "effort": [StrOptions(set(PROBES))],
         "max_stage_bytes": [AT_LEAST_1, None],
@@ -205,7 +197,7 @@ class StagedCascade(TrainedCascade):
     def _check_costs(self) -> None:
         """Refuse, before anything is fitted, a budget with which no stage can acquire anything."""
         super()._check_costs()
-        if self.budget is None or self.acquisition == "node" or self.first_stages:
+        if self.budget is None or self.first_stages:
             return
         prices = self.feature_costs_.alone
         cheapest = int(prices.argmin())
@@ -230,12 +222,6 @@ class StagedCascade(TrainedCascade):
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)
-        if self.acquisition == "node":
-            n_stages = self._most_stages(problem)
-            lazy = [fit_lazy_stages(problem, n_stages=n_stages, bounds=b) for b in all_bounds]
-            if not any(lazy):
-                raise InputError("no stage that acquires node by node is worth its price or fits")
-            return [fitted for fitted in lazy if fitted is not None]
         sequences = self._feature_sets(problem)
         families = self._families_to_try(len(problem.plan.fit_rows))
         candidates: list[FittedStages] = []
@@ -277,7 +263,7 @@ class StagedCascade(TrainedCascade):
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
         bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
-        if self.packed_as == "c99" and self.acquisition == "stage":
+        if self.packed_as == "c99":
             plan = problem.plan
             grid = grid_of(plan.x[plan.fit_rows], room)
             if grid is not None:

@@ -29,7 +29,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import FirstUsePrices
-from gatewise_training.learners.lazy_boosting import SAMPLING, check_lazy
 
 Accounting = Literal["lazy", "coupled"]
 
@@ -47,8 +46,20 @@ Left out with reason: ``boosting`` (dart and rf rescale trees that have been pai
 leaf was not to consider), ``forcedsplits_filename`` (splits without a charge).
 """
 
-ROW_SAMPLING = frozenset(SAMPLING) - {"boosting"} | {"top_rate", "other_rate", "bagging_seed"}
+SAMPLING = {
+    "bagging_fraction": 1.0,
+    "pos_bagging_fraction": 1.0,
+    "neg_bagging_fraction": 1.0,
+    "bagging_freq": 0,
+    "data_sample_strategy": "bagging",
+}
+"""LightGBM's settings that sample rows, at the values with which they do not."""
+
+ROW_SAMPLING = frozenset(SAMPLING) | {"top_rate", "other_rate", "bagging_seed"}
 """LightGBM's own sampling of rows: right with coupled prices, silently wrong with lazy ones."""
+
+MAX_LAZY_BITS = 2**31
+"""LightGBM's lazy penalty keeps a bit for each row and feature, counted in a signed int32."""
 
 
 def check_params(
@@ -63,7 +74,22 @@ def check_params(
                 "accounting='coupled', LightGBM's sampling of rows"
             )
     if accounting == "lazy":
-        check_lazy(n_rows, n_features, params, asked_by="accounting='lazy'")
+        _check_lazy(params or {}, n_rows, n_features)
+
+
+def _check_lazy(params: Mapping[str, Any], n_rows: int, n_features: int) -> None:
+    """Refuse fits for which LightGBM's lazy penalty is silently wrong."""
+    if n_rows * n_features >= MAX_LAZY_BITS:
+        raise InputError(
+            f"accounting='lazy': {n_rows} rows times {n_features} features are more than "
+            f"LightGBM's lazy penalty can count ({MAX_LAZY_BITS - 1}); give fewer rows or features"
+        )
+    for name, harmless in SAMPLING.items():
+        if params.get(name, harmless) != harmless:
+            raise InputError(
+                f"accounting='lazy': LightGBM's lazy penalty is wrong with {name}="
+                f"{params[name]!r}; rows must not be sampled"
+            )
 
 
 class Charge:
