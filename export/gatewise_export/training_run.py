@@ -91,8 +91,8 @@ class TrainingRun:
         cloud_only = None
         if f0 is not None:
             x = self.data.X[self.split.test]
-            price = system.cloud_prices_.of_offload(len(f0.asked))
-            cost = system.feature_costs_.price(f0.asked) + price
+            price = system.cloud_prices_.of_offload(len(f0.features))
+            cost = system.feature_costs_.price(f0.features) + price
             answers = system.classes_[f0.labels(x)]
             cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
         groups = self.data.groups

@@ -41,9 +41,6 @@ class SignalInput:
         price: those of a high-cost model that reads the window. No stage reads them.
     prices : PriceTable or None
         Where the prices of all steps are from, if they were measured together.
-    channels_first : bool
-        Whether arrays that are given have shape (n, channels, samples), see :func:`as_windows`;
-        `shape` is (samples, channels) all the same, as on devices.
 
     Raises
     ------
@@ -56,7 +53,6 @@ class SignalInput:
     dtype: str = "float32"
     raw: bool = False
     prices: PriceTable | None = None
-    channels_first: bool = False
 
     def __post_init__(self) -> None:
         if not self.raw:
@@ -76,12 +72,10 @@ class SignalInput:
         blocks: Sequence[Block],
         windows: ArrayLike,
         raw: bool = False,
-        *,
-        channels_first: bool = False,
     ) -> Self:
         """Take shape and type from `windows`, and prices from `blocks`, or measured there.
 
-        `raw` and `channels_first` are the attributes of these names.
+        `raw` is the attribute of this name.
 
         Raises
         ------
@@ -89,7 +83,7 @@ class SignalInput:
             If the windows are no array of shape (n, ...) of numbers, or the blocks cannot
             compute them.
         """
-        x = as_windows(windows, channels_first=channels_first)
+        x = as_windows(windows)
         if x.ndim < 2 or not x.size:
             raise InputError(
                 f"windows must be an array of shape (n, samples), (n, samples, channels) or (n, "
@@ -100,12 +94,11 @@ class SignalInput:
         if (
             x.ndim == 3
             and x.shape[1] < x.shape[2]
-            and not channels_first
             and any(isinstance(step, Channels) for step in graph.steps)
         ):
             warnings.warn(
                 f"windows of shape {x.shape[1:]} are read as {x.shape[1]} samples of {x.shape[2]} "
-                "channels; if it is the other way round, give channels_first=True",
+                "channels; if it is the other way round, give windows.swapaxes(1, 2)",
                 UserWarning,
                 stacklevel=2,
             )
@@ -121,7 +114,7 @@ class SignalInput:
                 f"the blocks were measured on windows of shape {table.shape}, these have "
                 f"{found.shape}: measure them on such (gatewise calibrate --device)"
             )
-        return replace(found, graph=graph, prices=table, channels_first=channels_first)
+        return replace(found, graph=graph, prices=table)
 
     def functions_of(self, names: Iterable[str]) -> list[str]:
         """Name the blocks that the features `names` belong to and that are Python functions."""
@@ -133,11 +126,6 @@ class SignalInput:
     def models(self) -> dict[str, bytes]:
         """Networks of blocks by the name of their file in a bundle; empty where not read yet."""
         return {b.file: b.model for b in self.graph.blocks if isinstance(b, OnnxBlock)}
-
-    @property
-    def on_device(self) -> Self:
-        """The same input as a device has it: windows of `shape`, as :meth:`checked` gives them."""
-        return replace(self, channels_first=False)
 
     @property
     def functions(self) -> dict[str, Function]:
@@ -179,7 +167,7 @@ class SignalInput:
 
     def checked(self, windows: ArrayLike) -> NDArray[Any]:
         """Get `windows` as an array of shape (n, ...); InputError if they have another."""
-        x = as_windows(windows, channels_first=self.channels_first)
+        x = as_windows(windows)
         if x.shape[1:] != self.shape:
             raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
         return x
@@ -223,14 +211,12 @@ class SignalInput:
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
 
 
-def as_windows(given: Any, *, channels_first: bool = False) -> NDArray[Any]:
+def as_windows(given: Any) -> NDArray[Any]:
     """Bring windows into one array of numbers, shape (n, ...).
 
     They may be an array; a list of arrays or DataFrames of equal length; or a DataFrame with an
     index of two levels, (instance, time), and a column for each channel: windows are then in the
-    order in which their instances first appear, samples in that of time. With `channels_first`
-    arrays have shape (n, channels, samples), as sktime's numpy3D; rows of DataFrames are samples
-    anyhow.
+    order in which their instances first appear, samples in that of time.
 
     Raises
     ------
@@ -248,12 +234,6 @@ def as_windows(given: Any, *, channels_first: bool = False) -> NDArray[Any]:
     if x.dtype.kind not in "fiub":
         how = ": give an index (instance, time), or an array" if tables else ""
         raise InputError(f"windows must be numbers, not {x.dtype}{how}")
-    if channels_first and not tables:
-        if x.ndim != 3:
-            raise InputError(
-                f"channels_first: windows must have shape (n, channels, samples), not {x.shape}"
-            )
-        x = np.ascontiguousarray(x.swapaxes(1, 2))
     return x
 
 

@@ -55,23 +55,17 @@ def test_every_form_gives_the_features_of_the_array(form):
     np.testing.assert_array_equal(
         gw.BlockFeatures(blocks()).fit_transform(FORMS[form](x)), expected
     )
-    first = gw.BlockFeatures(blocks(), channels_first=True).fit(x.swapaxes(1, 2))
-    assert first.signal_input_.shape == (20, 2)
-    given = FORMS[form](x if "frames" in form or "index" in form else x.swapaxes(1, 2))
-    np.testing.assert_array_equal(first.transform(given), expected)
 
 
 def test_a_system_takes_them_from_fit_to_bundle(tmp_path):
     x, y = windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}
     plain = gw.StagedCascade(blocks=blocks(), **settings).fit(x, y)
-    system = gw.StagedCascade(blocks=blocks(), channels_first=True, **settings)
-    system = clone(system).fit(indexed(x), y)
-    numpy3d = x.swapaxes(1, 2)
-    np.testing.assert_array_equal(system.predict(numpy3d), plain.predict(x))
+    system = clone(gw.StagedCascade(blocks=blocks(), **settings)).fit(indexed(x), y)
+    np.testing.assert_array_equal(system.predict(x), plain.predict(x))
     np.testing.assert_array_equal(system.cost(frames(x)), plain.cost(x))
-    assert system.explain(frames(x)[3]).label == system.explain(numpy3d[3]).label
-    bundle = gw.pack(system, tmp_path / "b", sample=numpy3d[:10])
+    assert system.explain(frames(x)[3]).label == system.explain(x[3]).label
+    bundle = gw.pack(system, tmp_path / "b", sample=x[:10])
     assert gw.verify(system, bundle, indexed(x)).agrees
     assert bundle.manifest.signal.shape == (20, 2)
     with gw.Device(bundle, policy="edge-only") as device:
@@ -104,7 +98,5 @@ def test_what_cannot_be_windows_is_refused_by_its_reason(given, words):
 
 def test_channels_that_may_stand_first_are_asked_about():
     x = np.random.default_rng(0).normal(size=(9, 3, 64))
-    with pytest.warns(UserWarning, match="3 samples of 64 channels; .*channels_first=True"):
+    with pytest.warns(UserWarning, match=r"3 samples of 64 channels; .*swapaxes\(1, 2\)"):
         gw.BlockFeatures(blocks()).fit(x)
-    with pytest.raises(InputError, match=r"shape \(n, channels, samples\), not \(9, 64\)"):
-        gw.BlockFeatures(blocks(), channels_first=True).fit(x[:, 0])

@@ -62,7 +62,7 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         offloads=last >= here,
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
-        request=None if f0 is None else np.concatenate([f0.asked, *beyond]).astype(np.int64),
+        request=None if f0 is None else np.concatenate([f0.features, *beyond]).astype(np.int64),
         signal=signal,
         windows=windows,
     )
@@ -128,7 +128,7 @@ def _sample(
         return np.zeros((0, n_features), np.float32), None
     if signal is not None:
         windows = signal.checked(sample).astype(signal.dtype)
-        return signal.on_device.features(windows), windows
+        return signal.features(windows), windows
     x = np.ascontiguousarray(sample, np.float32)
     if x.ndim != 2 or x.shape[1] != n_features:
         raise InputError(f"sample must have rows of {n_features} features, not shape {x.shape}")

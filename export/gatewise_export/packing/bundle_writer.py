@@ -135,7 +135,6 @@ def pack(
     windows = None
     if signal is not None:
         windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
-        signal = signal.on_device
         sample, system = signal.features(windows), on_features(system)
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))

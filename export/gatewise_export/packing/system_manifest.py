@@ -27,7 +27,7 @@ from gatewise_export.bundle.manifest import (
     Task,
 )
 from gatewise_export.packing.converters import CloudGraph
-from gatewise_signals.signal_input import WINDOW, SignalInput
+from gatewise_signals.signal_input import SignalInput
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
@@ -78,8 +78,6 @@ def manifest_of_system(
             cloud_spec = CloudSpec(BACKEND, asked, "classifier", "identity", f0.backend)
         else:
             cloud_spec = CloudSpec(CLOUD, asked, cloud.kind, cloud.link)
-        if f0.carried is not None:
-            cloud_spec = replace(cloud_spec, carries=WINDOW)
     return Manifest(
         name=name,
         version=version,

@@ -113,7 +113,7 @@ def verify(
         predicting = copy.copy(system)
         offloaded = np.flatnonzero(exits == len(system.stages_))
         predicting.high_cost_model_ = _Answered(  # type: ignore[assignment]
-            answers[0][offloaded], f0.asked
+            answers[0][offloaded], f0.features
         )
     predicted = predicting.predict(rows)
     if bundle.manifest.answers_values:

@@ -32,7 +32,7 @@ class AdaptLstsq(AdaptLin):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, channels_first, cloud_prices
+    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
         As for :class:`StagedCascade`.
     budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
         As for :class:`StagedCascade`.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from abc import ABC
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
@@ -117,13 +116,8 @@ class BudgetedModel(BaseEstimator, ABC):
             return
         if self.feature_costs is not None:
             raise InputError("feature_costs beside blocks: blocks have their prices (measured)")
-        reads = getattr(self, "high_cost_input", "features")
-        first = getattr(self, "channels_first", False)
-        raw = reads == "window"
-        self.signal_input_ = SignalInput.from_windows(blocks, X, raw, channels_first=first)
-        if reads == "cheaper":
-            with suppress(InputError):  # what cannot be columns is not carried
-                self.signal_input_ = replace(self.signal_input_, raw=True)
+        raw = getattr(self, "high_cost_input", "features") == "window"
+        self.signal_input_ = SignalInput.from_windows(blocks, X, raw)
 
     def _check_costs(self) -> None:
         """Bring feature costs and names to the checked columns."""
@@ -204,7 +198,7 @@ class BudgetedModel(BaseEstimator, ABC):
         costs, f0 = self.feature_costs_, self.high_cost_model_
         if f0 is None:
             return exit_costs(costs, acquired)
-        offload = costs.mask(f0.asked)
+        offload = costs.mask(f0.features)
         return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     @property

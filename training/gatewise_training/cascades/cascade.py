@@ -151,12 +151,10 @@ class TrainedCascade(CascadeClassifier, TrainedClassifier):
     _may_have_seen = False  # whether a given high-cost model was possibly fitted on the rows
 
     blocks: Sequence[Block] | None = None
-    high_cost_input: Literal["features", "window", "cheaper"] = "features"
-    channels_first: bool = False
+    high_cost_input: Literal["features", "window"] = "features"
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "high_cost_input": [StrOptions({"features", "window", "cheaper"})],
-        "channels_first": ["boolean"],
+        "high_cost_input": [StrOptions({"features", "window"})],
     }
 
     def _check_settings(self) -> None:

@@ -5,7 +5,6 @@ A method fits candidate cascades (:class:`.FittedStages`); thresholds and fronti
 
 from __future__ import annotations
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ from gatewise.costs import CloudPrices, CostsLike
 from gatewise.decision import labels, split
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
-from gatewise.prices import LARGEST_REQUEST, request_bytes
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
@@ -131,13 +129,8 @@ class TrainedClassifier(BudgetedClassifier):
             problem = Problem(
                 plan, len(table.classes), costs, seed, self.n_jobs, report, calibration
             )
-            cheaper = getattr(self, "high_cost_input", None) == "cheaper"
             if first is None:
                 problem = of_stages = self._with_high_cost_model(problem, table)
-            elif cheaper:  # all read the columns before; those from there on may be carried
-                of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
-                of_stages = self._with_high_cost_model(of_stages, table)
-                problem = problem.with_high_cost_model(of_stages, 0)
             else:  # stages read the columns before, the high-cost model those from there on
                 found = self._with_high_cost_model(problem.of_high_cost_model(first), table)
                 problem = problem.with_high_cost_model(found, first)
@@ -146,48 +139,12 @@ class TrainedClassifier(BudgetedClassifier):
             candidates = self._within_cost(self._fit_candidates(of_stages))
             candidates = self._within_bytes(problem, candidates)
             report(1, 1, "thresholds")
-            if cheaper and first is not None:
-                self._settle_cheaper(problem, candidates, first)
-            else:
-                self._settle(problem, candidates)
+            self._settle(problem, candidates)
         warn_of_recall(self)
         return self
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
         return problem
-
-    def _settle_cheaper(
-        self, problem: Problem, candidates: Sequence[FittedStages], first: int
-    ) -> None:
-        """Settle with requests of features or of the window's columns, those from `first` on.
-
-        Requests carry what costs less at the operating point on validation rows, or within a budget
-        is right more often; calibration rows have no part in the choice.
-        """
-        signal, f0 = self.signal_input_, problem.high_cost_model
-        assert f0 is not None
-        features = copy.copy(self)
-        features.signal_input_ = replace(signal, raw=False)
-        features.n_features_in_ = first
-        features.cloud_prices_ = replace(self.cloud_prices_, item_size=4)
-        features._check_costs()
-        ways = [(features, problem.of_stages(first, features.feature_costs_))]
-        size = request_bytes(signal.n_values, item_size=self.cloud_prices_.item_size)
-        read = [self.feature_names_[k] for k in f0.features]
-        if size <= LARGEST_REQUEST and not signal.functions_of(read):
-            window = copy.copy(self)
-            f0 = replace(f0, carried=np.arange(first, self.n_features_in_))
-            window.high_cost_model_ = f0
-            ways.append((window, replace(problem, high_cost_model=f0)))
-        merits = []
-        for system, own in ways:
-            system._settle(replace(own, calibration=None), candidates)
-            point = system.operating_point_
-            merits.append((0.0 if self.budget is None else -point.accuracy, point.cost))
-        system, own = ways[merits.index(min(merits))]
-        if own.calibration is not None:
-            system._settle(own, candidates)
-        self.__dict__.update(system.__dict__)
 
     def _weight(self, plan: ValidationSplit, rows: NDArray[np.intp]) -> NDArray[np.float64]:
         """Weights without those of the classes: costs and rates are of the rows as they come."""

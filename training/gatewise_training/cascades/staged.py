@@ -70,15 +70,10 @@ class StagedCascade(TrainedCascade):
         blocks' prices; one without a price is measured at the fit, in microseconds. Rows are arrays
         of shape (n, samples, channels), say, a list of arrays or DataFrames of equal length, or a
         DataFrame with an index (instance, time).
-    high_cost_input : {"features", "window", "cheaper"}, default "features"
-        Beside blocks: what the high-cost model reads. A model of windows takes them flattened, as
+    high_cost_input : {"features", "window"}, default "features"
+        With `blocks`: what the high-cost model reads. A model of windows takes them flattened, as
         an ONNX graph in their shape; a request carries the raw window, in its type (at most 128
-        KiB), and no block is computed for it. With "cheaper" the model reads features, and requests
-        carry what costs less at the operating point on validation rows: the features, or the
-        window, of which a worker computes them.
-    channels_first : bool, default False
-        Beside blocks: arrays have shape (n, channels, samples), as sktime's numpy3D. Devices take
-        (samples, channels) all the same.
+        KiB), and no block is computed for it.
     cloud_prices : CloudPrices, optional
         Price of a request, of its bytes and of an evaluation; 0 by default.
     budget : float, optional

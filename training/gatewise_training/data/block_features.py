@@ -21,8 +21,6 @@ class BlockFeatures(TransformerMixin, BaseEstimator):
     ----------
     blocks : sequence of Block
         As `StagedCascade(blocks=...)` takes them.
-    channels_first : bool, default False
-        Arrays have shape (n, channels, samples), as sktime's numpy3D.
 
     Attributes
     ----------
@@ -46,9 +44,8 @@ class BlockFeatures(TransformerMixin, BaseEstimator):
     (8,)
     """
 
-    def __init__(self, blocks: Sequence[Block] = (), *, channels_first: bool = False) -> None:
+    def __init__(self, blocks: Sequence[Block] = ()) -> None:
         self.blocks = blocks
-        self.channels_first = channels_first
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Take the windows' shape, and measure blocks without a price.
@@ -64,8 +61,7 @@ class BlockFeatures(TransformerMixin, BaseEstimator):
         -------
         self
         """
-        first = self.channels_first
-        self.signal_input_ = SignalInput.from_windows(self.blocks, X, channels_first=first)
+        self.signal_input_ = SignalInput.from_windows(self.blocks, X)
         return self
 
     def transform(self, X: ArrayLike) -> NDArray[np.float32]:

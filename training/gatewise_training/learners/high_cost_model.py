@@ -68,9 +68,6 @@ class HighCostModel:
         Class index of each of the estimator's (or the graph's) own classes.
     rounds : int
         Boosting rounds, 0 for other kinds.
-    carried : ndarray of intp or None
-        Columns that a request carries in the place of `features`: the values of a raw window, of
-        which a worker computes them.
     """
 
     features: NDArray[np.intp]
@@ -83,12 +80,6 @@ class HighCostModel:
     opaque: PythonModel | JsonService | None = None
     lookup: NDArray[np.int64] | None = None
     rounds: int = 0
-    carried: NDArray[np.intp] | None = None
-
-    @property
-    def asked(self) -> NDArray[np.intp]:
-        """Columns that a request carries."""
-        return self.features if self.carried is None else self.carried
 
     @property
     def link(self) -> Link:

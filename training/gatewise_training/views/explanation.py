@@ -186,7 +186,7 @@ def explain(system: Any, x: Any) -> Explanation:
         steps.append(
             step(
                 high_cost_name(f0),
-                system.feature_costs_.mask(f0.asked),
+                system.feature_costs_.mask(f0.features),
                 int(f0.labels(row)[0]),
                 f0.predict_proba(row)[0],
                 name="high-cost model",

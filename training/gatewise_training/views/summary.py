@@ -159,7 +159,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 "cloud",
                 high_cost_name(f0),
                 "cloud",
-                f"{len(f0.features)}" + ", of the raw window" * (f0.carried is not None),
+                f"{len(f0.features)}",
                 "up to " * lazy + f"{costs[-1]:.4g}",
                 "",
                 percent(shares[-1]) if shares else percent(point.offload_rate),
