@@ -11,7 +11,6 @@ benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -72,9 +71,7 @@ def measure(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         trips_svm: list[float] = []
         alone: list[float] = []
         carried: list[float] = []
-        with _workers([path, linear], broker.url, 1) as ready:
-            found["max_batch"] = ready["batching"]["svm 1"]["max_batch"]
-            found["run_us"] = ready["batching"]["svm 1"]["run_us"]
+        with _workers([path, linear], broker.url, 1):
             for name in ("svm", "linear"):
                 asker.turns(payloads(X, 1, 50, model=name))
             for _ in range(turns):
@@ -150,8 +147,8 @@ def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
 
 
 @contextmanager
-def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[dict[str, Any]]:
-    """Run workers in processes of their own; yields what they said when they were ready."""
+def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[None]:
+    """Run workers in processes of their own; ready when the block begins."""
     command = [sys.executable, "-m", "gatewise", "cloud", *map(str, paths), "--broker", url]
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     processes = [
@@ -159,8 +156,10 @@ def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[dict[str, 
         for _ in range(count)
     ]
     try:
-        lines = [process.stdout.readline() for process in processes if process.stdout is not None]
-        yield json.loads(lines[0])
+        for process in processes:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
     finally:
         for process in processes:
             process.terminate()
@@ -263,8 +262,7 @@ def markdown(found: dict[str, Any]) -> str:
         "two worker processes, 16 in a message": f["by_workers"]["2"],
     }
     lines += [f"| {t} | {v['median']} | {v['low']} | {v['high']} |" for t, v in rates.items()]
-    lines += ["", f"Batch chosen by measuring: {f['max_batch']}.", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "n": 9}
 RATE = {"median": 10, "low": 9, "high": 11, "n": 3}
 FIGURES = {
-    "max_batch": 16,
     "echo_us": SPREAD,
     "bare_us": SPREAD,
     "round_trip_us": SPREAD,

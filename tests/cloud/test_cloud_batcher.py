@@ -5,8 +5,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewise_cloud.worker.batcher import Batcher, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batcher, Offer, Ticket
 
+QUEUED = Offer(queued=True)
+DUPLICATE = Offer(counter="duplicates")
 DIGITS, WINE = ("digits", "1"), ("wine", "2")
 
 
@@ -31,7 +33,7 @@ def numbers(batch):
 def test_takes_what_is_queued_up_to_the_largest_batch():
     batcher = Batcher(max_batch=16)
     for number in range(20):
-        assert batcher.offer(ticket(number), 0.0) is Verdict.QUEUED
+        assert batcher.offer(ticket(number), 0.0) == QUEUED
     batch, expired = batcher.take(0.0)
     assert numbers(batch) == list(range(16))
     assert expired == []
@@ -51,19 +53,53 @@ def test_rows_of_several_requests_run_together_in_their_order():
 
 
 def test_a_refusal_tells_when_what_is_queued_will_have_run():
-    batcher = Batcher()
-    batcher.offer(ticket(1, rows=4), 0.0)
-    assert batcher.wait_ms(1) == 1  # nothing has run yet
-    for _ in range(100):
-        batcher.ran(8, 0.4)  # 50 ms an instance
-    assert batcher.wait_ms(1) == 200
-    assert batcher.wait_ms(2) == 100
+    batcher, two = Batcher(), Batcher(parallel=2)
+    for each in (batcher, two):
+        each.offer(ticket(1, rows=4), 0.0)
+        assert each.wait_ms == 1  # nothing has run yet
+        assert each.expected_seconds(DIGITS, 1) == np.inf
+        for _ in range(3):
+            each.ran(DIGITS, 8, 0.4)  # 50 ms an instance
+        assert each.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
+    assert (batcher.wait_ms, two.wait_ms) == (200, 100)
+    batcher.offer(ticket(9, model=WINE), 0.0)
+    batcher.ran(WINE, 1, 0.0065)
+    assert batcher.wait_ms == 207
     for number in range(2, 40):
         batcher.offer(ticket(number, rows=50), 0.0)
-    assert batcher.wait_ms(1) == 30_000
+    assert batcher.wait_ms == 30_000
     while batcher.take(0.0)[0]:
         pass
-    assert batcher.wait_ms(1) == 1
+    assert batcher.wait_ms == 1
+
+
+def test_a_request_waits_for_others_only_if_told_to():
+    assert Batcher().pause(0.0) == 0.0
+    batcher = Batcher(max_batch=4, wait=0.01)
+    assert batcher.pause(0.0) == 0.0
+    batcher.offer(ticket(0), 0.0)
+    assert batcher.pause(0.0) == pytest.approx(0.01)
+    assert batcher.pause(0.02) == 0.0
+    batcher.offer(ticket(1, rows=2, arrived=0.001), 0.001)
+    assert batcher.pause(0.002) == pytest.approx(0.008)
+    batcher.offer(ticket(2, arrived=0.002), 0.002)  # full
+    assert batcher.pause(0.002) == 0.0
+    assert len(batcher.take(0.002)[0].rows) == 4
+    batcher.offer(ticket(3, arrived=0.003, ttl=0.002), 0.003)
+    assert batcher.pause(0.003) == pytest.approx(0.002)  # not beyond its life
+
+
+def test_requests_are_known_until_they_are_done():
+    batcher = Batcher()
+    batcher.offer(ticket(0), 0.0)
+    batcher.offer(ticket(1, ttl=0.5), 0.0)
+    assert batcher.pending(DIGITS) == 2
+    batch = batcher.take(0.1)[0]
+    assert batcher.pending(DIGITS) == 2
+    batcher.finish(batch.tickets[0], b"", 0.1)
+    batcher.forget(batch.tickets[1])
+    batcher.forget(batch.tickets[1])
+    assert batcher.pending(DIGITS) == 0
 
 
 def test_models_do_not_mix_and_the_oldest_goes_first():
@@ -108,8 +144,7 @@ def test_noisy_devices_leave_room_and_get_it_again():
 
     def accepted(device, rows=1):
         return sum(
-            batcher.offer(ticket(n, device=device, rows=rows), 0.0) is Verdict.QUEUED
-            for n in range(200)
+            batcher.offer(ticket(n, device=device, rows=rows), 0.0) == QUEUED for n in range(200)
         )
 
     assert accepted("wide", rows=15) == 2
@@ -137,17 +172,17 @@ def test_expired_requests_are_dropped_and_forgotten():
     batch, expired = batcher.take(1.0)
     assert numbers(batch) == [1]
     assert [t.id for t in expired] == [ticket(0).id]
-    assert batcher.offer(ticket(0, arrived=1.0), 1.0) is Verdict.QUEUED
+    assert batcher.offer(ticket(0, arrived=1.0), 1.0) == QUEUED
 
 
 def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_afterwards():
     batcher = Batcher()
     batcher.offer(ticket(7), 0.0)
-    assert batcher.offer(ticket(7), 0.1) is Verdict.DUPLICATE
+    assert batcher.offer(ticket(7), 0.1) == DUPLICATE
     (taken,) = batcher.take(0.2)[0].tickets
-    assert batcher.offer(ticket(7), 0.3) is Verdict.DUPLICATE
+    assert batcher.offer(ticket(7), 0.3) == DUPLICATE
     batcher.finish(taken, b"answer", 0.4)
-    assert batcher.offer(ticket(7), 0.5) == b"answer"
+    assert batcher.offer(ticket(7), 0.5) == Offer(counter="repeated", answer=b"answer")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +201,8 @@ def test_memory_is_bounded_by_count_bytes_and_age(bounds, kept):
         batcher.finish(taken, b"ten bytes.", number)
     assert len(batcher._answers) == kept
     again = [batcher.offer(ticket(n, arrived=9.0), 9.0) for n in range(10)]
-    assert again == [Verdict.QUEUED] * (10 - kept) + [b"ten bytes."] * kept
+    repeated = Offer(counter="repeated", answer=b"ten bytes.")
+    assert again == [QUEUED] * (10 - kept) + [repeated] * kept
 
 
 class BatcherMachine(RuleBasedStateMachine):
@@ -197,13 +233,13 @@ class BatcherMachine(RuleBasedStateMachine):
         }
         verdict = self.batcher.offer(given, self.now)
         if given.key in self.queued or given.key in [t.key for t in self.running]:
-            assert verdict is Verdict.DUPLICATE
+            assert verdict == DUPLICATE
         elif given.key in self.answers:
-            assert verdict == self.answers[given.key][1]
+            assert verdict == Offer(counter="repeated", answer=self.answers[given.key][1])
         elif len(self.queued) == 5 or own > 5 - len(self.queued):
-            assert verdict is Verdict.BUSY
+            assert verdict == Offer(wait_ms=1)
         else:
-            assert verdict is Verdict.QUEUED
+            assert verdict == QUEUED
             self.queued[given.key] = given
 
     @rule()

@@ -23,7 +23,6 @@ def test_a_worker_drains_when_told_to_end(command, slow_bundle, mosquitto, calle
         "models": ["slow 1"],
         "broker": mosquitto.url,
         "subscription": "$share/gw/gw/v1/+/req",
-        "batching": {"slow 1": {"max_batch": 1, "wait_ms": 0.0, "run_us": {}}},
         "metrics_port": None,
     }
     one = caller(mosquitto)
@@ -42,7 +41,7 @@ def test_words_for_people(command, bundle, mosquitto, caller):
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
     )
-    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}, batches of 8"
+    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
     one = caller(mosquitto)
     one.ask(tiny.rows(2))
     one.response()
@@ -56,7 +55,7 @@ def test_words_for_people(command, bundle, mosquitto, caller):
 
 def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, embedded, caller):
     worker = command("cloud", bundle, "--broker", embedded.url)
-    assert worker.line().startswith(f"ready: model tiny 1 on {embedded.url}, batches of ")
+    assert worker.line().startswith(f"ready: model tiny 1 on {embedded.url}")
     one = caller(embedded)
     one.ask(tiny.rows(1))
     assert one.response().error is None
@@ -75,7 +74,7 @@ def test_what_cannot_be_is_one_line(bundle, tmp_path):
     assert "choose one of" in refused("cloud", bundle, "--tier", "edge")
     assert "give its --uplink" in refused("cloud", bundle, "--uplink-device", "gw-1")
     assert "/v2/models/NAME" in refused("cloud", bundle, "--backend-binary")
-    assert "--max-batch is 0" in refused("cloud", bundle, "--max-batch", "0")
+    assert "0 is not in the range" in refused("cloud", bundle, "--max-batch", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         err = refused("broker", "--port", port, "--embedded")

@@ -11,7 +11,6 @@ from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
 from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_cloud.models.tier_stages import TierAnswer
-from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batcher
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.gateway import CloudAbove
@@ -247,7 +246,7 @@ def served(forward, X, **options):
     )
     models = SimpleNamespace(get=lambda key: EvenStops(), running=lambda key: EvenStops())
     counters = Counters()
-    server = BatchServer(models, Batcher(), session, counters, BatchPlans(4))
+    server = BatchServer(models, Batcher(max_batch=4), session, counters)
     server.forward = forward(server, counters)
     for device in responses:
         request = wire.Request(

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
-from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle, BundleError
@@ -102,7 +101,7 @@ def test_a_bundle_that_was_opened_without_the_key_is_checked_with_it(tmp_path):
     signed = repack(path, tmp_path / "signed", sign=secret).path
 
     def served(bundle):
-        return ServedModels(BatchPlans(4), public_key=public).load(bundle)
+        return ServedModels(public_key=public).load(bundle)
 
     for bundle in (path, Bundle.open(path)):
         with pytest.raises(SignatureError, match="is not signed"):

@@ -11,7 +11,6 @@ from gatewise.errors import InputError
 from gatewise_cloud import Worker
 from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.backends import OnnxBackend
-from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
@@ -68,7 +67,7 @@ def test_one_that_goes_answers_what_it_took(slow_bundle, folder, mosquitto, call
 
 
 def test_models_are_those_of_one_instant(bundle):
-    models = ServedModels(BatchPlans(4))
+    models = ServedModels()
     key = models.load(bundle)
     listed = iter(models.values())
     models.retire(key)
@@ -95,7 +94,7 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
 
 
 def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog):
-    models, user = ServedModels(BatchPlans(4)), os.geteuid()
+    models, user = ServedModels(), os.geteuid()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shutil.copytree(bundle, folder / "open")
@@ -125,7 +124,7 @@ def test_a_server_that_is_away_is_tried_again(bundle, folder, caplog):
         return OnnxBackend(graph, kind="margins", model=manifest.title)
 
     shutil.copytree(bundle, folder / "one")
-    models, counters = ServedModels(BatchPlans(4), backend=backend), Counters()
+    models, counters = ServedModels(backend=backend), Counters()
     watch = BundleWatch(folder, models, lambda key: 0, counters, seconds=60.0)
     watch.start()
     watch.scan()

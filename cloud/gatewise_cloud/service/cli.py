@@ -42,11 +42,9 @@ def cloud(
         Path | None, typer.Option(help="A file with that name: clients/pool of `broker init`.")
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Requests queued at most; then: busy.")] = 1024,
-    max_batch: Annotated[
-        str, typer.Option(metavar="auto|N", help="Instances in one run at most; auto: measured.")
-    ] = "auto",
+    max_batch: Annotated[int, typer.Option(min=1, help="Instances in one run at most.")] = 16,
     wait_ms: Annotated[
-        float, typer.Option(min=0, help="Wait for company, where that is measured to pay.")
+        float, typer.Option(min=0, help="How long a request waits for others to share its run.")
     ] = 0.0,
     threads: Annotated[int, typer.Option(min=1, help="Threads within one run.")] = 1,
     backend: Annotated[
@@ -127,7 +125,7 @@ def cloud(
         "pool": pool if pool_file is None else _read_pool(pool_file),
         "shared": shared,
         "queue": queue,
-        "max_batch": _batch(max_batch),
+        "max_batch": max_batch,
         "wait_ms": wait_ms,
         "threads": threads,
         "parallel": parallel,
@@ -161,14 +159,6 @@ def _read_pool(path: Path) -> str:
         raise InputError(f"--pool-file {path} cannot be read: {error}") from None
 
 
-def _batch(text: str) -> int | str:
-    if text == "auto":
-        return text
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError(f"--max-batch is {text}; give a number from 1, or auto")
-    return int(text)
-
-
 def _print_ready(
     url: str,
     counters: Mapping[str, Any],
@@ -177,11 +167,7 @@ def _print_ready(
     as_json: bool,
 ) -> None:
     names = [f"{entry['name']} {entry['version']}" for entry in counters["models"]]
-    batching = counters["batching"]
     parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"]
-    if names:
-        batches = sorted({batching[name]["max_batch"] for name in names})
-        parts.append(f"batches of {'/'.join(map(str, batches))}")
     if port is not None:
         parts.append(f"metrics on port {port}")
     document = {
@@ -189,7 +175,6 @@ def _print_ready(
         "models": names,
         "broker": url,
         "subscription": counters["subscription"],
-        "batching": batching,
         "metrics_port": port,
     }
     print_line(f"ready: {', '.join(parts)}", document, as_json=as_json)

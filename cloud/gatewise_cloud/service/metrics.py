@@ -77,13 +77,9 @@ class WorkerCollector(Collector):
         for name, (key, text) in _STATES.items():
             if key in states:
                 yield gauge(_PREFIX + name, text, [((), states[key])])
-        batching = counters["batching"]
         models = [(entry["name"], entry["version"]) for entry in counters["models"][:100]]
         info = [(model, 1) for model in models]
         yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
-        most = [(model, batching[" ".join(model)]["max_batch"]) for model in models]
-        text = "instances in one run at most"
-        yield gauge(f"{_PREFIX}max_batch", text, most, "model", "version")
         audits = [*counters["audits"].items()][:100]
         for kind, key, name, text in _AUDITS:
             found = [(_values("audits", model), of.get(key)) for model, of in audits]

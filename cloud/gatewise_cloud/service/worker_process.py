@@ -142,7 +142,7 @@ def main() -> int:
 
     def ready(worker: Worker, port: int | None) -> None:
         counters = worker.counters
-        kept = {name: counters[name] for name in ("models", "batching", "subscription")}
+        kept = {name: counters[name] for name in ("models", "subscription")}
         send_message({"ready": True, "port": port, "url": worker.url, **kept})
 
     try:

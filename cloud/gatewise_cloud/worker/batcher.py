@@ -4,8 +4,8 @@
 puts requests together that come in parts. Pure: the clock is an argument, so a simulator runs this
 very code in virtual time. Not thread-safe: its owner holds a lock.
 
-A batch holds requests of one model up to a number of instances that may differ from model to model,
-and waits for more only where the model's plan says so.
+A batch holds requests of one model up to a number of instances. By default no request waits for
+others to join its batch: while a worker is busy, requests gather in the queue.
 
 Devices take turns by rows (start-time fair queueing, Goyal, Vin and Cheng 1997): a request starts,
 in virtual time, when its device's last one ends, which is as many units later as that has rows; the
@@ -20,9 +20,7 @@ import hashlib
 import heapq
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -73,14 +71,17 @@ class Ticket:
         return self.device, self.id, self.digest
 
 
-class Verdict(Enum):
-    """Outcome of offering a request that was not answered before."""
+class Offer(NamedTuple):
+    """What a worker does with a request that it was offered."""
 
-    QUEUED = "queued"
-    BUSY = "busy"
-    """The queue is full, or the device's share of it."""
-    DUPLICATE = "duplicate"
-    """The same request is queued or running."""
+    queued: bool = False
+    """Whether the request waits for a run."""
+    counter: str | None = None
+    """Counter to add one to; see :data:`gatewise_cloud.worker.counters.COUNTS`."""
+    answer: bytes | None = None
+    """Payload to send at once: the answer that the same request had before."""
+    wait_ms: int = 0
+    """Refuse the request with ``busy`` and tell the device to wait that long; 0: do not."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,15 +97,6 @@ class Batch:
         if len(self.tickets) == 1:
             return self.tickets[0].rows.astype(np.float32, copy=False)
         return np.concatenate([ticket.rows for ticket in self.tickets], dtype=np.float32)
-
-
-class Plan(NamedTuple):
-    """How requests of a model are put together."""
-
-    max_batch: int
-    """Instances in one run at most. A request with more instances runs alone."""
-    wait: float = 0.0
-    """Seconds that a request waits for company, at most, while a run is not full."""
 
 
 @dataclass(slots=True)
@@ -124,9 +116,9 @@ class Batcher:
     At most `capacity` requests are queued, a further one is told that the worker is busy; of one
     device at most `device_rows` instances, or else one request. Instances have at most
     `queue_bytes` in all, of which a device may take as many as it leaves free. A run takes at most
-    `max_batch` instances, or what the :class:`Plan` of its model says, which `plan` gives; a
-    request with more runs alone. At most `memory` answers are remembered, of `memory_bytes` of
-    payload, for `memory_seconds`.
+    `max_batch` instances; a request with more runs alone. While a run is not full, a request waits
+    `wait` seconds at most for others. `parallel` runs go on at a time. At most `memory` answers are
+    remembered, of `memory_bytes` of payload, for `memory_seconds`.
 
     A request that was offered stays known until :meth:`finish` or :meth:`forget`, or until it
     expires. Only answers are remembered: what was refused, or expired, may be tried again.
@@ -139,7 +131,8 @@ class Batcher:
         device_rows: int = 4096,
         queue_bytes: int = 256 << 20,
         max_batch: int = 16,
-        plan: Callable[[ModelKey], Plan] | None = None,
+        wait: float = 0.0,
+        parallel: int = 1,
         memory: int = 4096,
         memory_bytes: int = 16 << 20,
         memory_seconds: float = 60.0,
@@ -147,7 +140,9 @@ class Batcher:
         self.capacity = capacity
         self.device_rows = device_rows
         self.queue_bytes = queue_bytes
-        self.plan = plan if plan is not None else lambda model: Plan(max_batch)
+        self.max_batch = max_batch
+        self.wait = wait
+        self.parallel = parallel
         self.memory = memory
         self.memory_bytes = memory_bytes
         self.memory_seconds = memory_seconds
@@ -163,7 +158,7 @@ class Batcher:
         self._rows: Counter[ModelKey] = Counter()  # instances queued
         self._answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
-        self._row_seconds = 0.0  # of the last runs
+        self._row_seconds: dict[ModelKey, float] = {}  # of the last runs
 
     def __len__(self) -> int:
         return self._queued
@@ -173,32 +168,41 @@ class Batcher:
         """Instances queued."""
         return self._rows.total()
 
-    def ran(self, rows: int, seconds: float) -> None:
-        """Learn from a run of `rows` instances in `seconds` how long one takes."""
-        self._row_seconds += _GAIN * (seconds / rows - self._row_seconds)
+    def ran(self, model: ModelKey, rows: int, seconds: float) -> None:
+        """Learn from a run of `rows` instances in `seconds` how long one of a model takes."""
+        before = self._row_seconds.get(model, seconds / rows)
+        self._row_seconds[model] = before + _GAIN * (seconds / rows - before)
 
-    def wait_ms(self, parallel: int) -> int:
-        """Milliseconds until the queue will have run, `parallel` runs at a time; at least 1."""
-        seconds = self.rows * self._row_seconds / parallel
+    def expected_seconds(self, model: ModelKey, rows: int) -> float:
+        """Seconds that a run of `rows` instances takes; infinite if none has run yet."""
+        return rows * self._row_seconds.get(model, math.inf)
+
+    @property
+    def wait_ms(self) -> int:
+        """Milliseconds until what is queued will have run; at least 1."""
+        rows = self._rows.items()
+        seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.parallel
         return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
-    def offer(self, ticket: Ticket, now: float) -> Verdict | bytes:
-        """Queue `ticket` at `now`, or return why not: no space, or known; or its answer."""
-        offer = self.verdict(ticket, now)
-        if offer is Verdict.QUEUED:
+    def offer(self, ticket: Ticket, now: float) -> Offer:
+        """Queue `ticket` at `now` if :meth:`decide` says so; return what it says."""
+        offer = self.decide(ticket, now)
+        if offer.queued:
             self._open[ticket.key] = ticket.model
             self._push(ticket)
         return offer
 
-    def verdict(self, ticket: Ticket, now: float) -> Verdict | bytes:
-        """Return what :meth:`offer` would return for `ticket` at `now`."""
+    def decide(self, ticket: Ticket, now: float) -> Offer:
+        """Decide what a worker, real or simulated, does with `ticket` at `now`."""
         self._trim(now)
-        if ticket.key in self._open:
-            return Verdict.DUPLICATE
-        known = self._answers.get(ticket.key)
-        if known is not None:
-            return known[1]
-        return Verdict.QUEUED if self._fits_queue(ticket) else Verdict.BUSY
+        if ticket.key in self._open:  # its answer will come
+            return Offer(counter="duplicates")
+        answered = self._answers.get(ticket.key)
+        if answered is not None:
+            return Offer(counter="repeated", answer=answered[1])
+        if not self._fits_queue(ticket):
+            return Offer(wait_ms=self.wait_ms)
+        return Offer(queued=True)
 
     def _fits_queue(self, ticket: Ticket) -> bool:
         """Whether the queue and the device's share of it take one more."""
@@ -237,15 +241,16 @@ class Batcher:
     def pause(self, now: float) -> float:
         """Seconds from `now` until a batch should be taken, if nothing else is queued; 0: at once.
 
-        More than 0 only if every model with queued requests waits for company.
+        More than 0 only if no model has enough queued instances for a full batch.
         """
-        pause = float("inf") if self._queues else 0.0
+        if self.wait <= 0 or not self._queues:
+            return 0.0
+        pause = math.inf
         for model, queue in self._queues.items():
-            plan = self.plan(model)
-            if plan.wait <= 0 or self._rows[model] >= plan.max_batch:
+            if self._rows[model] >= self.max_batch:
                 return 0.0
             for _, _, ticket in queue:
-                pause = min(pause, ticket.arrived + plan.wait - now, ticket.expires - now)
+                pause = min(pause, ticket.arrived + self.wait - now, ticket.expires - now)
         return max(0.0, pause)
 
     def take(self, now: float) -> tuple[Batch | None, list[Ticket]]:
@@ -260,11 +265,11 @@ class Batcher:
             return None, expired
         model = min(self._queues, key=lambda m: self._queues[m][0][:2])
         tickets: list[Ticket] = []
-        rows, max_batch = 0, self.plan(model).max_batch
+        rows = 0
         while model in self._queues:
             ticket = self._queues[model][0][2]
             rows += len(ticket.rows)
-            if tickets and rows > max_batch:
+            if tickets and rows > self.max_batch:
                 break
             tickets.append(ticket)
             self._pop(model)

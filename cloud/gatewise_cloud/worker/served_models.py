@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.models.gateway_model import GatewayModel
-from gatewise_cloud.models.tier_stages import RequestModel, opened, sample_rows
-from gatewise_cloud.worker.batch_sizes import BatchPlans, measure
+from gatewise_cloud.models.tier_stages import RequestModel, opened
 from gatewise_cloud.worker.batcher import ModelKey
 
 if TYPE_CHECKING:
@@ -27,21 +26,19 @@ WorkerTier = Literal["cloud", "gateway"]
 
 
 class ServedModels(Mapping[ModelKey, RequestModel]):
-    """Models by name and version, their run times in `plans`; safe across threads.
+    """Models by name and version; safe across threads.
 
     The other settings are those of :class:`.Worker`.
     """
 
     def __init__(
         self,
-        plans: BatchPlans,
         *,
         tier: WorkerTier = "cloud",
         threads: int = 1,
         public_key: str | Path | bytes | None = None,
         backend: Callable[[Manifest], Backend] | None = None,
     ) -> None:
-        self._plans = plans
         self._tier = tier
         self._threads = threads
         self._public_key = public_key
@@ -65,7 +62,7 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
         return self._active.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
-        """Open a bundle, verify, test and time its model, and serve it."""
+        """Open a bundle, verify and test its model, and serve it."""
         bundle = opened(bundle, self._public_key)
         model: RequestModel
         if self._tier == "gateway":
@@ -74,8 +71,6 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
             backend = None if self._backend is None else self._backend(bundle.manifest)
             model = CloudModel.from_bundle(bundle, threads=self._threads, backend=backend)
         key = model.key
-        if self._plans.measures and key not in self:
-            self._plans.add(key, measure(model.run, sample_rows(bundle)))
         with self._lock:
             if key in self._active:
                 raise InputError(
@@ -107,7 +102,6 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
             model = self._retired.pop(key, None)
         if model is not None:
             model.close()
-            self._plans.drop(key)
 
     def close(self) -> None:
         """Close all models."""

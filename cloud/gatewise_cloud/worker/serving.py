@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
 from gatewise_cloud.models.tier_stages import RequestModel, TierAnswer
-from gatewise_cloud.worker.batch_sizes import BatchPlans
-from gatewise_cloud.worker.batcher import Batch, Batcher, Joiner, ModelKey, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, Joiner, ModelKey, Offer, Ticket
 from gatewise_cloud.worker.counters import Counters, FleetAudit
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.session import MqttSession
@@ -42,8 +41,8 @@ Forward = Callable[[Ticket, TierAnswer], None]
 class BatchServer:
     """Takes requests in and answers them through their models; safe across threads.
 
-    `threads` batches run at a time: more than one pays where the model runs elsewhere. `forward` is
-    for a gateway.
+    The batcher's `parallel` batches run at a time: more than one pays where the model runs
+    elsewhere. `forward` is for a gateway.
     """
 
     def __init__(
@@ -52,9 +51,6 @@ class BatchServer:
         batcher: Batcher,
         session: MqttSession,
         counters: Counters,
-        plans: BatchPlans,
-        *,
-        threads: int = 1,
     ) -> None:
         self.models = models
         self.forward: Forward | None = None
@@ -62,14 +58,13 @@ class BatchServer:
         self._batcher = batcher
         self._session = session
         self._counters = counters
-        self._plans = plans
         self._joiner = Joiner()  # of the thread that reads
         self._work = threading.Condition()  # guards the batcher, _end and _runs
         self._runs = 0  # batches that were taken and are not answered
         self._end: Literal["", "drain", "now"] = ""
         self._threads = [
             threading.Thread(target=self._serve, name=f"gatewise-serve-{i}", daemon=True)
-            for i in range(threads)
+            for i in range(batcher.parallel)
         ]
 
     # -- life ------------------------------------------------------------------------------
@@ -200,52 +195,50 @@ class BatchServer:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
         offer = self._offer(ticket, model) if whole else self._expect(ticket, request, payload)
-        if offer is Verdict.BUSY:
+        if offer.counter is not None:
+            self._counters.add(offer.counter)
+        if offer.answer is not None:
+            self._session.send(device, offer.answer, form)
+        if offer.wait_ms:
             detail = "the queue, or this device's share of it, is full"
-            with self._work:
-                wait_ms = self._batcher.wait_ms(len(self._threads))
-            self._refuse(ticket, wire.BUSY, detail, wait_ms=wait_ms)
-        elif offer is Verdict.DUPLICATE:
-            self._counters.add("duplicates")
-        elif isinstance(offer, bytes):
-            self._counters.add("repeated")
-            self._session.send(device, offer, form)
+            self._refuse(ticket, wire.BUSY, detail, wait_ms=offer.wait_ms)
 
-    def _expect(self, ticket: Ticket, request: Request, payload: bytes) -> Verdict | bytes:
+    def _expect(self, ticket: Ticket, request: Request, payload: bytes) -> Offer:
         """Accept a request in parts, unless it is known or there is no place for it."""
         assert request.parts is not None
         if not self._session.takes_parts:
             raise WireError("name", "the broker lets no parts through to workers", id=ticket.id)
         with self._work:
-            offer = self._batcher.verdict(ticket, ticket.arrived)
-        if offer is Verdict.QUEUED:
+            offer = self._batcher.decide(ticket, ticket.arrived)
+        if offer.queued:
             key, now = (ticket.device, ticket.id), ticket.arrived
             ttl = ticket.expires - now
             if not self._joiner.expect(key, payload, request.parts, ttl=ttl, now=now):
-                return Verdict.BUSY
+                return Offer(wait_ms=1)
             acceptance = wire.Response.acceptance(request, self._session.worker)
             self._session.respond(ticket.device, acceptance)
         return offer
 
-    def _offer(self, ticket: Ticket, model: RequestModel) -> Verdict | bytes:
+    def _offer(self, ticket: Ticket, model: RequestModel) -> Offer:
         """Queue a request; if nothing else is to do and its model is quick, answer it here."""
-        at_once = (
-            not self._session.unread
-            and model.local
-            and self._plans.plan(ticket.model).wait <= 0
-            and self._plans.expected(ticket.model, len(ticket.rows)) <= _AT_ONCE
-        )
         batch: Batch | None = None
         with self._work:
             offer = self._batcher.offer(ticket, ticket.arrived)
-            if offer is Verdict.QUEUED:
-                if at_once and len(self._batcher) == 1 and not self._runs and not self._end:
+            if offer.queued:
+                if model.local and self._runs_at_once(ticket):
                     batch = self._take(ticket.arrived)
                 else:
                     self._work.notify()
         if batch is not None:
             self._answer(batch)
         return offer
+
+    def _runs_at_once(self, ticket: Ticket) -> bool:
+        """Whether the thread that reads should run a queued request; with the lock held."""
+        batcher = self._batcher
+        idle = len(batcher) == 1 and not self._runs and not self._end and not self._session.unread
+        quick = batcher.expected_seconds(ticket.model, len(ticket.rows)) <= _AT_ONCE
+        return idle and quick and batcher.wait <= 0
 
     # -- responses ---------------------------------------------------------------------------
 
@@ -371,9 +364,8 @@ class BatchServer:
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)
             left.remove(ticket)
-        self._plans.learn(batch.model, rows, seconds)
         with self._work:
-            self._batcher.ran(rows, seconds)
+            self._batcher.ran(batch.model, rows, seconds)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:

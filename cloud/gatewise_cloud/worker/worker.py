@@ -16,12 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
-from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batcher
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
@@ -68,10 +67,10 @@ class Worker:
         MQTT client id; by default a random one.
     queue : int, default 1024
         Requests queued at most; a further one is answered ``busy`` at once.
-    max_batch : int or "auto", default "auto"
-        Instances in one run at most; "auto": measured for each model at the start.
+    max_batch : int, default 16
+        Instances in one run at most; a request with more runs alone.
     wait_ms : float, default 0
-        How long a request may wait for company, where that was measured to pay.
+        Milliseconds that a request waits at most for others to share its run.
     threads : int, default 1
         Threads within one run.
     parallel : int, default 1
@@ -119,7 +118,7 @@ class Worker:
         shared: bool = True,
         client_id: str | None = None,
         queue: int = 1024,
-        max_batch: int | Literal["auto"] = "auto",
+        max_batch: int = 16,
         wait_ms: float = 0.0,
         threads: int = 1,
         parallel: int = 1,
@@ -132,8 +131,7 @@ class Worker:
         cert_file: str | Path | None = None,
         key_file: str | Path | None = None,
     ) -> None:
-        least = min(queue, threads, parallel, 1 if max_batch == "auto" else max_batch)
-        if least < 1:
+        if min(queue, threads, parallel, max_batch) < 1:
             raise InputError("queue, max_batch, threads and parallel must be at least 1")
         if (tier == "gateway") != (uplink is not None):
             raise InputError("tier gateway and uplink, the URL of the broker above, go together")
@@ -145,9 +143,8 @@ class Worker:
         self.subscription = wire.shared(pool) if shared else wire.REQUESTS
 
         self._counters = Counters()
-        self._plans = BatchPlans(max_batch, wait_ms=wait_ms)
         self.models = ServedModels(
-            self._plans, tier=tier, threads=threads, public_key=public_key, backend=backend
+            tier=tier, threads=threads, public_key=public_key, backend=backend
         )
         for bundle in _listed(bundles, may_be_none=watch is not None):
             self.models.load(bundle)
@@ -160,11 +157,9 @@ class Worker:
         )
         self._server = BatchServer(
             self.models,
-            Batcher(capacity=queue, plan=self._plans.plan),
+            Batcher(capacity=queue, max_batch=max_batch, wait=wait_ms / 1000.0, parallel=parallel),
             self._session,
             self._counters,
-            self._plans,
-            threads=parallel,
         )
         self._cloud_above: CloudAbove | None = None
         if uplink is not None:
@@ -315,7 +310,7 @@ class Worker:
 
         The names of :data:`gatewise_cloud.worker.counters.COUNTS`, and by label those of
         :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
-        ``subscription``, ``models``, ``audits``, ``batching`` by model, and a gateway's ``uplink``.
+        ``subscription``, ``models``, ``audits``, and a gateway's ``uplink``.
         """
         models = list(self.models)  # they come and go
         counts = {
@@ -327,7 +322,6 @@ class Worker:
             "models": [{"name": name, "version": version} for name, version in models],
             "audits": self._server.audits.snapshot(),
             "certificate_expires": self._endpoint.certificate_expires,
-            "batching": {" ".join(key): self._plans.as_json(key) for key in models},
         }
         return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}
 

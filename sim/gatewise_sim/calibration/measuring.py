@@ -30,13 +30,13 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.models.gateway_model import GatewayModel
-from gatewise_cloud.worker.batch_sizes import Timing, measure
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import Function
 from gatewise_sim.calibration.figures import Calibration, model_of
+from gatewise_sim.calibration.timing import measure
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.network.link import LinkProfile
@@ -143,7 +143,7 @@ def calibrate(
             "way_proxied_ms": round(proxied, 4),
             "way_ideal_ms": round(ideal, 4),
             "worker_us": found.worker_us and round(found.worker_us, 1),
-            "run_us": {str(n): round(1e6 * s, 1) for n, s in timing.seconds.items()},
+            "run_us": {str(n): round(1e6 * s, 1) for n, s in timing.items()},
         },
     )
 
@@ -167,8 +167,7 @@ def _exchange(
 ) -> _Exchanges:
     """Send rows to a real worker, one after another, and measure processor times.
 
-    A worker that has measured its model answers some requests a little quicker: batches and
-    backend are the live run's.
+    Batches and backend are the live run's.
     """
     name = f"calibrate-{time.monotonic_ns():x}"
     shared = broker.kind != "embedded"
@@ -316,7 +315,9 @@ def _stages(found: dict[int, list[float]], routes: Routes) -> tuple[float, ...]:
     return tuple(round(ms, 6) for ms in filled.tolist())
 
 
-def _timed(model: CloudModel | GatewayModel, table: NDArray[np.float32], routes: Routes) -> Timing:
+def _timed(
+    model: CloudModel | GatewayModel, table: NDArray[np.float32], routes: Routes
+) -> dict[int, float]:
     return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
 
 

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answer_rules import AnswerRules, exchange_joules
@@ -85,7 +84,8 @@ class VirtualFleet:
         clock = Clock()
         options: dict[str, Any] = {
             "capacity": settings.queue,
-            "plan": Plan(settings.max_batch, settings.wait_ms / 1000.0),
+            "max_batch": settings.max_batch,
+            "wait": settings.wait_ms / 1000.0,
             "parallel": settings.parallel,
             "payload": bytes(routes.sizes.response(1000)),
             # All workers and gateways of a run draw from one stream.

@@ -15,15 +15,15 @@ workers are down, in one of **workers** some; a broker drops requests without a 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, Protocol, Self
 
 import numpy as np
 
 from gatewise.errors import InputError
-from gatewise_cloud.worker.batch_sizes import Timing
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Ticket
 from gatewise_cloud.worker.counters import FleetAudit
 from gatewise_edge.device.audit import AgreementTest
 from gatewise_sim.fleet.clock import Clock
@@ -57,12 +57,12 @@ class ServiceTime:
             raise InputError(f"service time {times}: give seconds, not all of them 0")
 
     @classmethod
-    def from_timing(cls, timing: Timing) -> Self:
-        """Fit a line to `timing`, see :func:`gatewise_cloud.worker.batch_sizes.measure`."""
-        if not timing.seconds:
+    def from_timing(cls, timing: Mapping[int, float]) -> Self:
+        """Fit a line to the seconds of a run by its instances."""
+        if not timing:
             raise InputError("no run of the cloud model was timed")
-        sizes = np.array(list(timing.seconds), np.float64)
-        taken = np.array(list(timing.seconds.values()), np.float64)
+        sizes = np.array(list(timing), np.float64)
+        taken = np.array(list(timing.values()), np.float64)
         if len(sizes) == 1:
             return cls(0.0, float(taken[0] / sizes[0]))
         # Relative errors count: a run of one must come out as well as a run of 32.
@@ -144,9 +144,10 @@ def _no_log(model: ModelKey, test: AgreementTest) -> None:
 class VirtualWorker:
     """One worker, with at most `capacity` requests queued and `parallel` runs at a time.
 
-    `plan` bounds a run's instances and the wait for company; `payload` is an answer of the usual
-    length, to be remembered. `promised` is the share of instances that audits may find to be
-    answered otherwise than by the high-cost model; with None they are not tested.
+    A run has at most `max_batch` instances, and a request waits at most `wait` seconds for others
+    to share it; `payload` is an answer of the usual length, to be remembered. `promised` is the
+    share of instances that audits may find to be answered otherwise than by the high-cost model;
+    with None they are not tested.
     """
 
     def __init__(
@@ -155,7 +156,8 @@ class VirtualWorker:
         service: ServiceTime,
         *,
         capacity: int,
-        plan: Plan,
+        max_batch: int,
+        wait: float,
         parallel: int,
         payload: bytes,
         rng: random.Random,
@@ -165,8 +167,9 @@ class VirtualWorker:
         self.counts = WorkerCounts()
         self._clock = clock
         self._service = service
-        self._capacity, self._plan = capacity, plan
-        self._parallel = parallel
+        self._new_batcher = partial(
+            Batcher, capacity=capacity, max_batch=max_batch, wait=wait, parallel=parallel
+        )
         self._rng = rng
         self._payload = payload
         self._promised = promised
@@ -177,7 +180,7 @@ class VirtualWorker:
 
     def _begin(self) -> None:
         """Begin with nothing queued, running or remembered."""
-        self._batcher = Batcher(capacity=self._capacity, plan=lambda model: self._plan)
+        self._batcher = self._new_batcher()
         self.audits = FleetAudit(_no_log)
         self._running.clear()
         self._missing.clear()
@@ -185,8 +188,7 @@ class VirtualWorker:
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
-        verdict = self._batcher.verdict(ticket, self._clock.now) if ticket.parts else None
-        if verdict is Verdict.QUEUED:
+        if ticket.parts and self._batcher.decide(ticket, self._clock.now).queued:
             self._missing.setdefault(ticket.id, set(range(ticket.parts)))
             ticket.requester.accept(self, ticket)
         else:
@@ -205,16 +207,15 @@ class VirtualWorker:
                 self._queue(replace(ticket, arrived=self._clock.now))
 
     def _queue(self, ticket: VirtualTicket) -> None:
-        verdict = self._batcher.offer(ticket, self._clock.now)
-        if verdict is Verdict.BUSY:
-            self.counts.busy += 1
-            ticket.requester.reply("busy", 0, wait_ms=self._batcher.wait_ms(self._parallel))
-        elif verdict is Verdict.DUPLICATE:
-            self.counts.duplicates += 1
-        elif isinstance(verdict, bytes):
-            self.counts.repeated += 1
+        offer = self._batcher.offer(ticket, self._clock.now)
+        if offer.counter is not None:
+            setattr(self.counts, offer.counter, getattr(self.counts, offer.counter) + 1)
+        if offer.answer is not None:
             ticket.requester.reply(None, 0)
-        else:
+        if offer.wait_ms:
+            self.counts.busy += 1
+            ticket.requester.reply("busy", 0, wait_ms=offer.wait_ms)
+        if offer.queued:
             self._serve()
 
     def fail(self) -> None:
@@ -227,7 +228,7 @@ class VirtualWorker:
     def _serve(self, *_: Any) -> None:
         """Begin the runs that can begin, as the serving threads of the worker do."""
         batcher, now = self._batcher, self._clock.now
-        while len(batcher) and len(self._running) < self._parallel:
+        while len(batcher) and len(self._running) < batcher.parallel:
             pause = batcher.pause(now)
             if pause > 0:
                 if self._wakes is None or not now < self._wakes <= now + pause:
@@ -250,7 +251,7 @@ class VirtualWorker:
         if batch not in self._running:  # the worker was down in between
             return
         self._running.discard(batch)
-        self._batcher.ran(rows, seconds)
+        self._batcher.ran(batch.model, rows, seconds)
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
             self._conclude(ticket)

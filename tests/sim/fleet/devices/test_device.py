@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.auditor import Audit, disagreement_bound
 from gatewise_edge.device.device import Device
@@ -122,7 +121,8 @@ def real(small, settings: FleetSettings, down):
         clock,
         SERVICE,
         capacity=settings.queue,
-        plan=Plan(4),
+        max_batch=4,
+        wait=0.0,
         parallel=1,
         payload=b"",
         rng=random.Random(0),
