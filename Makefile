@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 4
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-neural bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-fit bench-models bench-neural bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -127,6 +127,9 @@ bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us a
 
 bench-fleet: $(STAMP)      ## how fast a fleet is simulated, and what sampling costs: minutes
 	$(BIN)/python -m benchmarks.bench_fleet
+
+bench-journeys: $(STAMP)   ## calls, files and moves of four journeys through the code: a minute
+	$(BIN)/python benchmarks/bench_journeys.py
 
 bench-twin: $(STAMP) mosquitto   ## how near virtual time comes to a live run: minutes, a machine at rest
 	$(BIN)/python -m benchmarks.bench_twin

@@ -1,0 +1,205 @@
+"""Calls, files and moves between files of four journeys through the code, counted by the profiler.
+
+A call is a function of the project that begins; a move is a step of a reader from one file to
+another, where a function calls one of another file or returns to it. The journeys are a local
+answer of four stages, opening a bundle and making a device, a table's rows to a bundle, and the
+simulation of 1,000 devices. With ``--code FOLDER`` another checkout of the project is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits, load_wine
+from sklearn.ensemble import ExtraTreesClassifier
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "journeys.json"
+PACKAGES = ("signals", "training", "export", "edge", "cloud", "sim")
+JOURNEYS = {
+    "answer": "a local answer of four stages",
+    "open": "`Bundle.open` and `Device`",
+    "train": "a table's rows to a bundle",
+    "simulate": "`simulate` of 1,000 devices",
+}
+
+
+class CallCounter:
+    """Counts of calls, files and moves while the block runs, on all of its threads."""
+
+    def __init__(self) -> None:
+        self.n_calls = 0
+        self.n_moves = 0
+        self.files: set[str] = set()
+        self._last_file = ""
+
+    def __enter__(self) -> CallCounter:
+        threading.setprofile(self._count)
+        sys.setprofile(self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+    def _count(self, frame: FrameType | None, event: str, _argument: object) -> None:
+        if event == "return" and frame is not None:
+            frame = frame.f_back
+        elif event != "call":
+            return
+        if frame is None or not frame.f_globals.get("__name__", "").startswith("gatewise"):
+            return
+        file = frame.f_code.co_filename
+        self.n_calls += event == "call"
+        self.n_moves += file != self._last_file
+        self._last_file = file
+        self.files.add(file)
+
+    def figures(self) -> dict[str, int]:
+        """Calls, files and moves."""
+        return {"calls": self.n_calls, "files": len(self.files), "moves": self.n_moves}
+
+
+def pack_digits(place: Path) -> Path:
+    """Pack a cascade of four linear stages that answers all rows of digits on the device."""
+    import gatewise as gw
+
+    X, y = load_digits(return_X_y=True)
+    system = gw.StagedCascade(
+        ExtraTreesClassifier(20, random_state=0),
+        n_stages=4,
+        families=("linear",),
+        effort="low",
+        offload_rate=0.0,
+        random_state=0,
+    ).fit(X[:1200], y[:1200])
+    gw.pack(system, place / "digits", sample=X[:32])
+    return place / "digits"
+
+
+def write_wine(place: Path) -> Path:
+    """Write the table of wines as CSV."""
+    data = load_wine()
+    path = place / "wine.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(name.replace("/", "_") for name in data.feature_names), "label"])
+        writer.writerows([*row, label] for row, label in zip(data.data, data.target, strict=True))
+    return path
+
+
+def count_answer(place: Path) -> dict[str, int]:
+    """Count the answer to a row that the last of four stages answers."""
+    import gatewise as gw
+
+    rows = np.asarray(load_digits().data[1200:], np.float32)
+    with gw.Device(pack_digits(place)) as device:
+        answers = [device.answer(row) for row in rows]
+        row = next(row for row, a in zip(rows, answers, strict=True) if a.stage == 3)
+        with CallCounter() as counter:
+            device.answer(row)
+    return counter.figures()
+
+
+def count_open(place: Path) -> dict[str, int]:
+    """Count opening a bundle of 64 features and making a device of it."""
+    import gatewise as gw
+
+    path = pack_digits(place)
+    gw.Device(gw.Bundle.open(path)).close()  # modules are imported
+    with CallCounter() as counter:
+        device = gw.Device(gw.Bundle.open(path))
+    device.close()
+    return counter.figures()
+
+
+def count_train(place: Path) -> dict[str, int]:
+    """Count the command that makes a bundle of a table."""
+    from gatewise import cli
+
+    table = write_wine(place)
+    with CallCounter() as counter:
+        assert cli.main(["train", str(table), "--out", str(place / "wine")]) == 0
+    return counter.figures()
+
+
+def count_simulate(place: Path) -> dict[str, int]:
+    """Count the command that simulates 1,000 devices for 10 minutes."""
+    from gatewise import cli
+
+    X, y = load_digits(return_X_y=True)
+    rows = place / "rows.npz"
+    np.savez(rows, X=X[1200:], y=y[1200:])
+    command = ["simulate", str(pack_digits(place)), "--data", str(rows), "--devices", "1000"]
+    command += ["--time", "10min", "--out", str(place / "out")]
+    with CallCounter() as counter:
+        assert cli.main(command) == 0
+    return counter.figures()
+
+
+COUNTS: dict[str, Callable[[Path], dict[str, int]]] = {
+    "answer": count_answer,
+    "open": count_open,
+    "train": count_train,
+    "simulate": count_simulate,
+}
+
+
+def count(name: str, code: Path) -> dict[str, Any]:
+    """Count a journey in a process of its own, through the packages of the checkout `code`."""
+    paths = [code, *(code / package for package in PACKAGES)]
+    done = subprocess.run(
+        [sys.executable, __file__, "--part", name],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """Make the table of journeys, with the figures of each labelled checkout side by side."""
+    lines = ["# Four journeys through the code", "", "`make bench-journeys` counts them.", ""]
+    lines += ["| journey | code | calls | files | moves |", "| --- | --- | --- | --- | --- |"]
+    for name, text in JOURNEYS.items():
+        for label, figures in results.items():
+            cells = (f"{figures[name][key]:,}" for key in ("calls", "files", "moves"))
+            lines.append(f"| {text} | {label} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    """Count all journeys, and keep the figures of other labels as they are."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    options.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
+    options.add_argument("--label", default="now", help="name of the figures in the table")
+    options.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
+    chosen = options.parse_args()
+    if chosen.part:
+        with tempfile.TemporaryDirectory() as place:
+            print(json.dumps(COUNTS[chosen.part](Path(place))))
+        return 0
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results[chosen.label] = {name: count(name, chosen.code.resolve()) for name in JOURNEYS}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    RESULTS.with_suffix(".md").write_text(page(results))
+    print(page(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
