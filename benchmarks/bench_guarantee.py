@@ -17,9 +17,9 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -29,12 +29,12 @@ from benchmarks.cache import write_whole
 from benchmarks.data import problems
 from gatewise.console import note, table
 from gatewise.decision import labels, split
+from gatewise.operating_point import OperatingPoint
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
@@ -217,7 +217,7 @@ def certify_regret(
     if found is None:
         return None
     measured = records[found.chain].measure(found.thresholds, found.chain)
-    return replace(measured, guarantee={"method": "exact regret"})
+    return msgspec.structs.replace(measured, guarantee={"method": "exact regret"})
 
 
 def _worse(record: CascadeRecord, thresholds: Sequence[float | None]) -> NDArray[np.bool_]:

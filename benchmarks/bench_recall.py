@@ -27,12 +27,12 @@ from benchmarks import harness
 from gatewise.console import note, table
 from gatewise.decision import labels, split
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training import StagedCascade
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, emphases
 from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 FIT, TUNE, POOL = 10_000, 20_000, 60_000

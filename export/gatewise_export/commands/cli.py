@@ -19,9 +19,9 @@ from gatewise_export.commands.tables import print_bundle, print_checks, print_fr
 from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
+    from gatewise.operating_point import OperatingPoint
     from gatewise_export.bundle.manifest import Manifest
     from gatewise_training.operating_points.frontier import Frontier
-    from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 def frontier(

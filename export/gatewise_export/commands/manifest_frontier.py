@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.operating_point import OperatingPoint, PackedSizes
+from gatewise_training.operating_points.operating_point import PackedSizes
 
 
 def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:

@@ -12,8 +12,8 @@ from gatewise.console import table
 from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
+    from gatewise.operating_point import OperatingPoint
     from gatewise_export.bundle.manifest import Manifest
-    from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_signals.signal_input import SignalInput
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
@@ -178,9 +179,13 @@ def pack(
 def _active_chain_alone(system: BudgetedClassifier) -> BudgetedClassifier:
     """Get the system with the stages of the active operating point, and the points of these."""
     own, frontier = copy.copy(system), system.frontier_
-    active = replace(system.operating_point_, chain=0)
+    active = msgspec.structs.replace(system.operating_point_, chain=0)
     points, others = (
-        tuple(replace(p, chain=0) for p in some if p.chain == system.operating_point_.chain)
+        tuple(
+            msgspec.structs.replace(p, chain=0)
+            for p in some
+            if p.chain == system.operating_point_.chain
+        )
         for some in (frontier.points, frontier.others)
     )
     own.chains_, own.operating_point_ = (system.stages_,), active

@@ -31,8 +31,8 @@ from gatewise_signals.signal_input import SignalInput
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
+    from gatewise.operating_point import OperatingPoint
     from gatewise_training.cascades.base import BudgetedClassifier
-    from gatewise_training.operating_points.operating_point import OperatingPoint
 
 CLOUD = "cloud.onnx"
 BACKEND = "backend.json"

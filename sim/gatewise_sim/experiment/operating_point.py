@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.manifest_frontier import (
     bounds_of,
@@ -20,7 +21,6 @@ from gatewise_export.commands.manifest_frontier import (
 from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
-from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 def open_whole(

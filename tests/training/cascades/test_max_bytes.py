@@ -17,6 +17,7 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble, byte_leaves
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.model_families import cross_fitted_stage
@@ -28,7 +29,6 @@ from gatewise_training.learners.stage_bounds import (
     grid_of,
     shaped,
 )
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of
 

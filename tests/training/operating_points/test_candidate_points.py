@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.candidate_points import SettingsPath, candidates
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 pytestmark = pytest.mark.slow  # fits of several seconds

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -93,7 +94,7 @@ def test_a_certificate_says_what_it_promises_and_how():
             "calibration_rows": 1200,
             "method": method,
         }
-        assert replace(found, guarantee=None) == rows.measure(found.thresholds)
+        assert msgspec.structs.replace(found, guarantee=None) == rows.measure(found.thresholds)
         assert risk(rows, found, kind) < limit
 
 
@@ -129,11 +130,14 @@ def test_what_thresholds_alone_guarantee_needs_no_rows():
 def test_without_a_cloud_the_last_cascade_is_the_reference():
     first, last = record(7, 800, has_cloud=False), record(8, 800, has_cloud=False)
     alike = replace(first, correct=last.correct[[2, 2, 2, 2]])
-    same = replace(first.measure((ALWAYS_STOP, None, None)), chain=0)
+    same = msgspec.structs.replace(first.measure((ALWAYS_STOP, None, None)), chain=0)
     assert certify([alike, last], [same], promise(max_loss=0.02)).guarantee["method"] != "certain"
-    end = replace(last.measure((None, None, ALWAYS_STOP)), chain=1)
+    end = msgspec.structs.replace(last.measure((None, None, ALWAYS_STOP)), chain=1)
     assert certify([first, last], [end], promise(max_loss=0.0)).guarantee["method"] == "certain"
-    assert certify([first, last], [replace(end, chain=0)], promise(max_loss=0.001)) is None
+    assert (
+        certify([first, last], [msgspec.structs.replace(end, chain=0)], promise(max_loss=0.001))
+        is None
+    )
 
 
 def test_sorted_files_are_no_trap_for_a_bet():

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.views.frontier_display import FrontierDisplay
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
@@ -21,6 +22,7 @@ from gatewise.costs import CloudPrices
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
+from gatewise.operating_point import OperatingPoint
 from gatewise.tiers import PackedAs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
@@ -30,7 +32,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds, ExitAn
 from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import OperatingPoint, points_within_cost
+from gatewise_training.operating_points.operating_point import points_within_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 from gatewise_training.views.explanation import Explanation, explain
 
@@ -127,13 +129,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _limited(self, point: OperatingPoint) -> OperatingPoint:
         records = self._records
         if records is None or self.high_cost_model_ is None or not self.class_bounds_:
-            return replace(point, gate_range=None)
+            return msgspec.structs.replace(point, gate_range=None)
         record, stages = records[point.chain], self.chains_[point.chain]
         gate = sum(stage.on_device for stage in stages) - 1
         rows = self.frontier_.class_rows
         bounds = self.class_bounds_.as_recalls(self.frontier_.reference_recall)
         limits = gate_limits(record, point, gate, bounds, rows)
-        return replace(point, gate_range=limits)
+        return msgspec.structs.replace(point, gate_range=limits)
 
     def _record(
         self,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
@@ -24,6 +25,7 @@ from gatewise.acquisition import Acquired, exit_costs, last_exit_within
 from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
+from gatewise.operating_point import OperatingPoint
 from gatewise.tiers import Tier, cascade_costs
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
@@ -36,7 +38,6 @@ from gatewise_training.data.input_checks import (
 )
 from gatewise_training.operating_points.class_figures import split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.summary import draw_stages, summary_html, summary_text
 
@@ -142,8 +143,12 @@ class BudgetedModel(BaseEstimator, ABC):
         self._n_chains = len(kept)
         self.frontier_ = replace(
             frontier,
-            points=tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points),
-            others=tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.others),
+            points=tuple(
+                msgspec.structs.replace(p, chain=kept.index(p.chain)) for p in frontier.points
+            ),
+            others=tuple(
+                msgspec.structs.replace(p, chain=kept.index(p.chain)) for p in frontier.others
+            ),
         )
         return kept
 

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from gatewise.costs import CloudPrices, CostsLike
 from gatewise.errors import InputError, one_line
+from gatewise.operating_point import OperatingPoint
 from gatewise.tiers import PackedAs
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
@@ -35,7 +36,6 @@ from gatewise_training.learners.given_models.given_model_check import (
 from gatewise_training.learners.given_models.packable import check_packable
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given
 from gatewise_training.learners.high_cost_training import train_high_cost_model
-from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
@@ -18,6 +19,7 @@ from gatewise.decision import labels
 from gatewise.errors import InputError, one_line
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.learned_gate import with_learned_gate
@@ -39,7 +41,6 @@ from gatewise_training.learners.high_cost_model import HighCostModel, is_given, 
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
@@ -242,7 +243,7 @@ class PairCascade(CascadeClassifier):
             error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)
             low = min(low, max(point.accuracy - float(error), 0.0))
             high = max(high, min(point.accuracy + float(error), 1.0))
-        return replace(point, interval=(low, high), measured=self._measured)
+        return msgspec.structs.replace(point, interval=(low, high), measured=self._measured)
 
     @property
     def _measured(self) -> Literal["accuracy", "agreement"]:
@@ -256,7 +257,7 @@ class PairCascade(CascadeClassifier):
             if most is not None:
                 tuned = tuned.within_bytes(most)
             point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **wanted)
-            return replace(point, measured=self._measured)
+            return msgspec.structs.replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
 
     def _cap_cost(self, most: float) -> None:

@@ -21,6 +21,7 @@ from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
@@ -29,7 +30,6 @@ from gatewise_training.cegb.sweep import Fitted, Task, sweep_penalties
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.operating_point import OperatingPoint
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import most_recalls
 from gatewise_training.operating_points.frontier import Frontier
@@ -30,7 +32,7 @@ from gatewise_training.operating_points.guarantee import (
     certify,
     checked_records,
 )
-from gatewise_training.operating_points.operating_point import OperatingPoint, keeps_cost
+from gatewise_training.operating_points.operating_point import keeps_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 FARTHEST = 5.0
@@ -287,7 +289,9 @@ class _Tuning:
             if not record.has_cloud:
                 last[-1] = ALWAYS_STOP
             for setting in (point.thresholds, tuple(edge_only), tuple(last)):
-                if self.promise.is_certain(self.records, replace(point, thresholds=setting)):
+                if self.promise.is_certain(
+                    self.records, msgspec.structs.replace(point, thresholds=setting)
+                ):
                     yield record.measure(setting, point.chain)
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
+import msgspec
+
 from gatewise.console import html_table
 from gatewise.errors import InputError, TooLargeError
 from gatewise.formats import threshold
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
-from gatewise_training.operating_points.operating_point import (
-    OperatingPoint,
-    points_within_cost,
-)
+from gatewise_training.operating_points.operating_point import points_within_cost
 
 SLACK = 1.0
 """Errors of the paired accuracy difference that `max_loss` keeps in hand."""
@@ -351,7 +351,10 @@ class Frontier:
         hull = {id(p) for p in self.hull().points}
         rows: list[dict[str, Any]] = []
         for p in (*self.points, *self.others):
-            row = asdict(p) | {"hull": id(p) in hull, "on_curve": len(rows) < len(self.points)}
+            row = msgspec.structs.asdict(p) | {
+                "hull": id(p) in hull,
+                "on_curve": len(rows) < len(self.points),
+            }
             for kind in ("recall", "precision"):
                 shares = row.pop(kind) or ()
                 pairs = zip(self.classes, shares, strict=False)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 

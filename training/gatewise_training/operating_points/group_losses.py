@@ -24,13 +24,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, lost_rows
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LEVEL = 0.8
@@ -191,4 +192,4 @@ def _with_errors(
     """Pair points with themselves, errors being what bounds of their losses leave."""
     errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
-    return [(p, replace(p, accuracy_error=error)) for p, error in pairs]
+    return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

@@ -25,12 +25,14 @@ to achieve risk control, 2021 (arXiv 2110.01052).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import (
@@ -39,7 +41,6 @@ from gatewise_training.operating_points.class_guarantee import (
     classes_pass,
     left_unused,
 )
-from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import (
     loss_limits,
     mean_pvalue,
@@ -138,7 +139,7 @@ def certify(
         lost = lost_rows(record, cascades[-1], record.exits(point.thresholds))
         terms |= promise.by_class.named()
         terms |= left_unused(promise.by_class, record.answers.truth, lost)
-    return replace(measured, guarantee=terms)
+    return msgspec.structs.replace(measured, guarantee=terms)
 
 
 def checked_records(

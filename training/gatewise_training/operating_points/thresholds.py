@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numba
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +28,10 @@ from sklearn.isotonic import IsotonicRegression
 from gatewise.acquisition import at_exits
 from gatewise.decision import ALWAYS_STOP, exit_stages, midway, reachable_exits
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
-from gatewise_training.operating_points.operating_point import OperatingPoint, PackedSizes
+from gatewise_training.operating_points.operating_point import PackedSizes
 
 FOLDS = 5
 
@@ -292,14 +294,14 @@ def _tuned_points(
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for i, setting in enumerate(tune(smoothed(aim), lams)):
         point = record.measure(setting, chain)
-        corrected = replace(
+        corrected = msgspec.structs.replace(
             point,
             cost=point.cost + float(extra_cost[i]),
             accuracy=point.accuracy - float(worse[i]),
         )
         if point.weighted_accuracy is not None:
             weighted = point.weighted_accuracy - float(less[i])
-            corrected = replace(corrected, weighted_accuracy=weighted)
+            corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted)
         points.setdefault(setting, corrected)
     return list(points.values())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gatewise.formats import byte_size
-from gatewise_training.operating_points.operating_point import OperatingPoint
+from gatewise.operating_point import OperatingPoint
 
 
 class FrontierDisplay:
