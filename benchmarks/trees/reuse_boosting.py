@@ -14,18 +14,18 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.losses import (
+from gatewise.models.trees import LEAF, TreeEnsemble
+from gatewise_training.forests.grower.binning import Codes, between
+from gatewise_training.forests.grower.growing_arrays import copy_into
+from gatewise_training.learners.boost_kernel import MIN_HESSIAN, MIN_ROWS, count_codes
+from gatewise_training.learners.boosting import LARGE_ROWS, PATIENCE
+from gatewise_training.learners.losses import (
     log_loss,
     log_loss_gradient,
     log_loss_hessian,
     one_hot,
     prior_margins,
 )
-from gatewise.models.trees import LEAF, TreeEnsemble
-from gatewise_training.forests.grower.binning import Codes, between
-from gatewise_training.forests.grower.growing_arrays import copy_into
-from gatewise_training.learners.boost_kernel import MIN_HESSIAN, MIN_ROWS, count_codes
-from gatewise_training.learners.boosting import LARGE_ROWS, PATIENCE
 from gatewise_training.learners.stage_bounds import LARGEST_STEP_OF_FEW, TreeShape
 
 Table = tuple[NDArray[np.float32], NDArray[np.int64]]

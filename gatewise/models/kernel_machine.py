@@ -1,38 +1,22 @@
 """Kernel machines as flat float32 arrays, with the same bits on every machine.
 
-The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance
-``d``, all but the Gaussian ``exp(-gamma d)`` and positive definite too. It needs one division
-and six squarings, which every machine rounds alike; an ``exp`` is another number in every
-library. Fitted as a least-squares SVM on landmarks (Nystroem): a ridge regression on the
-kernel's features, with gamma, the scaling and the ridge chosen by leave-one-out errors, which
-have a closed form (Rifkin & Lippert, 2007), or by the errors on whole blocks of rows.
+The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance ``d``,
+close to the Gaussian ``exp(-gamma d)`` and positive definite as well. It needs one division and six
+squarings, which every machine rounds alike; an ``exp`` is another number in every library.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh, solve
-from scipy.optimize import minimize_scalar
 
-from gatewise.models.linear import Scaling, column_scaling, standard_scores
-from gatewise.models.losses import log_loss, one_hot
+from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
+#: The kernel's exponent is two to this power.
 SQUARINGS = 6
-"""The kernel's exponent is two to this power."""
-
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
-GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Candidates, as multiples of one over the summed variance of the features."""
-
-CHOOSING_ROWS, CHOOSING_LANDMARKS = 1500, 200
-"""Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit."""
-TRIAL_LANDMARKS = 120
-"""Of the small machines that columns are compared by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +35,15 @@ class KernelModel:
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
 
+    ARRAYS: ClassVar[ArraySpecs] = {
+        "mean": (np.float32, ("inputs",)),
+        "scale": (np.float32, ("inputs",)),
+        "landmarks": (np.float32, ("landmarks", "inputs")),
+        "rate": (np.float32, ()),
+        "weights": (np.float32, ("landmarks", "outputs")),
+        "bias": (np.float32, ("outputs",)),
+    }
+
     @property
     def n_features(self) -> int:
         """Columns of the input."""
@@ -58,7 +51,7 @@ class KernelModel:
 
     @property
     def n_outputs(self) -> int:
-        """Number of margins a row gets."""
+        """Number of margins per row."""
         return len(self.bias)
 
     @property
@@ -68,23 +61,42 @@ class KernelModel:
         return sum(a.nbytes for a in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Add up feature by feature, then landmark by landmark, in float32.
+        """Add up feature by feature, then landmark by landmark, in float32 (compiled).
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
+        try:
+            from gatewise.models.compiled import add_kernels
+        except ModuleNotFoundError:  # numba is no part of what a device installs
+            return self.run(x)
         z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
         out = np.zeros((len(z), self.n_outputs), np.float32)
-        _add_kernels(z, self.landmarks, self.rate, self.weights, self.bias, out)
+        add_kernels(z, self.landmarks, self.rate, self.weights, self.bias, SQUARINGS, out)
+        return out
+
+    def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Compute the same bits as :meth:`margins` with numpy alone."""
+        out = np.empty((len(x), self.n_outputs), np.float32)
+        one = np.float32(1)
+        row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
+        with np.errstate(all="ignore"):  # an infinite sum is seen by its score
+            for rows in row_blocks(len(x), row_size):
+                z = (x[rows] - self.mean) * self.scale
+                gaps = z[:, :, np.newaxis] - self.landmarks.T
+                power = one / (running_sum(gaps * gaps) * self.rate + one)
+                for _ in range(SQUARINGS):
+                    power = power * power
+                out[rows] = running_sum(power[:, :, np.newaxis] * self.weights) + self.bias
         return out
 
     def used(self) -> NDArray[np.intp]:
-        """Features that vary among the landmarks or are scaled at all, ascending."""
+        """Features that are scaled by more than 0, ascending."""
         return np.flatnonzero(self.scale != 0).astype(np.intp)
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
-        """Keep the features in use; returns the smaller model and which they are."""
+        """Keep the features in use; returns the smaller model and their columns."""
         used = self.used()
-        kept = KernelModel(
+        smaller = KernelModel(
             self.mean[used],
             self.scale[used],
             np.ascontiguousarray(self.landmarks[:, used]),
@@ -92,208 +104,4 @@ class KernelModel:
             self.weights,
             self.bias,
         )
-        return kept, used
-
-
-def fit_kernel(
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    n_classes: int,
-    *,
-    weight: NDArray[np.float64] | None = None,
-    n_landmarks: int = 512,
-    seed: int = 0,
-    blocks: NDArray[np.intp] | None = None,
-) -> tuple[KernelModel, NDArray[np.float32]]:
-    """Fit a least-squares SVM on landmarks drawn from the rows.
-
-    With `blocks`, numbers of shape (n,), blocks of rows are left out in turn and not single rows.
-    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
-    """
-    weight = np.ones(len(x)) if weight is None else weight / weight.mean()
-    target = one_hot(y, n_classes)
-    shuffled = np.random.default_rng(seed).permutation(len(x))
-    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS], blocks)
-    z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[shuffled[:n_landmarks]], gamma)
-    whole = _Ridge(
-        basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
-    )
-    factor = _temperature(whole.left_out, target, weight)
-    model = KernelModel(
-        mean=mean,
-        scale=scale,
-        landmarks=np.ascontiguousarray(basis.landmarks, np.float32),
-        rate=np.float32(basis.gamma / 2**SQUARINGS),
-        weights=np.ascontiguousarray(factor * basis.root @ whole.coefficients[:-1], np.float32),
-        bias=(factor * whole.coefficients[-1]).astype(np.float32),
-    )
-    return model, (factor * whole.left_out).astype(np.float32)
-
-
-def left_out_error(
-    x: NDArray[np.float32],
-    y: NDArray[np.int64],
-    n_classes: int,
-    weight: NDArray[np.float64],
-    *,
-    blocks: NDArray[np.intp] | None = None,
-) -> float:
-    """Mean squared error on left-out rows of a small kernel machine on some columns.
-
-    Left out in turn are single rows or, with numbers of shape (n,), `blocks` of rows.
-    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
-    """
-    target = 2.0 * one_hot(y, n_classes) - 1.0
-    if not x.shape[1]:
-        return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
-    mean, scale = standard_scores(x)
-    z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[:TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
-    return _Ridge(basis.features(z), target, weight, blocks=blocks).error
-
-
-def _choose(
-    x: NDArray[np.float32],
-    target: NDArray[np.float64],
-    weight: NDArray[np.float64],
-    rows: NDArray[np.intp],
-    blocks: NDArray[np.intp] | None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
-    """Scaling, gamma and ridge (a row) with the least left-out error on some of the rows.
-
-    The scaling is that which is better at the middle gamma; from there gammas are tried in both
-    directions as long as the error falls.
-    """
-    some = None if blocks is None else blocks[rows]
-
-    def error_of(scaling: Scaling, place: int) -> tuple[float, float, float]:
-        z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMAS[place] / max(float(z.var(axis=0).sum()), 1e-9)
-        features = _Basis(z[:CHOOSING_LANDMARKS], gamma).features(z)
-        ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=some)
-        return ridge.error, gamma, ridge.ridge / len(rows)
-
-    middle = len(GAMMAS) // 2
-    tried = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
-    best, scaling = min(tried, key=lambda t: t[0][0])
-    for step in (-1, 1):
-        place = middle + step
-        while 0 <= place < len(GAMMAS) and (beside := error_of(scaling, place))[0] < best[0]:
-            best, place = beside, place + step
-    return *scaling, *best[1:]
-
-
-class _Basis:
-    """The kernel's features with respect to landmarks, whitened."""
-
-    def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
-        self.landmarks, self.gamma = landmarks, gamma
-        values, vectors = eigh(self._kernel(landmarks))
-        kept = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
-        self.root = vectors[:, kept] / np.sqrt(values[kept])
-
-    def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        squares = (z * z).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
-        distance = np.maximum(squares - 2.0 * z @ self.landmarks.T, 0.0)
-        power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
-        for _ in range(SQUARINGS):
-            power = power * power
-        return power
-
-    def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Whitened kernel values and a last column of ones, shape (n, rank + 1)."""
-        return np.column_stack([self._kernel(z) @ self.root, np.ones(len(z))])
-
-
-class _Ridge:
-    """Weighted ridge regression with the best ridge by the error on left-out rows."""
-
-    def __init__(
-        self,
-        features: NDArray[np.float64],
-        target: NDArray[np.float64],
-        weight: NDArray[np.float64],
-        ridges: tuple[float, ...] = RIDGES,
-        blocks: NDArray[np.intp] | None = None,
-    ) -> None:
-        weighted = features * weight[:, None]
-        parts = _left_out_parts(features, weighted, target, blocks)
-        values, vectors = eigh(features.T @ weighted)
-        rotated = features @ vectors
-        moments = vectors.T @ (weighted.T @ target)
-        self.error = np.inf
-        for ridge in ridges:
-            inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
-            fitted = rotated @ (inverse[:, None] * moments)
-            if parts:
-                residual = target.copy()
-                for out, gram, moved in parts:
-                    damped = gram + ridge * np.eye(len(gram))
-                    residual[out] -= features[out] @ solve(damped, moved, assume_a="pos")
-            else:
-                leverage = weight * ((rotated**2) @ inverse)
-                residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
-            error = float(np.average((residual**2).sum(axis=1), weights=weight))
-            if error < self.error:
-                self.error, self.ridge = error, ridge
-                self.coefficients = vectors @ (inverse[:, None] * moments)
-                self.left_out = target - residual
-
-
-_Part = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
-
-
-def _left_out_parts(
-    features: NDArray[np.float64],
-    weighted: NDArray[np.float64],
-    target: NDArray[np.float64],
-    blocks: NDArray[np.intp] | None,
-) -> list[_Part]:
-    """Regressions without each block: which rows it has, Gram matrix and moments of the others."""
-    if blocks is None or np.ptp(blocks) == 0:
-        return []
-    gram, moments = features.T @ weighted, weighted.T @ target
-    parts = []
-    for block in np.unique(blocks):
-        out = blocks == block
-        parts.append(
-            (out, gram - features[out].T @ weighted[out], moments - weighted[out].T @ target[out])
-        )
-    return parts
-
-
-def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
-    """Standard scores, and unit ranges, which a rarely touched column cannot blow up."""
-    with np.errstate(over="ignore"):
-        width = np.ptp(x, axis=0).astype(np.float64)
-    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
-
-
-def _temperature(
-    margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
-) -> float:
-    """Factor that makes left-out margins the best log odds."""
-
-    def loss(log_factor: float) -> float:
-        return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))
-
-    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 5.0), method="bounded").x))
-
-
-@numba.njit(cache=True, nogil=True)
-def _add_kernels(z: Any, landmarks: Any, rate: Any, weights: Any, bias: Any, out: Any) -> None:
-    one = np.float32(1.0)  # a bare 1.0 would pull everything into float64
-    for i in range(len(z)):
-        for m in range(len(landmarks)):
-            distance = np.float32(0.0)
-            for j in range(z.shape[1]):
-                gap = z[i, j] - landmarks[m, j]
-                distance += gap * gap
-            power = one / (distance * rate + one)
-            for _ in range(SQUARINGS):
-                power = power * power
-            for o in range(len(bias)):
-                out[i, o] += power * weights[m, o]
-        for o in range(len(bias)):
-            out[i, o] += bias[o]
+        return smaller, used

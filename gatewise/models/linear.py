@@ -8,9 +8,12 @@ same in numpy, in the ONNX graph (a ``CumSum``) and in C, so a decision never fl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
 Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
 """`mean` and `scale` of ``z = (x - mean) * scale``, (n_features,) each."""
@@ -48,6 +51,13 @@ class LinearModel:
     weights: NDArray[np.float32]
     bias: NDArray[np.float32]
 
+    ARRAYS: ClassVar[ArraySpecs] = {
+        "mean": (np.float32, ("inputs",)),
+        "scale": (np.float32, ("inputs",)),
+        "weights": (np.float32, ("inputs", "outputs")),
+        "bias": (np.float32, ("outputs",)),
+    }
+
     @property
     def n_features(self) -> int:
         """Columns of the input."""
@@ -55,7 +65,7 @@ class LinearModel:
 
     @property
     def n_outputs(self) -> int:
-        """Number of margins a row gets."""
+        """Number of margins per row."""
         return len(self.bias)
 
     @property
@@ -69,11 +79,14 @@ class LinearModel:
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
-        z = (np.asarray(x, np.float32) - self.mean) * self.scale
-        total = np.zeros((len(z), self.n_outputs), np.float32)
-        for j in range(self.n_features):
-            total += z[:, j : j + 1] * self.weights[j]
-        return total + self.bias
+        out = np.empty((len(x), self.n_outputs), np.float32)
+        with np.errstate(all="ignore"):  # an infinite sum is seen by its score
+            for rows in row_blocks(len(x), self.weights.size):
+                z = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
+                out[rows] = running_sum(z[:, :, np.newaxis] * self.weights) + self.bias
+        return out
+
+    run = margins
 
     def used(self) -> NDArray[np.intp]:
         """Features with a weight that is not zero, ascending."""

@@ -6,7 +6,7 @@ device are made of it. Margins are float32 sums in tree order, the base last: th
 onnxruntime's ``TreeEnsembleRegressor`` adds them, so that all give the same bits.
 
 Rows are evaluated in two ways that agree to the last bit. Training compiles the walk
-(:mod:`gatewise.models.tree_kernels`), some ten times as fast as numpy. A device has no compiler:
+(:mod:`gatewise.models.compiled`), some ten times as fast as numpy. A device has no compiler:
 :meth:`TreeEnsemble.run` needs numpy alone. (A device that acquires features one by one walks one
 row in plain Python: ``gatewise_edge.device.walker``.)
 """
@@ -15,12 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes, places
+from gatewise.models.flat_arrays import ArraySpecs
+from gatewise.models.tree_sources import (
+    FLOAT32_MAX,
+    LEAF,
+    Nodes,
+    forest_nodes,
+    lightgbm_nodes,
+    places,
+)
 
 if TYPE_CHECKING:
     from gatewise.models.booster_sources import Boosted
@@ -72,6 +80,18 @@ class TreeEnsemble:
     base: NDArray[np.float32]
     n_features: int
 
+    ARRAYS: ClassVar[ArraySpecs] = {
+        "feature": (np.int32, ("nodes",)),
+        "threshold": (np.float32, ("nodes",)),
+        "left": (np.int32, ("nodes",)),
+        "right": (np.int32, ("nodes",)),
+        "nan_left": (np.bool_, ("nodes",)),
+        "value": (np.float32, ("nodes", "values")),
+        "roots": (np.int32, ("trees",)),
+        "output": (np.int32, ("trees",)),
+        "base": (np.float32, ("outputs",)),
+    }
+
     @property
     def n_trees(self) -> int:
         """Number of trees."""
@@ -113,9 +133,9 @@ class TreeEnsemble:
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         try:
-            from gatewise.models.tree_kernels import add_leaves
+            from gatewise.models.compiled import add_leaves
         except ModuleNotFoundError:  # numba is no part of what a device installs
-            return self.run(x)[0]
+            return self.run(x)
         out = np.zeros((len(x), self.n_outputs), np.float32)
         self._walk(add_leaves, x, self.value, self.output, self.base, out)
         return out
@@ -126,9 +146,9 @@ class TreeEnsemble:
         Shapes: `x` (n, n_features); returns (n, n_features).
         """
         try:
-            from gatewise.models.tree_kernels import mark_paths
+            from gatewise.models.compiled import mark_paths
         except ModuleNotFoundError:
-            return self.run(x)[1]
+            return self.run_and_visit(x)[1]
         out = np.zeros((len(x), self.n_features), np.bool_)
         self._walk(mark_paths, x, out)
         return out
@@ -138,7 +158,7 @@ class TreeEnsemble:
 
         Shapes: `x` (n, n_features); returns `leaf` (n_trees, n), `first` (n, n_features).
         """
-        from gatewise.models.tree_kernels import find_leaves
+        from gatewise.models.compiled import find_leaves
 
         leaf = np.empty((self.n_trees, len(x)), np.int32)
         first = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
@@ -171,7 +191,13 @@ class TreeEnsemble:
         writable = (np.require(array, requirements="W") for array in arrays)
         kernel(np.ascontiguousarray(x, np.float32), *writable)
 
-    def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Compute the same bits as :meth:`margins` with numpy alone."""
+        return self.run_and_visit(x)[0]
+
+    def run_and_visit(
+        self, x: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Margins and visited columns in numpy alone: each level of a tree for all rows at once.
 
         Shapes: `x` (n, n_features); returns `margins` (n, n_outputs), `visited` (n, n_features).
@@ -205,6 +231,41 @@ class TreeEnsemble:
         return node
 
     # -- parts -----------------------------------------------------------------------------
+
+    def canonical(self) -> TreeEnsemble:
+        """Put the nodes into the order of a walk to the left, and clear what no walk reads.
+
+        The left child of a node is then the next node. Margins keep their bits. Infinite thresholds
+        (scikit-learn tests so whether a value is missing) become float32's largest number.
+        """
+        nodes = self._walk_order()
+        inner = self.feature[nodes] >= 0
+        width = self.value.shape[1] if (self.output < 0).any() else 1
+        ordered = self.take_nodes(nodes)
+        return replace(
+            ordered,
+            threshold=np.minimum(ordered.threshold, FLOAT32_MAX),
+            value=np.where(inner[:, None], np.float32(0), ordered.value[:, :width]),
+            base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that begins with 0
+        )
+
+    def _walk_order(self) -> NDArray[np.intp]:
+        """Nodes in the order in which a walk to the left first meets them, tree after tree."""
+        left = self.left.tolist()
+        right = self.right.tolist()
+        inner = np.flatnonzero(self.feature >= 0).tolist()
+        sizes = [1] * self.n_nodes  # nodes at and below each node
+        for node in reversed(inner):  # children stand behind their parents
+            sizes[node] += sizes[left[node]] + sizes[right[node]]
+        place = [0] * self.n_nodes
+        start = 0
+        for root in self.roots.tolist():
+            place[root] = start
+            start += sizes[root]
+        for node in inner:
+            place[left[node]] = place[node] + 1
+            place[right[node]] = place[node] + 1 + sizes[left[node]]
+        return np.argsort(np.array(place, np.intp))
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Renumber the columns to those in use."""

@@ -39,7 +39,7 @@ def test_every_row_walks_as_in_training(seed: int, mixed: bool) -> None:
     margins, bought = back(content, trees).run(rows)
     assert bits(margins) == bits(trees.margins(rows))
     assert bought.tolist() == trees.visited(rows).tolist()
-    assert back(content, trees).run(rows[:0])[0].shape == (0, trees.n_outputs)
+    assert back(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
 
 
 def test_what_no_walk_reads_is_not_written() -> None:
@@ -52,7 +52,7 @@ def test_what_no_walk_reads_is_not_written() -> None:
         "nan_left": trees.nan_left | ~inner,
     })  # fmt: skip
     assert write_trees(noisy) == write_trees(trees)
-    assert bits(back(write_trees(noisy), trees).run(rows)[0]) == bits(trees.margins(rows))
+    assert bits(back(write_trees(noisy), trees).run(rows)) == bits(trees.margins(rows))
 
 
 def test_a_threshold_of_infinity_asks_whether_a_value_is_missing() -> None:
@@ -61,7 +61,7 @@ def test_a_threshold_of_infinity_asks_whether_a_value_is_missing() -> None:
     trees = TreeEnsemble.from_forest(forest)
     assert np.isinf(trees.threshold).any()
     x = np.append(x, np.float32([[-3.4028235e38], [3.4028235e38]]), axis=0)
-    margins, bought = back(write_trees(trees), trees).run(x)
+    margins, bought = back(write_trees(trees), trees).run_and_visit(x)
     assert bits(margins) == bits(trees.margins(x))
     assert bought.tolist() == trees.visited(x).tolist()
 
@@ -158,7 +158,7 @@ def test_the_small_file_is_good() -> None:
     margins, bought = read(small()).run(np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]]))
     assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
     assert bought.all()
-    assert read(small()).run(np.float32([[0, 0, 1]]))[1].tolist() == [[False, True, True]]
+    assert read(small()).run_and_visit(np.float32([[0, 0, 1]]))[1].tolist() == [[False, True, True]]
 
 
 @pytest.mark.parametrize(("edit", "why"), WRONG, ids=[w for _, w in WRONG])
@@ -246,5 +246,5 @@ def test_arrays_with_changed_numbers_end_their_walks(data: st.DataObject) -> Non
         trees = read(arrays)
     except BundleError:
         return
-    margins, _ = trees.run(np.float32([[0, 0, 0], [9, 9, 9], [np.nan, np.nan, np.nan]]))
+    margins = trees.run(np.float32([[0, 0, 0], [9, 9, 9], [np.nan, np.nan, np.nan]]))
     assert np.isfinite(margins).all()

@@ -83,8 +83,8 @@ class Walker:
         return self._sum(leaves)
 
     def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-        """Margins of many rows and the columns that each visits; see :meth:`TreeEnsemble.run`."""
-        return self.trees.run(x)
+        """Margins of many rows, and the columns that each visits."""
+        return self.trees.run_and_visit(x)
 
     def _sum(self, leaves: list[int]) -> Matrix:
         """Add up in float32, one tree after another: ``accumulate`` adds in no other order."""

@@ -13,10 +13,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, GraphParts, tensor
 from gatewise_training.graphs.given_graph import GraphForm
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, inner_graphs
+from gatewise_training.graphs.graph_files import inner_graphs
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 

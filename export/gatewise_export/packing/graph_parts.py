@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from gatewise import __version__
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, OPSET
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET
 
 INPUT = "x"
 MARGINS = "margins"

@@ -23,10 +23,10 @@ from onnx import TensorProto
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
+from gatewise.models.tree_attributes import ML_DOMAIN
+from gatewise.models.tree_attributes import attributes_of as tree_attributes
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.packing.graph_parts import INPUT, MARGINS, GraphParts, Output
-from gatewise_training.graphs.graph_files import ML_DOMAIN
-from gatewise_training.graphs.tree_attributes import attributes_of as tree_attributes
 
 
 def flat_graph(model: FlatModel) -> onnx.ModelProto:

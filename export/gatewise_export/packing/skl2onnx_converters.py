@@ -15,10 +15,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from gatewise.errors import one_line
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT
 from gatewise_export.packing.system_graph import make_system_graph, outputs_of
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, OPSET
 
 ESTIMATORS = (
     "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",

@@ -252,7 +252,7 @@ def graph_outcome(
         if stage.kind == "lazy":
             content, n_inputs = bundle.read(stage.file), len(stage.inputs)
             trees = read_trees(content, stage.file, n_features=n_inputs, n_outputs=stage.outputs)
-            outputs, visited = trees.run(columns)
+            outputs, visited = trees.run_and_visit(columns)
         else:
             # a given graph may add in another order for many rows than for one
             batch = 1 if stage.origin == "given" else BATCH

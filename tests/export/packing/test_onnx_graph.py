@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 
-from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.graph_runner import GraphRunner
 from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_training.learners.kernel_fitting import fit_kernel
 from tests.support.bundle_files import run_onnx
 from tests.support.flat_models import (
     Model,

@@ -130,7 +130,7 @@ def test_every_evaluation_is_that_of_a_walk(seed, mixed, n):
     assert trees.splits_passed(x).tolist() == [sum(map(len, w)) - trees.n_trees for w in walks]
     x = np.resize(x, (n, trees.n_features))  # rows go down together, some hundreds at a time
     visited = trees.visited(x)
-    margins, again = trees.run(x)
+    margins, again = trees.run_and_visit(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
     np.testing.assert_array_equal(again, visited)
 

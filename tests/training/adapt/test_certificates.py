@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit, logit
 
-from gatewise.models.losses import log_loss
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.alternation import (
     Start,
@@ -30,6 +29,7 @@ from gatewise_training.adapt.qstep import (
 )
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
+from gatewise_training.learners.losses import log_loss
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
 from gatewise.errors import InputError
-from gatewise.models.losses import log_loss
 from gatewise_training import FeatureCosts, L1Cascade
 from gatewise_training.adapt import base
 from gatewise_training.adapt.alternation import alternate, pose
@@ -18,6 +17,7 @@ from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth, tree_settings
+from gatewise_training.learners.losses import log_loss
 from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 

@@ -8,12 +8,12 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 from gatewise.errors import InputError
-from gatewise.models.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import q_step
+from gatewise_training.learners.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 
 
 def test_q_step_ends():

@@ -36,7 +36,7 @@ def test_a_forest_is_as_good_and_as_large_as_scikit_learns():
         assert abs(log_loss(chances, y_new) - log_loss(expected, y_new)) < 0.05
         size = sum(tree.tree_.node_count for tree in theirs.estimators_)
         assert 0.85 < ours.n_nodes / size < 1.15
-        np.testing.assert_array_equal(chances, ours.run(x_new)[0])
+        np.testing.assert_array_equal(chances, ours.run(x_new))
         again = fit_extra_trees(x, y, n_classes, weight=ones, n_trees=150, min_rows=2, seed=0)
         np.testing.assert_array_equal(chances, again.margins(x_new))
 

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.linear import standard_scores
-from gatewise.models.losses import one_hot, prior_margins
 from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
+from gatewise_training.learners.losses import one_hot, prior_margins
 
 Array = NDArray[np.float64]
 

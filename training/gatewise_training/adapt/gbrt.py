@@ -26,15 +26,6 @@ from scipy.special import expit
 from sklearn.utils._param_validation import Interval
 
 from gatewise.errors import InputError
-from gatewise.models.losses import (
-    HESSIAN_FLOOR,
-    log_loss,
-    log_loss_gradient,
-    log_loss_hessian,
-    one_hot,
-    prior_margins,
-    softplus,
-)
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
@@ -52,6 +43,15 @@ from gatewise_training.learners.boosting import (
 )
 from gatewise_training.learners.gated_rounds import boost
 from gatewise_training.learners.growth_settings import Growth, tree_settings
+from gatewise_training.learners.losses import (
+    HESSIAN_FLOOR,
+    log_loss,
+    log_loss_gradient,
+    log_loss_hessian,
+    one_hot,
+    prior_margins,
+    softplus,
+)
 
 Array = NDArray[np.float64]
 

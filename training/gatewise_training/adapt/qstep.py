@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, xlogy
 
 from gatewise.errors import InputError
-from gatewise.models.losses import softplus
 from gatewise_training.learners.gated_rounds import multiplier
+from gatewise_training.learners.losses import softplus
 
 Array = NDArray[np.float64]
 

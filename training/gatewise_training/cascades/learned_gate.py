@@ -14,10 +14,10 @@ from gatewise.decision import stop_score
 from gatewise.errors import InputError
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
+from gatewise.models.tree_attributes import ML_DOMAIN, attributes_of
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.graphs.flat_forms import flat_trees
-from gatewise_training.graphs.graph_files import ML_DOMAIN, GraphTail
-from gatewise_training.graphs.tree_attributes import attributes_of
+from gatewise_training.graphs.graph_files import GraphTail
 
 LEAST_WRONG = 10
 """Rows of each kind that a gate is learned from."""

@@ -15,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import Link, labels
-from gatewise.models.losses import (
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.data.metrics import average_precisions_at
+from gatewise_training.data.validation_split import Rows
+from gatewise_training.learners.losses import (
     HESSIAN_FLOOR,
     log_loss,
     log_loss_gradient,
@@ -23,9 +26,6 @@ from gatewise.models.losses import (
     one_hot,
     prior_margins,
 )
-from gatewise.models.trees import TreeEnsemble
-from gatewise_training.data.metrics import average_precisions_at
-from gatewise_training.data.validation_split import Rows
 
 Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.learners.kernel_fitting import left_out_error
 
 LARGEST_SHARE = 0.75
 """Cost at which to stop, as a share of the cost of all features: a small machine may find that

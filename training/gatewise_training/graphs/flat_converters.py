@@ -15,9 +15,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from gatewise.decision import Link
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, attributes_of
 from gatewise_training.graphs.flat_forms import FORESTS, SOURCES, flat_trees, library_name
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET
-from gatewise_training.graphs.tree_attributes import attributes_of
 
 VOTE, LDA, SVC = "VotingClassifier", "LinearDiscriminantAnalysis", "LinearSVC"
 

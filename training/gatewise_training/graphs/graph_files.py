@@ -15,15 +15,12 @@ import numpy as np
 
 from gatewise.errors import InputError, one_line
 from gatewise.models.graph_model import GraphModel
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET
 
 if TYPE_CHECKING:
     import onnx
 
 Shape = tuple[int, ...]
-
-OPSET = 17
-ML_DOMAIN = "ai.onnx.ml"
-ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
 
 
 def read_graph(

@@ -14,9 +14,9 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
+from gatewise.models.tree_attributes import attributes_of
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise.tiers import PackedAs
-from gatewise_training.graphs.tree_attributes import attributes_of
 from gatewise_training.operating_points.operating_point import PackedSizes
 
 TREES_GRAPH_BYTES, SUMS_GRAPH_BYTES = 256, 1536

@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import InputError, one_line
-from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET, OPSET
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET
 
 if TYPE_CHECKING:
     import onnx

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.models.losses import HESSIAN_FLOOR
 from gatewise.models.trees import LEAF, TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.boost_kernel import grow_boosted_tree, scratch
+from gatewise_training.learners.losses import HESSIAN_FLOOR
 
 Array = NDArray[np.float64]
 
@@ -149,7 +149,8 @@ def _expit(m: float) -> Any:
 def log_loss(margins: Any, target: Any, p: Any) -> Any:
     """Log loss of one row's margins, the first ones of `margins`; its probabilities into `p`.
 
-    As in :mod:`gatewise.models.losses`, whose calls of numpy take seven times as long on few rows.
+    As in :mod:`gatewise_training.learners.losses`, whose calls of numpy take seven times as long
+    on few rows.
     """
     if len(p) == 1:
         m = margins[0]

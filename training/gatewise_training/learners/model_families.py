@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link
 from gatewise.models.graph_model import GraphModel
-from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel, standard_scores
 from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
@@ -29,6 +28,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
+from gatewise_training.learners.kernel_fitting import fit_kernel
 from gatewise_training.learners.stage_bounds import (
     LARGEST_STAGE,
     LARGEST_STEP_OF_FEW,

@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
+OPSET = 17
+ML_DOMAIN = "ai.onnx.ml"
+ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
+
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
-    """Attributes of the operator that gives the ensemble's margins, as lists."""
+    """Attributes of the operator that gives the ensemble's margins: arrays, texts and numbers."""
     n_nodes, n_trees = model.n_nodes, model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
     number = np.arange(n_nodes) - model.roots[tree]  # counted anew in each tree
@@ -40,7 +44,7 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
     }
     if (model.nan_left & inner).any():
         attributes["nodes_missing_value_tracks_true"] = (model.nan_left & inner).astype(np.int64)
-    return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+    return attributes
 
 
 def _leaf_weights(

@@ -1,6 +1,6 @@
-"""Compiled walks through flat trees, for training; see :mod:`gatewise.models.trees`.
+"""Compiled evaluation of flat trees and kernel machines, for training.
 
-All take the rows and the arrays of ``TreeEnsemble``, and write their results into the last ones.
+The loops take the rows and a model's arrays, and write their results into the last arguments.
 """
 
 from __future__ import annotations
@@ -87,3 +87,24 @@ def find_leaves(
                 first[i, k] = min(first[i, k], t)
                 node = child(x[i, k], node, threshold, left, right, nan_left)
             leaf[t, i] = node
+
+
+@numba.njit(cache=True, nogil=True)
+def add_kernels(
+    z: Any, landmarks: Any, rate: Any, weights: Any, bias: Any, squarings: Any, out: Any
+) -> None:
+    """Add the weighted kernel values of scaled rows to the outputs (zeros), then the bias."""
+    one = np.float32(1.0)  # a bare 1.0 would pull everything into float64
+    for i in range(len(z)):
+        for m in range(len(landmarks)):
+            distance = np.float32(0.0)
+            for j in range(z.shape[1]):
+                gap = z[i, j] - landmarks[m, j]
+                distance += gap * gap
+            power = one / (distance * rate + one)
+            for _ in range(squarings):
+                power = power * power
+            for o in range(len(bias)):
+                out[i, o] += power * weights[m, o]
+        for o in range(len(bias)):
+            out[i, o] += bias[o]

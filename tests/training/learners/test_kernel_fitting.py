@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from gatewise.models.kernel_machine import _Basis, _Ridge, fit_kernel
+from gatewise_training.learners.kernel_fitting import _Basis, _Ridge, fit_kernel
 
 
 @pytest.fixture(scope="module")

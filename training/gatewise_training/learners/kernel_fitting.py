@@ -1,0 +1,213 @@
+"""Fit of kernel machines: a least-squares SVM on landmarks (Nystroem).
+
+A ridge regression on the kernel's features. The kernel's width, the scaling and the ridge are
+chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, 2007), or by the errors
+on whole blocks of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, solve
+from scipy.optimize import minimize_scalar
+
+from gatewise.models.kernel_machine import SQUARINGS, KernelModel
+from gatewise.models.linear import Scaling, column_scaling, standard_scores
+from gatewise_training.learners.losses import log_loss, one_hot
+
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+#: Candidates, as multiples of one over the summed variance of the features.
+GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+#: Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit.
+CHOOSING_ROWS = 1500
+CHOOSING_LANDMARKS = 200
+#: Landmarks of the small machines that columns are compared by.
+TRIAL_LANDMARKS = 120
+
+
+def fit_kernel(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    *,
+    weight: NDArray[np.float64] | None = None,
+    n_landmarks: int = 512,
+    seed: int = 0,
+    blocks: NDArray[np.intp] | None = None,
+) -> tuple[KernelModel, NDArray[np.float32]]:
+    """Fit a least-squares SVM on landmarks drawn from the rows.
+
+    With `blocks`, numbers of shape (n,), blocks of rows are left out in turn and not single rows.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
+    """
+    weight = np.ones(len(x)) if weight is None else weight / weight.mean()
+    target = one_hot(y, n_classes)
+    shuffled = np.random.default_rng(seed).permutation(len(x))
+    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS], blocks)
+    z = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(z[shuffled[:n_landmarks]], gamma)
+    whole = _Ridge(
+        basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
+    )
+    factor = _temperature(whole.left_out, target, weight)
+    model = KernelModel(
+        mean=mean,
+        scale=scale,
+        landmarks=np.ascontiguousarray(basis.landmarks, np.float32),
+        rate=np.float32(basis.gamma / 2**SQUARINGS),
+        weights=np.ascontiguousarray(factor * basis.root @ whole.coefficients[:-1], np.float32),
+        bias=(factor * whole.coefficients[-1]).astype(np.float32),
+    )
+    return model, (factor * whole.left_out).astype(np.float32)
+
+
+def left_out_error(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    weight: NDArray[np.float64],
+    *,
+    blocks: NDArray[np.intp] | None = None,
+) -> float:
+    """Mean squared error on left-out rows of a small kernel machine on some columns.
+
+    Left out in turn are single rows or, with numbers of shape (n,), `blocks` of rows.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
+    """
+    target = 2.0 * one_hot(y, n_classes) - 1.0
+    if not x.shape[1]:
+        return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
+    mean, scale = standard_scores(x)
+    z = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(z[:TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
+    return _Ridge(basis.features(z), target, weight, blocks=blocks).error
+
+
+def _choose(
+    x: NDArray[np.float32],
+    target: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    rows: NDArray[np.intp],
+    blocks: NDArray[np.intp] | None,
+) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
+    """Scaling, gamma and ridge (a row) with the least left-out error on some of the rows.
+
+    The scaling is that which is better at the middle gamma; from there gammas are tried in both
+    directions as long as the error falls.
+    """
+    some = None if blocks is None else blocks[rows]
+
+    def error_of(scaling: Scaling, place: int) -> tuple[float, float, float]:
+        z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
+        gamma = GAMMAS[place] / max(float(z.var(axis=0).sum()), 1e-9)
+        features = _Basis(z[:CHOOSING_LANDMARKS], gamma).features(z)
+        ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=some)
+        return ridge.error, gamma, ridge.ridge / len(rows)
+
+    middle = len(GAMMAS) // 2
+    tried = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
+    best, scaling = min(tried, key=lambda t: t[0][0])
+    for step in (-1, 1):
+        place = middle + step
+        while 0 <= place < len(GAMMAS) and (beside := error_of(scaling, place))[0] < best[0]:
+            best, place = beside, place + step
+    return *scaling, *best[1:]
+
+
+class _Basis:
+    """The kernel's features with respect to landmarks, whitened."""
+
+    def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
+        self.landmarks, self.gamma = landmarks, gamma
+        values, vectors = eigh(self._kernel(landmarks))
+        kept = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
+        self.root = vectors[:, kept] / np.sqrt(values[kept])
+
+    def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        squares = (z * z).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
+        distance = np.maximum(squares - 2.0 * z @ self.landmarks.T, 0.0)
+        power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
+        for _ in range(SQUARINGS):
+            power = power * power
+        return power
+
+    def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Whitened kernel values and a last column of ones, shape (n, rank + 1)."""
+        return np.column_stack([self._kernel(z) @ self.root, np.ones(len(z))])
+
+
+class _Ridge:
+    """Weighted ridge regression with the best ridge by the error on left-out rows."""
+
+    def __init__(
+        self,
+        features: NDArray[np.float64],
+        target: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        ridges: tuple[float, ...] = RIDGES,
+        blocks: NDArray[np.intp] | None = None,
+    ) -> None:
+        weighted = features * weight[:, None]
+        parts = _left_out_parts(features, weighted, target, blocks)
+        values, vectors = eigh(features.T @ weighted)
+        rotated = features @ vectors
+        moments = vectors.T @ (weighted.T @ target)
+        self.error = np.inf
+        for ridge in ridges:
+            inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
+            fitted = rotated @ (inverse[:, None] * moments)
+            if parts:
+                residual = target.copy()
+                for out, gram, moved in parts:
+                    damped = gram + ridge * np.eye(len(gram))
+                    residual[out] -= features[out] @ solve(damped, moved, assume_a="pos")
+            else:
+                leverage = weight * ((rotated**2) @ inverse)
+                residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
+            error = float(np.average((residual**2).sum(axis=1), weights=weight))
+            if error < self.error:
+                self.error, self.ridge = error, ridge
+                self.coefficients = vectors @ (inverse[:, None] * moments)
+                self.left_out = target - residual
+
+
+_Part = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _left_out_parts(
+    features: NDArray[np.float64],
+    weighted: NDArray[np.float64],
+    target: NDArray[np.float64],
+    blocks: NDArray[np.intp] | None,
+) -> list[_Part]:
+    """Regressions without each block: which rows it has, Gram matrix and moments of the others."""
+    if blocks is None or np.ptp(blocks) == 0:
+        return []
+    gram, moments = features.T @ weighted, weighted.T @ target
+    parts = []
+    for block in np.unique(blocks):
+        out = blocks == block
+        parts.append(
+            (out, gram - features[out].T @ weighted[out], moments - weighted[out].T @ target[out])
+        )
+    return parts
+
+
+def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
+    """Standard scores, and unit ranges, which a rarely touched column cannot blow up."""
+    with np.errstate(over="ignore"):
+        width = np.ptp(x, axis=0).astype(np.float64)
+    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
+
+
+def _temperature(
+    margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
+) -> float:
+    """Factor that makes left-out margins the best log odds."""
+
+    def loss(log_factor: float) -> float:
+        return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 5.0), method="bounded").x))
