@@ -36,7 +36,7 @@ def test_every_row_walks_as_in_training(seed: int, mixed: bool) -> None:
     trees, rows = random_trees(seed, mixed=mixed)
     content = write_trees(trees)
     assert write_trees(trees) == content
-    margins, bought = back(content, trees).run(rows)
+    margins, bought = back(content, trees).run_and_visit(rows)
     assert bits(margins) == bits(trees.margins(rows))
     assert bought.tolist() == trees.visited(rows).tolist()
     assert back(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
@@ -73,7 +73,7 @@ def test_no_tree_at_all_is_the_base() -> None:
         nan_left=none.astype(bool), value=np.zeros((0, 1), np.float32), roots=none, output=none,
         base=np.float32([1.5, -2]), n_features=0,
     )  # fmt: skip
-    margins, bought = back(write_trees(trees), trees).run(np.zeros((3, 0), np.float32))
+    margins, bought = back(write_trees(trees), trees).run_and_visit(np.zeros((3, 0), np.float32))
     assert margins.tolist() == [[1.5, -2.0]] * 3
     assert bought.shape == (3, 0)
 
@@ -155,7 +155,8 @@ WRONG: list[tuple[Callable[[Arrays], None], str]] = [
 
 
 def test_the_small_file_is_good() -> None:
-    margins, bought = read(small()).run(np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]]))
+    x = np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]])
+    margins, bought = read(small()).run_and_visit(x)
     assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
     assert bought.all()
     assert read(small()).run_and_visit(np.float32([[0, 0, 1]]))[1].tolist() == [[False, True, True]]
