@@ -3,10 +3,10 @@
     python -m benchmarks.bench_twin [--quick]
 
 Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G; with requests that wait 50 ms
-for more rows; and with stages on two gateways, Wi-Fi below and 4G above them. Virtual time is
+for more rows. Virtual time is
 calibrated once for each bundle, on rows that the compared runs do not use, and then foresees each
 run: the same settings, the same seed, so the same instances at the same times. The live run is
-brokers, worker, gateways and devices as processes, over MQTT and emulated links. Writes twin.json
+broker, worker and devices as processes, over MQTT and emulated links. Writes twin.json
 and twin.md into benchmarks/results; a quick look into .bench-cache/quick. Minutes; the machine
 should have nothing else to do.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.fleet.twin_bundles import NAMES, TIERED, Subject, subject
+from benchmarks.fleet.twin_bundles import NAMES, Subject, subject
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration
@@ -38,9 +38,8 @@ from gatewise_sim.live.run import run_live
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
-COALESCED, THROUGH_GATEWAYS = "wifi, 50 ms together", "wifi, gateways, 4g"
+COALESCED = "wifi, 50 ms together"
 COALESCE_MS: Final = 50.0
-GATEWAYS: Final = 2
 #: Instances a second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0
@@ -70,7 +69,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quick = options.quick or options.only or options.seconds
     out = harness.out_folder(options, whole=not quick)
     cells = [(n, d, k) for n in NAMES for d in DEVICES for k in (*LINKS, COALESCED)]
-    cells += [(n, d, THROUGH_GATEWAYS) for n in TIERED for d in DEVICES]
     if options.quick:
         cells = cells[:1]
     cells = [cell for cell in cells if "/".join(map(str, cell)).startswith(options.only)]
@@ -141,8 +139,6 @@ def _settings(calibration: Calibration, devices: int, link: str, seconds: float)
         seconds=seconds,
         workload=f"poisson:{RATE / devices:g}/s",
         link=PROFILES[link.partition(",")[0]],
-        gateways=GATEWAYS if link == THROUGH_GATEWAYS else 1,
-        uplink=PROFILES["4g" if link == THROUGH_GATEWAYS else "none"],
         coalesce_ms=COALESCE_MS if link == COALESCED else 0.0,
         service=calibration.service,
         deadline_ms=DEADLINE_MS,
@@ -177,13 +173,11 @@ def _cell(
             "cpu_seconds": live.cpu_seconds,
             "load_before": round(load, 2),
             "counters": live.devices,
-            "gateways": live.gateways,
         },
         "virtual": {
             "seconds": round(took, 3),
             "counters": virtual.devices,
             "worker": virtual.workers[0],
-            "gateways": virtual.gateways,
         },
     }
 

@@ -18,7 +18,6 @@ from benchmarks.cache import CACHE, code_version
 from benchmarks.data import problems
 from gatewise.console import note
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices
 from gatewise_export import Bundle, pack
 from gatewise_training.data import datasets
 
@@ -27,15 +26,7 @@ NAMES: Final = ("digits", "letters")
 PARAMS: Final[dict[str, dict[str, Any]]] = {
     "digits": {"n_stages": 2, "families": ("linear",), "offload_rate": 0.25},
     "letters": {"n_stages": 3, "budget": 11.6},
-    "digits, 3 tiers": {
-        "n_stages": 4,
-        "families": ("linear",),
-        "tiers": {"device": 2, "gateway": None},
-        "cloud_prices": CloudPrices(request=1.0, evaluation=20.0),
-        "budget": 46.0,
-    },
 }
-TIERED: Final = ("digits, 3 tiers",)
 TREES: Final = 100
 
 

@@ -51,14 +51,6 @@ def small(make_once: MakeOnce) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def tiered(make_once: MakeOnce) -> SimpleNamespace:
-    """As `small`, with stages on device, gateway and in the cloud that each answer some rows."""
-    from tests.support.tiers import make_tiered
-
-    return make_once("tiered", make_tiered)
-
-
-@pytest.fixture(scope="session")
 def routes(small: SimpleNamespace) -> Any:
     """Routes of the small system's rows."""
     from gatewise_sim.fleet.routes import Routes

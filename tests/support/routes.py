@@ -40,7 +40,7 @@ def make_routes(n: int = 10, hard: int = 10) -> Routes:
     )
     return Routes(
         plan=plan,
-        sizes=Sizes.from_plan(plan, exits=False),
+        sizes=Sizes.from_plan(plan),
         truth=np.ones(n, np.int64),
         exit=np.zeros(n, np.int64),
         offload=offload,
@@ -48,7 +48,6 @@ def make_routes(n: int = 10, hard: int = 10) -> Routes:
         local_label=np.where(offload, 0, 1),
         local_cost=np.ones(n),
         cloud_label=np.ones(n, np.int64),
-        cloud_stage=np.ones(n, np.int64),
         request_cost=np.full(n, 3.0),
         alone_cost=3.0,
         score=np.linspace(0, 1, n, dtype=np.float32),

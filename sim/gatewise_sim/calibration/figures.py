@@ -15,8 +15,6 @@ Written as JSON; read as JSON, or as TOML if the name ends in ``.toml``::
     message_us = 265
     spread = "fixed"            # or "exponential"
 
-    [gateway]                   # a gateway's time, the same keys; as a worker's if left out
-
     [about]                     # optional: what it was measured on
 """
 
@@ -39,7 +37,7 @@ from gatewise_sim.report.output import write_text
 KIND: Final = "gatewise-calibration"
 _WHAT: Final = "calibration file"
 _FIGURES: Final = ("broker_us", "hop_ms", "proxy_ms")
-_KEYS: Final = ("kind", "model", "edge_ms", "service", "gateway", *_FIGURES, "about")
+_KEYS: Final = ("kind", "model", "edge_ms", "service", *_FIGURES, "about")
 _TIMES: Final = ("base_us", "each_us", "message_us")
 _Spread = Literal["fixed", "exponential"]
 _SPREADS: Final[dict[str, _Spread]] = {spread: spread for spread in get_args(_Spread)}
@@ -78,8 +76,6 @@ class Calibration:
     """
     proxy_ms: float = 0.0
     """What the proxy of an emulated link takes beside the link's delay, one way, in ms."""
-    gateway: ServiceTime | None = None
-    """Of a gateway; None: as of a worker."""
     source: str = "assumed"
     """``assumed``, ``measured``, or the name of the file it was read from."""
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +95,7 @@ class Calibration:
         once, each = _ASSUMED_EDGE_MS
         return cls(
             model=model_of(routes),
-            edge_ms=tuple(round(once + each * (i + 1), 6) for i in range(routes.plan.n_here)),
+            edge_ms=tuple(round(once + each * (i + 1), 6) for i in range(routes.plan.n_stages)),
             service=ASSUMED_SERVICE,
             broker_us=_ASSUMED_BROKER_US,
             hop_ms=_ASSUMED_HOP_MS,
@@ -116,7 +112,6 @@ class Calibration:
             model=table.text("model"),
             edge_ms=tuple(table.number_list("edge_ms", n_stages, "stages run on the device")),
             service=_read_service(table, "service"),
-            gateway=_read_service(table, "gateway") if "gateway" in table.values else None,
             broker_us=table.number("broker_us"),
             hop_ms=table.number("hop_ms"),
             proxy_ms=table.number("proxy_ms", 0.0),
@@ -137,7 +132,6 @@ class Calibration:
             settings,
             edge_ms=self.edge_ms,
             service=self.service,
-            gateway_service=self.gateway,
             broker_us=self.broker_us,
             hop_ms=self.hop_ms,
             link=link,
@@ -145,12 +139,11 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures in plain numbers, without `about`; `kind` is the source."""
-        services = {"service": self.service, "gateway": self.gateway}
         return {
             "kind": self.source,
             "model": self.model,
             "edge_ms": list(self.edge_ms),
-            **{name: _written(each) for name, each in services.items() if each is not None},
+            "service": _written(self.service),
             **{name: getattr(self, name) for name in _FIGURES},
         }
 

@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.mqtt import MqttLink
@@ -115,15 +114,10 @@ def calibrate(
     broker_us = assumed.broker_us if found.broker_us is None else found.broker_us / 2
     way = _beyond_device(plain)
     service, hop = _divide(way, run, found.worker_us, broker_us, assumed.service.message)
-    gateway = None
-    if routes.gateway is not None:
-        stages = _timed(GatewayModel.from_bundle(bundle), table[possible], routes)
-        gateway = replace(ServiceTime.from_timing(stages), message=service.message)
     calibration = Calibration(
         model=model_of(routes),
         edge_ms=edge_ms,
         service=service,
-        gateway=gateway,
         broker_us=round(broker_us, 3),
         hop_ms=round(hop, 6),
         source="measured",
@@ -241,7 +235,7 @@ def _in_turn(routes: Routes, link: LinkProfile, exchanges: int) -> FleetSettings
     if len(hard):
         easy = [
             np.flatnonzero(~routes.offload & (routes.exit == stage))[: exchanges // 4]
-            for stage in range(routes.plan.n_here)
+            for stage in range(routes.plan.n_stages)
         ]
         # Dealt among the others, as they come in life.
         chosen = np.concatenate([np.resize(hard, exchanges), *easy])
@@ -250,7 +244,6 @@ def _in_turn(routes: Routes, link: LinkProfile, exchanges: int) -> FleetSettings
         chosen = np.resize(np.flatnonzero(routes.cloud_label != NO_LABEL), exchanges)
     return FleetSettings(
         devices=1,
-        gateways=0,  # a gateway's way is made of a worker's
         seconds=60.0,
         in_turn=[chosen.tolist()],
         # As in life a request finds everybody asleep, which takes longer than in a hurry.
@@ -311,13 +304,11 @@ def _stages(found: dict[int, list[float]], routes: Routes) -> tuple[float, ...]:
         raise InputError("none of the rows can be answered on the device: nothing to calibrate")
     known = sorted(found)
     medians = [float(np.median(found[stage])) for stage in known]
-    filled = np.interp(np.arange(routes.plan.n_here), known, medians)
+    filled = np.interp(np.arange(routes.plan.n_stages), known, medians)
     return tuple(round(ms, 6) for ms in filled.tolist())
 
 
-def _timed(
-    model: CloudModel | GatewayModel, table: NDArray[np.float32], routes: Routes
-) -> dict[int, float]:
+def _timed(model: CloudModel, table: NDArray[np.float32], routes: Routes) -> dict[int, float]:
     return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
 
 

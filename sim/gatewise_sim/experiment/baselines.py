@@ -127,7 +127,7 @@ def sampled(routes: Routes, settings: FleetSettings, *, requests: int = REQUESTS
     pool, fleet = chosen.of_workers, chosen.of_devices
     each = chosen.stepped * work.mean_rate * fleet / pool * share  # requests of one worker
     least = max(_LEAST_WORKERS, math.floor(requests / max(each, 1e-12)), math.ceil(pool / fleet))
-    workers = next((n for n in exact_parts(routes, settings) if n >= least), pool)
+    workers = next((n for n in exact_parts(settings) if n >= least), pool)
     if workers >= chosen.workers:
         return chosen
     return replace(chosen, workers=workers, devices=fleet * workers // pool)

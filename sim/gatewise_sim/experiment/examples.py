@@ -55,10 +55,9 @@ def _example(
     values = rows[row].astype(np.float64)
     truth = int(routes.truth[row])
     known = 0 <= truth < len(manifest.classes)
-    stage = int(routes.cloud_stage[row] if offloaded else routes.exit[row])
     return ExampleInstance(
         row=row,
-        answered_by="cloud" if stage == routes.plan.n_stages else f"stage {stage}",
+        answered_by="cloud" if offloaded else f"stage {routes.exit[row]}",
         label=str(manifest.classes[int(routes.label[row])]),
         truth=str(manifest.classes[truth]) if known else None,
         cost=float(routes.cost[row]),

@@ -278,11 +278,7 @@ def stage_results(
     for s, (name, inputs) in enumerate(steps):
         wanted = costs.mask(inputs)
         new = np.flatnonzero(wanted & ~acquired)
-        if name == "cloud" or s >= routes.plan.n_here:
-            where = routes.plan.n_stages if name == "cloud" else s
-            here = routes.offload & (routes.cloud_stage == where)
-        else:
-            here = ~routes.offload & (routes.exit == s)
+        here = routes.offload if name == "cloud" else ~routes.offload & (routes.exit == s)
         share = float(weight[here].sum() / weight.sum())
         found.append(
             StageResult(

@@ -100,21 +100,21 @@ def prepare(
     manifest = bundle.manifest
     energy = DeviceEnergy()
     if scenario.device_energy is not None:
-        on_device = sum(tier == "device" for tier in manifest.tiers)
-        energy = DeviceEnergy.from_file(scenario.device_energy, manifest.feature_names, on_device)
+        energy = DeviceEnergy.from_file(
+            scenario.device_energy, manifest.feature_names, len(manifest.stages)
+        )
     prices = None if scenario.prices is None else Prices.from_file(scenario.prices)
     _check_mix(scenario, rows)
     if scenario.engine == "live":
         from gatewise_sim.live.run import check_live
 
-        gateways = "gateway" in manifest.tiers
-        check_live(scenario.settings(), broker=scenario.broker, gateways=gateways)
+        check_live(scenario.settings(), broker=scenario.broker)
     routes = Routes.from_bundle(bundle, rows.X, rows.truth, backend=scenario.backend)
     if calibration is None:
         calibration = (
             Calibration.assumed(routes)
             if scenario.calibration is None
-            else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_here)
+            else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_stages)
         )
     settings = calibration.apply(scenario.settings(rows.truth), live=scenario.engine == "live")
     own = callable(settings.policy)
@@ -347,7 +347,7 @@ def _check_rows(answers: Answers, routes: Routes) -> RowCheck:
     row, by_cloud = answers.row[compared], answers.route[compared] == _CLOUD
     sent = routes.offload[row] if routes.by_stage is None else by_cloud
     label = np.where(sent, routes.cloud_label[row], routes.local_label[row])
-    offload_cost = routes.request_cost[row] + routes.cloud_price[row]
+    offload_cost = routes.request_cost[row] + routes.plan.offload_price
     wrong = {
         "labels": answers.label[compared] != label,
         "routes": by_cloud != sent,

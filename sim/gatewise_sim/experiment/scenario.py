@@ -49,10 +49,6 @@ class Scenario:
     """Devices."""
     workers: int = 1
     """Cloud workers."""
-    gateways: int = 1
-    """Gateways, if the bundle places stages there; devices are dealt to them in turn."""
-    uplink: str = "none"
-    """From each gateway to the cloud: as --link."""
     seconds: float = 3600.0
     """How long instances come, in s."""
     workload: str = "poisson:1/min"
@@ -142,7 +138,6 @@ class Scenario:
     """Of all randomness."""
 
     def __post_init__(self) -> None:
-        take_count(self.gateways, "gateways", 1)
         if self.processes is not None:
             take_count(self.processes, "processes", 1)
         for name, value in self.goal.items():
@@ -175,7 +170,6 @@ class Scenario:
                 "workload": parse(self.workload, day_begins=day_begins),
                 "mix": None if labels is None or not self.mix else RowMix.parse(self.mix, labels),
                 "link": profile(self.link),
-                "uplink": profile(self.uplink),
                 "service": _UNTIL_KNOWN,
                 "outages": Outages.parse(self.outages, day_begins=day_begins),
             }

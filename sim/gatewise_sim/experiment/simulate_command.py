@@ -45,7 +45,7 @@ def simulate(
         list[str] | None,
         typer.Option(
             help="Outages: cloud:12:00-12:10, link:+30s-+35s, "
-            "workers:2:+1min-+2min, broker:..., gateway:...; may be repeated."
+            "workers:2:+1min-+2min, broker:...; may be repeated."
         ),
     ] = None,
     sweep: Annotated[

@@ -26,14 +26,13 @@ class AnswerRules:
     def __init__(
         self, routes: Routes, edge_ms: float | Sequence[float], *, cloud_only: bool
     ) -> None:
-        n_here = routes.plan.n_here
+        n_here = routes.plan.n_stages
         by_stage = np.broadcast_to(np.asarray(edge_ms, np.float64), (n_here,)) / 1000.0
         if not (np.isfinite(by_stage) & (by_stage >= 0)).all():
             raise InputError(f"edge_ms {edge_ms}: give milliseconds")
         self.edge_seconds: NDArray[np.float64] = by_stage[np.maximum(routes.exit, 0)]
         self.routes = routes
         self.cloud_only = cloud_only
-        self._remote = routes.cloud_label, routes.cloud_stage, routes.cloud_price
 
     def seconds_before_request(self, row: NDArray[Any]) -> NDArray[np.float64]:
         """Seconds from the arrival of such rows until a request is made, same shape."""
@@ -74,14 +73,9 @@ class AnswerRules:
             features = np.where(cloud, routes.alone_cost, features)
             ran = ~cloud
         requests = np.where(answers.requested[which], routes.plan.request_price, 0.0)
-        label, stage, price = (column[row] for column in self._remote)
-        if routes.gateway is not None:
-            alone = answers.stood_in[which]
-            label = np.where(alone, routes.gateway.label[row], label)
-            stage = np.where(alone, routes.gateway.stage[row], stage)
-            price = np.where(alone, routes.plan.gateway_price, price)
-        answers.stage[which] = np.where(cloud, stage, routes.exit[row])
-        answers.label[which] = np.where(cloud, label, routes.local_label[row])
+        price = routes.plan.offload_price
+        answers.stage[which] = np.where(cloud, routes.plan.n_stages, routes.exit[row])
+        answers.label[which] = np.where(cloud, routes.cloud_label[row], routes.local_label[row])
         answers.feature_cost[which] = features
         answers.cost[which] = features + np.where(cloud, price, requests)
         answers.device_ms[which] = 1000.0 * np.where(ran, self.edge_seconds[row], 0.0)
@@ -121,9 +115,9 @@ def rows_by_stage(answers: Answers, routes: Routes) -> Answers:
     """
     assert routes.by_stage is not None
     n = routes.by_stage.rows
-    stage = np.minimum(answers.stage, routes.plan.n_here - 1).astype(np.int64).clip(0)
+    stage = np.minimum(answers.stage, routes.plan.n_stages - 1).astype(np.int64).clip(0)
     by_cloud = answers.route == CLOUD
-    for s in range(routes.plan.n_here):
+    for s in range(routes.plan.n_stages):
         paid = routes.request_cost[s * n + answers.row] == answers.feature_cost
         stage[by_cloud & paid] = s
     return replace(answers, row=(stage * n + answers.row).astype(np.int32))

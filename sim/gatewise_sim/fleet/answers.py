@@ -16,7 +16,6 @@ REASONS: Final = (
     "stopped",
     "edge-only",
     "offloaded",
-    "gateway",
     "cloud-only",
     "value",
     "link-down",
@@ -76,8 +75,6 @@ class Answers:
     """Index into :data:`REASONS`."""
     paced: NDArray[np.bool_]
     """Whether a pacer decided."""
-    stood_in: NDArray[np.bool_]
-    """Whether a gateway answered since the cloud above it had not; in virtual time alone."""
     held: NDArray[np.bool_]
     """Whether a ``cloud:busy`` of before kept the device from asking."""
 
@@ -176,8 +173,6 @@ class FleetRun:
     """
     workers: list[dict[str, float]]
     """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
-    gateways: list[dict[str, float]]
-    """Each gateway's :class:`gatewise_sim.fleet.devices.gateway.GatewayCounts`."""
     seconds: float
     """When the last answer was given, in s since the begin."""
     alarms: RaisedAlarms | None

@@ -46,14 +46,14 @@ class Sizes:
     acceptance: int = 0
 
     @classmethod
-    def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
-        """Encode one of each; `exits`: whether responses name the stage that answered."""
-        request, _ = _example(plan, exits=exits)
+    def from_plan(cls, plan: StagePlan) -> Self:
+        """Encode one of each."""
+        request, _ = _example(plan)
         busy = replace(Response.refusal(request, BUSY, "the queue is full"), wait_ms=1)
         _, content = encode_in_parts(request)
         acceptance = Response.acceptance(request, _WORKER)
         most = 1 if content else most_rows(len(plan.request_inputs), len(plan.classes))
-        both = (_example(plan, exits=exits, rows=rows) for rows in range(1, most + 1))
+        both = (_example(plan, rows) for rows in range(1, most + 1))
         return cls(
             tuple((len(encode_in_parts(up)[0]), len(encode_response(down))) for up, down in both),
             len(encode_response(busy)),
@@ -85,7 +85,7 @@ class Messages:
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
         self._ids = 0
-        self._request, response = _example(plan, exits=False)
+        self._request, response = _example(plan)
         self._responses = {1: response}  # by their rows
         self._acceptance = Response.acceptance(self._request, _WORKER)
 
@@ -119,7 +119,7 @@ class Messages:
             model, version = self._plan.model, self._plan.version
             return Response(id=id, model=model, version=version, error=error, wait_ms=wait_ms)
         if rows not in self._responses:
-            self._responses[rows] = _example(self._plan, exits=False, rows=rows)[1]
+            self._responses[rows] = _example(self._plan, rows)[1]
         response = self._responses[rows]
         response.id = id  # its other fields were checked when it was made
         return response
@@ -148,7 +148,7 @@ request_packet = partial(publish_bytes, request_topic(_NAME))
 response_packet = partial(publish_bytes, response_topic(_NAME))
 
 
-def _example(plan: StagePlan, *, exits: bool, rows: int = 1) -> tuple[Request, Response]:
+def _example(plan: StagePlan, rows: int = 1) -> tuple[Request, Response]:
     request = Request(
         id=bytes(16),
         model=plan.model,
@@ -162,7 +162,6 @@ def _example(plan: StagePlan, *, exits: bool, rows: int = 1) -> tuple[Request, R
         version=plan.version,
         labels=np.zeros(rows, np.int64),
         probabilities=np.zeros((rows, max(len(plan.classes), 2)), np.float32),
-        exits=np.zeros(rows, np.int64) if exits else None,
     )
 
 

@@ -20,7 +20,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.decision import as_float32
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge.device.answer import Answer, DecisionPoint
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
@@ -77,21 +76,6 @@ class StageScores:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GatewayRows:
-    """Answers of a gateway's stages to each row, arrays of shape (n,).
-
-    `goes_up`: no stage stops, so the row is sent on to the cloud. `label` and `stage` are those of
-    the last stage that ran; :data:`NO_LABEL` if none could. `sizes` are those of the messages
-    between gateway and cloud.
-    """
-
-    goes_up: NDArray[np.bool_]
-    label: NDArray[np.int64]
-    stage: NDArray[np.int64]
-    sizes: Sizes
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """Routes, answers and costs of the rows of a table, arrays of shape (n,) but for `sets`."""
 
@@ -113,8 +97,6 @@ class Routes:
     """Price of the features that its stages acquired."""
     cloud_label: NDArray[np.int64]
     """The cloud's answer; :data:`NO_LABEL` where a value keeps the row from being offloaded."""
-    cloud_stage: NDArray[np.int64]
-    """The stage that gave it; the number of stages: the high-cost model."""
     request_cost: NDArray[np.float64]
     """Price of the features acquired once a request was made."""
     alone_cost: float
@@ -137,8 +119,6 @@ class Routes:
     """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
-    gateway: GatewayRows | None = None
-    """Of a bundle that places stages on a gateway: requests go there."""
     by_stage: StageScores | None = None
     """For a policy of one's own: rows are those of :mod:`gatewise_sim.fleet.devices.decisions`."""
 
@@ -181,8 +161,7 @@ class Routes:
         device = _on_device(bundle, plan, rows)
         goes_on, in_trouble = device.goes_on, device.in_trouble
         carried = np.zeros(len(plan.names), bool)
-        cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
-        names_stage, gateway = False, None
+        cloud_label = np.full(len(rows), NO_LABEL, np.int64)
         if plan.has_cloud:
             carried[plan.request_inputs] = True
             can_offload = _can_offload(plan, rows)
@@ -190,47 +169,36 @@ class Routes:
             goes_on &= can_offload
             in_trouble |= stuck
             _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), device.acquired)
-            cloud, names_stage, gateway = _beyond_device(bundle, plan, rows, can_offload, backend)
+            with closing(cloud_model(bundle, backend)) as model:
+                cloud_label = _run(model, plan, rows, can_offload)
         costs = manifest.feature_costs()
         return cls(
             plan=plan,
-            sizes=Sizes.from_plan(plan, exits=names_stage),
+            sizes=Sizes.from_plan(plan),
             truth=known,
             exit=device.exits,
             offload=goes_on,
             local_route=np.where(device.labels == NO_LABEL, 3, np.where(in_trouble, 2, 0)),
             local_label=device.labels,
-            cloud_label=cloud[0],
-            cloud_stage=cloud[1],
+            cloud_label=cloud_label,
             alone_cost=float(costs.price(carried)),
             score=_gate_scores(bundle, plan, rows, device.exits),
             disagreement_bound=disagreement_bound(manifest),
-            threshold=manifest.active_point.thresholds[plan.n_here - 1],
-            gate_limits=manifest.gate_limits(plan.n_here - 1),
+            threshold=manifest.active_point.thresholds[plan.n_stages - 1],
+            gate_limits=manifest.gate_limits(plan.n_stages - 1),
             confidence=device.confidence,
-            gateway=gateway,
             **acquired_columns(device.acquired, carried, costs),
         )
 
     @property
-    def cloud_price(self) -> NDArray[np.float64]:
-        """Cost of the cloud's answer to each row beside its features, shape (n,)."""
-        full = self.cloud_stage == self.plan.n_stages
-        return np.where(full, self.plan.offload_price, self.plan.gateway_price)
-
-    @property
     def cost(self) -> NDArray[np.float64]:
         """Cost of each row with a cloud that always answers, shape (n,): ``system.cost(X)``."""
-        return np.where(self.offload, self.request_cost + self.cloud_price, self.local_cost)
+        return np.where(self.offload, self.request_cost + self.plan.offload_price, self.local_cost)
 
     @property
     def label(self) -> NDArray[np.int64]:
         """Answer to each row with a cloud that always answers, shape (n,)."""
         return np.where(self.offload, self.cloud_label, self.local_label)
-
-    def gateways(self, count: int) -> int:
-        """How many of `count` gateways requests go through: none unless stages run there."""
-        return 0 if self.gateway is None else count
 
     def choose(self, offload: ArrayLike) -> Self:
         """Same rows with another choice of those that are sent: `offload`, bool (n,).
@@ -366,51 +334,25 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
 
 
-def _beyond_device(
-    bundle: Bundle,
-    plan: StagePlan,
-    rows: NDArray[np.float32],
-    send: NDArray[np.bool_],
-    backend: str | None,
-) -> tuple[NDArray[np.int64], bool, GatewayRows | None]:
-    """Label and stage of the rows to `send`, shape (2, n); whether responses name the stage."""
-    goes_up, gateway = send, None
-    if "gateway" in plan.tiers:
-        here, goes_up, _ = _run(GatewayModel.from_bundle(bundle), plan, rows, send)
-    with closing(cloud_model(bundle, backend)) as model:
-        cloud, _, names_stage = _run(model, plan, rows, goes_up)
-    if "gateway" in plan.tiers:
-        gateway = GatewayRows(goes_up, here[0], here[1], Sizes.from_plan(plan, exits=names_stage))
-        cloud, names_stage = np.where(goes_up, cloud, here), True
-    return cloud, names_stage, gateway
-
-
 def _run(
-    model: CloudModel | GatewayModel,
-    plan: StagePlan,
-    rows: NDArray[np.float32],
-    send: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], bool]:
-    """Label and stage of the rows to `send`; which go further up; whether stages are named."""
-    found = np.full((2, len(rows)), NO_LABEL, np.int64)
-    goes_up, names_stage = np.zeros(len(rows), np.bool_), False
+    model: CloudModel, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """Labels of the rows to `send`, shape (n,)."""
+    labels = np.full(len(rows), NO_LABEL, np.int64)
     chosen = np.flatnonzero(send)
     for start in range(0, len(chosen), _CHUNK):
         part = chosen[start : start + _CHUNK]
-        answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
-        names_stage |= answer.exits is not None
-        found[1, part] = plan.n_stages if answer.exits is None else answer.exits
-        found[0, part] = np.where(found[1, part] < 0, NO_LABEL, answer.labels)
-        if answer.offload is not None:
-            goes_up[part] = answer.offload
-    return found, goes_up, names_stage
+        labels[part] = model.run(
+            np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)])
+        ).labels
+    return labels
 
 
 def _gate_scores(
     bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], exits: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     scores = np.full(len(rows), np.nan, np.float32)
-    gate = plan.n_here - 1
+    gate = plan.n_stages - 1
     there = np.flatnonzero(exits == gate)
     if plan.has_cloud and len(there):
         runner = StageRunner(bundle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
@@ -27,12 +27,6 @@ from gatewise_sim.fleet.answers import Answers, FleetRun, RaisedAlarms
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums, make_auditor
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
-from gatewise_sim.fleet.devices.gateway import (
-    VirtualGateway,
-    check_gateways,
-    make_sites,
-    usual_seconds,
-)
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
@@ -57,7 +51,6 @@ class VirtualFleet:
 
     def __init__(self, routes: Routes, settings: FleetSettings) -> None:
         self._routes, self._settings = routes, settings
-        check_gateways(settings, there=routes.gateway is not None)
         cloud_only = settings.policy == "cloud-only"
         if cloud_only and not routes.plan.has_cloud:
             raise InputError("policy cloud-only: no instance of this bundle leaves its device")
@@ -88,7 +81,7 @@ class VirtualFleet:
             "wait": settings.wait_ms / 1000.0,
             "parallel": settings.parallel,
             "payload": bytes(routes.sizes.response(1000)),
-            # All workers and gateways of a run draw from one stream.
+            # All workers of a run draw from one stream.
             "rng": random.Random(f"{settings.seed}/service"),
         }
         bound = routes.disagreement_bound
@@ -96,23 +89,21 @@ class VirtualFleet:
             VirtualWorker(clock, settings.service, promised=bound, **options)
             for _ in range(settings.workers)
         ]
-        self.gateways: list[VirtualGateway] = []
-        if routes.gateway is not None and settings.gateways:
-            made = make_sites(routes, settings, clock, self.workers, options)
-            availability, brokers, self.gateways = made
-        else:
-            availability = Availability(
-                clock, settings.outages, self.workers, seconds=settings.seconds
-            )
-            timing = {"message": settings.broker_us / 1e6, "hop": settings.hop_ms / 1000.0}
-            brokers = [VirtualBroker(clock, availability, self.workers, **timing)]
+        availability = Availability(clock, settings.outages, self.workers, seconds=settings.seconds)
+        self._broker = VirtualBroker(
+            clock,
+            availability,
+            self.workers,
+            message=settings.broker_us / 1e6,
+            hop=settings.hop_ms / 1000.0,
+        )
         # Instances offloaded by chance have been drawn by the time that a device gets them.
         may_send = self._sends | self._can_offload if self._chance else self._sends
-        self.state = state = FleetState(
+        self.state = FleetState(
             settings=settings,
             clock=clock,
             availability=availability,
-            broker=brokers[0],
+            broker=self._broker,
             rules=AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only),
             messages=Messages(routes.plan),
             sizes=routes.sizes,
@@ -122,7 +113,6 @@ class VirtualFleet:
             guard=min(_GUARD, settings.deadline_ms / 1e4),
             model=(routes.plan.model, routes.plan.version),
         )
-        self._sites = [replace(state, broker=broker) for broker in brokers]
         breaks = any(window.what == "link" for window in settings.outages.windows)
         self._link_outages = settings.outages if breaks else None
         self._usual_trip = _usual_trip(routes, settings) if settings.primed else RoundTrip()
@@ -137,8 +127,8 @@ class VirtualFleet:
 
     @property
     def unsubscribed(self) -> int:
-        """Requests that the devices' brokers dropped, without a worker or gateway to serve them."""
-        return sum(site.broker.unsubscribed for site in self._sites)
+        """Requests that the broker dropped, without a worker to serve them."""
+        return self._broker.unsubscribed
 
     @property
     def alarms(self) -> RaisedAlarms | None:
@@ -160,7 +150,7 @@ class VirtualFleet:
             settings = self._settings
             draws = DeviceDraws(settings.seed, index)
             device = self._devices[index] = VirtualDevice(
-                self._sites[index % len(self._sites)],
+                self.state,
                 index,
                 VirtualLink(settings.link, draws, self._link_outages, draws),
                 draws.random if settings.breaker else None,
@@ -176,7 +166,7 @@ class VirtualFleet:
     def _pace(self, budget: str) -> Pace:
         routes, plan = self._routes, self._routes.plan
         at_gate = ~np.isnan(routes.score)
-        offload = routes.request_cost + routes.cloud_price
+        offload = routes.request_cost + plan.offload_price
         return Pacer.parse(budget).attach(
             f"{plan.model}/{plan.version}",
             threshold=routes.threshold,
@@ -308,7 +298,7 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
     """Round trip that a device has learnt from requests that met no others."""
     link = VirtualLink(settings.link, random.Random(f"{settings.seed}/usual"))
     between = 2 * settings.broker_us / 1e6 + 2 * settings.hop_ms / 1e3
-    beyond = usual_seconds(routes, settings)
+    between += settings.service.mean(1, 1)
     up = request_packet(routes.sizes.request(int(settings.deadline_ms)))
     down = response_packet(routes.sizes.response(1000))
     trip = RoundTrip()
@@ -317,10 +307,14 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
         there = link.send(begin, up, True)
         link.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
         if routes.sizes.parts:
-            accepted = link.send(there + between, response_packet(routes.sizes.acceptance), False)
+            accepted = link.send(
+                there + between - settings.service.mean(1, 1),
+                response_packet(routes.sizes.acceptance),
+                False,
+            )
             for payload in routes.sizes.parts:
                 there = link.send(accepted, part_packet(payload), True)
-        back = link.send(there + (between + beyond[k % len(beyond)]), down, False)
+        back = link.send(there + between, down, False)
         trip.update(back - begin)
     return trip
 
@@ -337,7 +331,6 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
         joules=fleet.joules(answers),
         devices=fleet.device_counts,
         workers=[asdict(worker.counts) for worker in fleet.workers],
-        gateways=[asdict(gateway.counts) for gateway in fleet.gateways],
         seconds=float(ends.max(initial=0.0)),
         events=fleet.state.clock.events,
         alarms=fleet.alarms,

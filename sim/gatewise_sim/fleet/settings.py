@@ -23,7 +23,7 @@ from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.fleet.workload.row_mix import RowMix
 
 _COUNTS: Final = (
-    "devices", "gateways", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
+    "devices", "workers", "outstanding", "queue", "max_batch", "parallel", "seed",
 )  # fmt: skip
 Chunk = tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]
 Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
@@ -76,15 +76,6 @@ class FleetSettings:
     """Each device has one of its own."""
     tls: bool = False
     """Whether connections are encrypted, for virtual time: a new one takes a round trip more."""
-    gateways: int = 1
-    """Of a bundle that places stages on gateways: how many there are, each with a broker beside it
-    that its devices speak to; devices are dealt to them in turn. 0: requests go straight to the
-    cloud.
-    """
-    uplink: LinkProfile = field(default_factory=lambda: LinkProfile("none"))
-    """From each gateway to the cloud's broker."""
-    gateway_service: ServiceTime | None = None
-    """Of a gateway; as of a worker by default."""
     workers: int = 1
     service: ServiceTime
     """Of a worker."""
@@ -120,8 +111,7 @@ class FleetSettings:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            least = 0 if name in ("gateways", "seed") else 1
-            take_count(getattr(self, name), name, least)
+            take_count(getattr(self, name), name, 0 if name == "seed" else 1)
         for name in ("seconds", "deadline_ms"):
             take_number(getattr(self, name), name, positive=True)
         for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms", "coalesce_ms"):

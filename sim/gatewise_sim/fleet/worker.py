@@ -107,18 +107,11 @@ class WorkerCounts:
 class DeviceSide(Protocol):
     """The device's side of a request."""
 
-    def reply(
-        self, error: str | None, worker_us: int, *, stood_in: bool = False, wait_ms: int = 0
-    ) -> None:
+    def reply(self, error: str | None, worker_us: int, *, wait_ms: int = 0) -> None:
         """Take the worker's response: an error's code, or None for an answer.
 
-        `stood_in`: a gateway's, for rows that the cloud above it did not answer. `wait_ms`: with
-        ``busy``, until the next request.
+        `wait_ms`: with ``busy``, until the next request.
         """
-
-    @property
-    def table_rows(self) -> Sequence[int]:
-        """Rows of the table that its instances are."""
 
     def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
         """Take the worker's acceptance of a request in parts."""
@@ -264,12 +257,12 @@ class VirtualWorker:
             self.counts.audits += 1
             self.audits.observe(ticket.model, ticket.audit, ticket.label, self._promised)
 
-    def _answer(self, ticket: VirtualTicket, *, stood_in: bool = False) -> None:
+    def _answer(self, ticket: VirtualTicket) -> None:
         """Answer a request and remember the answer."""
         now = self._clock.now
         self._batcher.finish(ticket, self._payload, now)
         self.counts.answered += 1
-        ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)), stood_in=stood_in)
+        ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
 
 
 class Availability:

@@ -28,9 +28,7 @@ _CHECK_SECONDS: Final = 0.05
 _WORKER_OPTIONS: Final = ("queue", "max_batch", "wait_ms", "parallel")
 
 
-def start_workers(
-    stack: ExitStack, options: Sequence[Mapping[str, Any]], *, what: str = "cloud worker"
-) -> list[WorkerProcess]:
+def start_workers(stack: ExitStack, options: Sequence[Mapping[str, Any]]) -> list[WorkerProcess]:
     """Start workers that end with `stack`, and wait until they take requests.
 
     The options of each are those of :func:`gatewise_cloud.service.worker_process.make_worker`;
@@ -38,7 +36,7 @@ def start_workers(
     """
     workers = []
     for i, each in enumerate(options, 1):
-        workers.append(WorkerProcess(each, name=f"{what} {i}", keep_errors=True))
+        workers.append(WorkerProcess(each, name=f"cloud worker {i}", keep_errors=True))
         stack.callback(workers[-1].close)
     deadline = time.monotonic() + _READY_SECONDS
     for worker in workers:
@@ -59,19 +57,9 @@ def _failure(child: ChildProcess) -> RunError:
     return RunError(child.name, child.failure())
 
 
-def _await_uplinks(gateways: Sequence[WorkerProcess]) -> None:
-    """Wait until gateways are connected to the cloud's broker."""
-    deadline = time.monotonic() + _READY_SECONDS
-    for gateway in gateways:
-        while "uplink_connected 1" not in gateway.page("/metrics")[1]:
-            if time.monotonic() > deadline:
-                raise RunError(gateway.name, "no connection to the cloud's broker; giving up")
-            time.sleep(_CHECK_SECONDS)
-
-
 @dataclass(slots=True, eq=False)
 class _WorkerSlot:
-    """A worker or gateway, or its successor; `starting`: serving again, and not ready yet."""
+    """A worker, or its successor; `starting`: serving again, and not ready yet."""
 
     worker: WorkerProcess
     options: Mapping[str, Any]
@@ -79,18 +67,12 @@ class _WorkerSlot:
     starting: bool = False
     restarts: int = 0
 
-    @property
-    def is_gateway(self) -> bool:
-        """Whether it is a gateway."""
-        return "uplink" in self.options
-
 
 class Deployment:
-    """Brokers, workers, gateways and links that end with `stack`, for devices of these names.
+    """Broker, workers and link that end with `stack`, for devices of these names.
 
     `faults` are those that really happened (the cloud is back when its last worker is), `troubles`
-    what went wrong without being on the schedule, `urls` where the devices find their brokers,
-    dealt out in turn: `broker`, or those beside the gateways.
+    what went wrong without being on the schedule, `url` where the devices find the broker.
     """
 
     def __init__(
@@ -102,7 +84,6 @@ class Deployment:
         settings: FleetSettings,
         *,
         workers: int,
-        gateways: int = 0,
     ) -> None:
         self.broker = broker
         self.faults: list[dict[str, Any]] = []
@@ -126,58 +107,24 @@ class Deployment:
         self._slots = [
             _WorkerSlot(worker, cloud) for worker in start_workers(stack, [cloud] * workers)
         ]
-        self._brokers = [broker]
-        if gateways:
-            self._brokers = [stack.enter_context(RunBroker()) for _ in range(gateways)]
-            self._start_gateways(serving, settings)
         self._changes: list[float] = []
-        self._proxies: list[DelayProxy] = []
-        self.urls = [each.url for each in self._brokers]
+        self._proxy: DelayProxy | None = None
+        self.url = broker.url
         shut = any(window.what == "link" for window in self._outages.windows)
         if settings.link.delays or shut:
-            for i, url in enumerate(self.urls):
-                proxy = DelayProxy(
-                    url,
-                    settings.link,
-                    seed=settings.seed + i,
-                    outages=self._outages if shut else None,
-                )
-                self._proxies.append(stack.enter_context(proxy))
-                proxy.began = math.inf  # nothing is down while devices still connect
-                self.urls[i] = proxy.url
-
-    def _start_gateways(self, serving: Mapping[str, Any], settings: FleetSettings) -> None:
-        """Start a gateway beside each broker of the devices, with a link to the cloud's."""
-        above = self.broker.url
-        if settings.uplink.delays:
-            proxy = DelayProxy(above, settings.uplink, seed=settings.seed)
-            above = self._stack.enter_context(proxy).url
-        options = [
-            {
-                **serving,
-                "broker": broker.url,
-                "shared": False,  # it is its broker's only one
-                "tier": "gateway",
-                "uplink": {"url": above},
-                "metrics": True,
-            }
-            for broker in self._brokers
-        ]
-        gateways = start_workers(self._stack, options, what="gateway")
-        _await_uplinks(gateways)
-        self._slots += map(_WorkerSlot, gateways, options)
-
-    @property
-    def _in_cloud(self) -> list[_WorkerSlot]:
-        return [slot for slot in self._slots if not slot.is_gateway]
+            outages = self._outages if shut else None
+            proxy = DelayProxy(broker.url, settings.link, seed=settings.seed, outages=outages)
+            self._proxy = stack.enter_context(proxy)
+            proxy.began = math.inf  # nothing is down while devices still connect
+            self.url = proxy.url
 
     # -- the schedule ------------------------------------------------------------------------
 
     def begin(self, began: float, seconds: float) -> None:
         """Begin: the outages' times count from `began` (monotonic), up to so many seconds."""
         self._began = began
-        for proxy in self._proxies:
-            proxy.began = began
+        if self._proxy is not None:
+            self._proxy.began = began
         self._changes = self._outages.changes(seconds)
 
     def tick(self, at: float) -> float:
@@ -188,10 +135,8 @@ class Deployment:
         for slot in self._slots:
             if slot.starting:
                 self._check_successor(slot)
-        if "cloud" in self._down and all(slot.up for slot in self._in_cloud):
+        if "cloud" in self._down and all(slot.up for slot in self._slots):
             self._set_down("cloud", False)
-        if "gateway" in self._down and all(slot.up for slot in self._slots if slot.is_gateway):
-            self._set_down("gateway", False)
         coming = any(slot.starting for slot in self._slots)
         soon = at + _CHECK_SECONDS if coming else math.inf
         return min(soon, self._changes[0] if self._changes else math.inf)
@@ -201,23 +146,19 @@ class Deployment:
         outages = self._outages
         when = math.nextafter(when, math.inf)
         broker_down = outages.down("broker", when) is not None
-        for broker in self._brokers:
-            if broker_down and "broker" not in self._down:
-                broker.fail()
-            elif not broker_down and "broker" in self._down:
-                broker.recover()
+        if broker_down and "broker" not in self._down:
+            self.broker.fail()
+        elif not broker_down and "broker" in self._down:
+            self.broker.recover()
         self._set_down("broker", broker_down)
         self._set_down("link", outages.down("link", when) is not None)
         everyone = outages.down("cloud", when) is not None
         if everyone:
             self._set_down("cloud", True)
-        gateways = outages.down("gateway", when) is not None
-        if gateways:
-            self._set_down("gateway", True)
         some = outages.workers_down(when)
         fallen = []
-        for i, slot in enumerate(self._slots):  # cloud workers come first
-            down = gateways if slot.is_gateway else everyone or i < some
+        for i, slot in enumerate(self._slots):
+            down = everyone or i < some
             if down and (slot.up or slot.starting):
                 if not slot.worker.alive:
                     self.troubles.append(str(_failure(slot.worker)))
@@ -252,8 +193,8 @@ class Deployment:
             self._report(what, not down)
 
     def _report_worker(self, slot: _WorkerSlot) -> None:
-        """Report a worker, unless all of its kind are down."""
-        if ("gateway" if slot.is_gateway else "cloud") not in self._down:
+        """Report a worker, unless all are down."""
+        if "cloud" not in self._down:
             self._report(slot.worker.name.removeprefix("cloud "), slot.up)
 
     def _report(self, what: str, up: bool) -> None:
@@ -262,22 +203,17 @@ class Deployment:
 
     # -- the end -----------------------------------------------------------------------------
 
-    def stop(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """End all in good order; counters of each worker, and gateway, since it was started last.
-
-        Gateways end first: what they have sent up is answered.
-        """
-        if "broker" not in self._down:
-            brokers = dict.fromkeys([self.broker, *self._brokers])
-            self.troubles += [each.trouble for each in brokers if each.trouble is not None]
-        found: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
-        for slot in reversed(self._slots):
+    def stop(self) -> list[dict[str, Any]]:
+        """End all in good order; counters of each worker since it was started last."""
+        if "broker" not in self._down and self.broker.trouble is not None:
+            self.troubles.append(self.broker.trouble)
+        counters = []
+        for slot in self._slots:
             counted: dict[str, Any] = {}
             if slot.up and not slot.worker.alive:
                 self.troubles.append(str(_failure(slot.worker)))
             slot.worker.close()
             if slot.up:
                 counted = slot.worker.counters or {}
-            counted = counted | ({"restarts": slot.restarts} if slot.restarts else {})
-            found[slot.is_gateway].insert(0, counted)
-        return found
+            counters.append(counted | ({"restarts": slot.restarts} if slot.restarts else {}))
+        return counters

@@ -2,7 +2,7 @@
 
 Exchanges JSON, one document a line. The first line on standard input is the job::
 
-    {"bundle": path, "rows": path of a .npy, "brokers": {name: url}, "devices": [name, ...],
+    {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true, "coalesce_ms": 0},
      "pace": null,
      "audit": null, or a share, "seeds": {name: 7, ...}, "policy": "system", or
@@ -144,7 +144,7 @@ def _connected_devices(
         options = dict(job["options"])
         link = None
         if policy != "edge-only":  # it could not use one
-            inner = MqttLink(job["brokers"][name], device=name)
+            inner = MqttLink(job["broker"], device=name)
             link = MeteredLink(inner, name, box, partial(deliveries.put, index))
             connecting.append(inner)
         if job["pace"] is not None and gated:

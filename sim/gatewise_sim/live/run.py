@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +28,6 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answer_rules import exchange_joules
 from gatewise_sim.fleet.answers import FleetRun, RaisedAlarms
 from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
-from gatewise_sim.fleet.devices.gateway import check_gateways
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
@@ -64,7 +62,7 @@ class LiveRun(FleetRun):
 
     An answer's time is when the instance was to come; how much later it began is in `behind_ms` and
     no part of a latency. The counters are those of :attr:`.Device.counters`, without those of a
-    process that died, and of each worker and gateway since it was started last, with its
+    process that died, and of each worker since it was started last, with its
     ``restarts``.
     """
 
@@ -85,16 +83,8 @@ class LiveRun(FleetRun):
     """Of the device processes while instances came; memory of the largest of them."""
 
 
-def check_live(
-    settings: FleetSettings, *, broker: str | None = None, gateways: bool = False
-) -> None:
-    """Check settings, and a given broker, before anything is started.
-
-    `gateways`: whether the bundle places stages there.
-    """
-    check_gateways(settings, there=gateways)
-    if broker is not None and gateways and settings.gateways:
-        raise InputError("gateways need brokers of the run's own: leave out the broker's URL")
+def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
+    """Check settings, and a given broker, before anything is started."""
     if settings.devices > _MOST_NAMED:
         raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
     what = {window.what for window in settings.outages.windows}
@@ -134,7 +124,7 @@ def run_live(
     Shapes: `rows` (n, n_features), `truth` (n,).
     """
     manifest = Bundle.open(bundle_path).manifest
-    check_live(settings, broker=broker, gateways="gateway" in manifest.tiers)
+    check_live(settings, broker=broker)
     table = np.ascontiguousarray(rows, np.float32)
     if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
         raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
@@ -156,14 +146,13 @@ def run_live(
             names,
             settings,
             workers=settings.workers if has_cloud else 0,
-            gateways=settings.gateways if has_cloud and "gateway" in manifest.tiers else 0,
         )
         devices = DeviceProcesses(
             stack,
             {
                 "bundle": str(bundle_path),
                 "rows": str(folder / "rows.npy"),
-                "brokers": dict(zip(names, cycle(deployment.urls), strict=False)),
+                "broker": deployment.url,
                 "policy": _named(settings.policy),
                 "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
                 "pace": settings.pace,
@@ -188,7 +177,7 @@ def run_live(
             tick=tick,
         )
         progress.advance(took, last=True)
-        workers, gateways = deployment.stop()
+        workers = deployment.stop()
     answers = answer_columns(every, devices.answers)
     figures = devices.figures
     behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
@@ -199,7 +188,6 @@ def run_live(
         ),
         devices=dict(devices.counters) | audit_sums(devices.gauges.values()),
         workers=[_worker_counts(counted) for counted in workers],
-        gateways=[_worker_counts(counted) for counted in gateways],
         troubles=[*devices.troubles, *deployment.troubles],
         lost=len(every.row) - len(answers),
         seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),

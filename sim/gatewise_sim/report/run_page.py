@@ -97,10 +97,6 @@ def report_files(report: Report, calibration: str) -> dict[str, str]:
 def _about(report: Report) -> str:
     settings = report.settings
     parts = [f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}"]
-    if report.system.reasons.get("gateway"):
-        uplink = settings.get("uplink") or "none"
-        above = "" if uplink == "none" else f" with {uplink} above"
-        parts.append(plural(settings.get("gateways") or 1, "gateway") + above)
     parts.append(plural(settings.get("workers") or 0, "cloud worker"))
     seconds = settings.get("seconds")
     parts.append(f"{duration(float(seconds))} of {report.workload}" if seconds else report.workload)

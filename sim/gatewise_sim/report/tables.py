@@ -26,7 +26,6 @@ _REASONS: Final = {
     "stopped": "a stage was sure enough",
     "edge-only": "the policy never offloads",
     "offloaded": "the cloud answered",
-    "gateway": "a gateway answered",
     "cloud-only": "the policy always offloads",
     "value": "a value is missing",
     "link-down": "fallback: no connection",

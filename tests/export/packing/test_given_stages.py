@@ -81,7 +81,7 @@ def test_a_simulation_takes_images_and_counts_their_bytes(packed):
     manifest = gw.Bundle.open(path).manifest
     rows = Rows.from_arrays("digits", images[:50], y[:50], manifest)
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
-    sizes = Sizes.from_plan(StagePlan.from_manifest(manifest), exits=False)
+    sizes = Sizes.from_plan(StagePlan.from_manifest(manifest))
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
 
 

@@ -66,7 +66,7 @@ def test_a_written_calibration_is_read_as_it_was(tmp_path):
         MEASURED.write(tmp_path / "no" / "such.json")
 
 
-def test_settings_get_the_figures_and_a_gateway_its_own_if_given(tmp_path, settings):
+def test_settings_get_the_figures(tmp_path, settings):
     found = MEASURED.apply(settings)
     assert found == replace(
         settings,
@@ -80,18 +80,11 @@ def test_settings_get_the_figures_and_a_gateway_its_own_if_given(tmp_path, setti
     assert MEASURED.apply(settings, live=True) == replace(found, link=emulated)
     no_link = replace(settings, link=LinkProfile("none"))
     assert MEASURED.apply(no_link, live=True).link == no_link.link
-    gateway = ServiceTime(50e-6, 7e-6, 100e-6)
-    replace(MEASURED, gateway=gateway).write(tmp_path / "mine.json")
-    found = Calibration.from_file(tmp_path / "mine.json")
-    assert found.apply(settings).gateway_service == gateway
     path = tmp_path / "mine.toml"
     path.write_text(TOML)
     found = Calibration.from_file(path)
     assert found.service == ServiceTime(100e-6, 20e-6, 0.0, "exponential")
     assert (found.edge_ms, found.proxy_ms, found.source) == ((0.05, 0.0917), 0.0, "mine.toml")
-    path.write_text(TOML + "[gateway]\nbase_us = 3\n")
-    with pytest.raises(InputError, match=r"gateway\.each_us is missing"):
-        Calibration.from_file(path)
 
 
 @pytest.mark.parametrize(

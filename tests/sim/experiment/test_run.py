@@ -18,7 +18,6 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.report.findings import answer, audit_findings
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
-from gatewise_sim.report.run_page import render
 from tests.sim.live.runs import ends_the_process
 from tests.sim.report.test_schema import check as check_schema
 
@@ -413,18 +412,3 @@ def test_a_live_run_that_answers_nothing_says_why(small):
         report_of(
             small, engine="live", seconds=1.0, policy=ends_the_process, workload="poisson:5/s"
         )
-
-
-def test_gateways_show_in_the_report(tiered):
-    run = simulate(
-        tiered.bundle, tiered.rows, tiered.truth,
-        devices=6, seconds=600.0, gateways=2, uplink="4g", link="wifi", seed=1,
-    )  # fmt: skip
-    report = run.report
-    reasons = report.system.reasons
-    assert reasons["gateway"] > 0
-    assert reasons["offloaded"] > 0
-    assert sum(stage.share for stage in report.stages) == pytest.approx(1.0)
-    assert all(stage.share > 0 for stage in report.stages)  # gateway's and cloud's among them
-    assert "2 gateways with 4g above" in render(report)
-    assert "gateways=2, uplink='4g'" in report.command

@@ -18,7 +18,6 @@ from tests.support.refused import refused
         ({"link": "5g"}, "no link '5g'; choose one of"),
         ({"workload": "poison:1/min"}, "workload 'poison:1/min': choose one of"),
         ({"outages": "cloud"}, "outage 'cloud': write it as"),
-        ({"uplink": "string"}, "no link 'string'"),
         ({"day_start": "25:00"}, "day_start: '25:00' is not a time of day"),
         ({"engine": "real"}, "engine 'real'; choose one of virtual, live"),
         ({"budget": 4.0, "max_loss": 0.1}, "give one of budget, max_loss and offload_rate"),

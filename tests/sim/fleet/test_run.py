@@ -373,7 +373,6 @@ def test_a_pacer_keeps_its_rate():
         ({"policy": "both"}, "policy 'both'"),
         ({"arrivals": None}, "one of a workload, arrivals, and rows in turn"),
         ({"hop_ms": -1}, "hop_ms is -1"),
-        ({"gateways": -1}, "gateways is -1"),
         ({"arrivals": None, "workload": "often"}, "workload 'often'"),
         ({"pace": "offload_rate=0.1", "policy": "edge-only"}, "nothing to pace"),
     ],

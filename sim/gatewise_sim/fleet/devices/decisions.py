@@ -8,7 +8,7 @@ instance comes as one of the first n and moves on by n with each stage that it r
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,7 +33,7 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     """
     installed = Installed.load(bundle, sensors=None, most_bytes=None, check=False, functions=None)
     plan, runner = installed.plan, installed.runner
-    n, stages = len(routes), plan.n_here
+    n, stages = len(routes), plan.n_stages
     if plan.has_cloud and (routes.cloud_label == NO_LABEL).any():
         row = int(np.flatnonzero(routes.cloud_label == NO_LABEL)[0])
         raise InputError(_REFUSED.format(row, "the cloud takes no such value"))
@@ -53,12 +53,6 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     local = acquired.reshape(stages * n, -1)
     carried = np.zeros(local.shape[1], np.bool_)
     carried[plan.request_inputs] = plan.has_cloud
-    gateway = routes.gateway
-    if gateway is not None:
-        repeated: dict[str, Any] = {
-            name: np.tile(getattr(gateway, name), stages) for name in ("goes_up", "label", "stage")
-        }
-        gateway = replace(gateway, **repeated)
     columns = acquired_columns(local, carried, installed.meter.costs)
     exits, flat = np.repeat(np.arange(stages), n), scores.ravel().astype(np.float32)
     return replace(
@@ -69,11 +63,9 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
         local_route=np.zeros(stages * n, np.int64),
         local_label=labels.ravel(),
         cloud_label=np.tile(routes.cloud_label, stages),
-        cloud_stage=np.tile(routes.cloud_stage, stages),
         score=np.where(exits == stages - 1, flat, np.float32(np.nan)),
         confidence=probabilities.max(axis=2).ravel().astype(np.float32),
         chance=0.0,
-        gateway=gateway,
         by_stage=StageScores(
             n,
             scores.ravel().tolist(),

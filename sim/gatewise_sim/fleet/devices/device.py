@@ -227,13 +227,8 @@ class VirtualDevice(Requester):
             answers, i = instance.answers, instance.i
             answers.route[i] = _CLOUD
             answers.cloud_ms[i] = request.worker_us / 1000.0
-            rules = self.state.rules
-            gateway, reason = rules.routes.gateway, "offloaded"
-            if gateway is not None:
-                goes_up = bool(gateway.goes_up[instance.row])
-                answers.stood_in[i] = goes_up and request.stood_in
-                reason = "offloaded" if goes_up and not request.stood_in else "gateway"
-            answers.reason[i] = REASON["cloud-only" if rules.cloud_only else reason]
+            cloud_only = self.state.rules.cloud_only
+            answers.reason[i] = REASON["cloud-only" if cloud_only else "offloaded"]
             self._end(instance, 0.0, sent=True)
 
     def _fall_back(self, instance: Instance, why: str, *, sent: bool = False) -> None:

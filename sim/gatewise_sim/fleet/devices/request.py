@@ -46,7 +46,7 @@ class RequestPath:
 
 
 class Requester(ABC):
-    """A device or gateway that makes requests; by default it is connected and shares none."""
+    """A device that makes requests; by default it is connected and shares none."""
 
     __slots__ = ()
     name: str
@@ -59,7 +59,7 @@ class Requester(ABC):
         """Whether it has a connection."""
         return True
 
-    def release(self, now: float) -> None:  # noqa: B027  (gateways admit all)
+    def release(self, now: float) -> None:  # noqa: B027  (one without a breaker admits all)
         """Give up a request that was admitted and not made."""
 
     @abstractmethod
@@ -96,7 +96,6 @@ class VirtualRequest:
     label: int = -1
     size: int = 0
     worker_us: int = 0
-    stood_in: bool = False
     over: bool = False
     next_part: int = 0
 
@@ -243,19 +242,12 @@ class VirtualRequest:
 
     # -- responses --------------------------------------------------------------------------------
 
-    @property
-    def table_rows(self) -> list[int]:
-        """See :class:`.DeviceSide`."""
-        return [request.instance.row for request in self.riders or (self,)]
-
-    def reply(
-        self, error: str | None, worker_us: int, *, stood_in: bool = False, wait_ms: int = 0
-    ) -> None:
+    def reply(self, error: str | None, worker_us: int, *, wait_ms: int = 0) -> None:
         """See :class:`.DeviceSide`."""
         state = self.device.state
         sizes, rows = state.sizes, self.item.rows
         size = sizes.refusal(wait_ms) if error else sizes.response(worker_us, rows)
-        response = error, worker_us, stood_in, wait_ms
+        response = error, worker_us, wait_ms
         state.broker.return_response(self._let_go, self._arrive, size, *response)
 
     def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
@@ -274,9 +266,7 @@ class VirtualRequest:
         if state.availability.link_delivers:
             self.device.link.send(state.clock.now, PUBACK_BYTES, True)
 
-    def _arrive(
-        self, size: int, error: str | None, worker_us: int, stood_in: bool, wait_ms: int
-    ) -> None:
+    def _arrive(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
         device, item = self.device, self.item
         state, now = device.state, device.state.clock.now
         self._take_in(size)
@@ -292,5 +282,4 @@ class VirtualRequest:
         for request in self.riders or (self,):
             if not request.over:
                 request.worker_us = worker_us
-                request.stood_in = stood_in
                 request.settle()  # an error may have moved the time of the retry

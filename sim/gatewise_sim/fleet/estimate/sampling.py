@@ -70,7 +70,7 @@ def choose_plan(
     shortest, before = max(_SHORTEST, step), warm + step
     least = windows * (shortest + before) + in_special
     part = affordable / min(least, settings.seconds)
-    workers, devices = _part_of_fleet(routes, settings, part)
+    workers, devices = _part_of_fleet(settings, part)
     chosen = replace(whole, devices=devices, workers=workers)
     if least >= settings.seconds:
         return chosen
@@ -105,7 +105,6 @@ def window_settings(settings: FleetSettings, plan: SamplingPlan, number: int) ->
     return replace(
         settings,
         devices=plan.devices,
-        gateways=max(settings.gateways and 1, settings.gateways * plan.devices // plan.of_devices),
         workers=plan.workers,
         seconds=window.end - start,
         workload=work,
@@ -143,23 +142,22 @@ def _around_outages(settings: FleetSettings, warm: float) -> list[tuple[float, f
     return merged(found, gap=warm)
 
 
-def exact_parts(routes: Routes, settings: FleetSettings) -> list[int]:
-    """Numbers of workers, rising, to which devices and gateways keep their exact proportion.
+def exact_parts(settings: FleetSettings) -> list[int]:
+    """Numbers of workers, rising, to which the devices keep their exact proportion.
 
     If the proportion is not exact, the load is not; nor are the workers whole that an outage takes.
     """
-    pool, gateways = settings.workers, routes.gateways(settings.gateways)
+    pool = settings.workers
     counts = [w.count for w in settings.outages.windows if w.what == "workers"]
     unit = pool // math.gcd(pool, *counts) if counts else 1
-    together = math.gcd(settings.devices, gateways)
-    return [n for n in range(unit, pool + 1, unit) if together * n % pool == 0]
+    return [n for n in range(unit, pool + 1, unit) if settings.devices * n % pool == 0]
 
 
-def _part_of_fleet(routes: Routes, settings: FleetSettings, part: float) -> tuple[int, int]:
+def _part_of_fleet(settings: FleetSettings, part: float) -> tuple[int, int]:
     """Workers and devices to step, given the part of the load that can be."""
     n, pool = settings.devices, settings.workers
     least = min(pool, max(LEAST_WORKERS, math.ceil(pool / n), part * pool))
-    workers = next(w for w in exact_parts(routes, settings) if w >= least)
+    workers = next(w for w in exact_parts(settings) if w >= least)
     return workers, n * workers // pool
 
 

@@ -3,7 +3,7 @@
 A window is written ``WHAT:FROM-TO`` and several are joined by commas. A time of day is that of
 every simulated day; ``+30s`` counts from the start of the run and happens once::
 
-    cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker, gateway)
+    cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker)
     link:+30s-+35s               the link, once, for five seconds
     workers:2:+1min-+90s         two of the workers
 """
@@ -19,7 +19,7 @@ from typing import Final, Self
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
-PARTS: Final = ("cloud", "link", "broker", "gateway", "workers")
+PARTS: Final = ("cloud", "link", "broker", "workers")
 
 
 @dataclass(frozen=True)
