@@ -2,9 +2,8 @@
 
     python -m benchmarks.bench_twin [--quick]
 
-Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G; with requests that wait 50 ms
-for more rows. Virtual time is
-calibrated once for each bundle, on rows that the compared runs do not use, and then foresees each
+Cascades on digits and on Letters, 20 and 100 devices, Wi-Fi and 4G. Virtual time is calibrated
+once for each bundle, on rows that the compared runs do not use, and then foresees each
 run: the same settings, the same seed, so the same instances at the same times. The live run is
 broker, worker and devices as processes, over MQTT and emulated links. Writes twin.json
 and twin.md into benchmarks/results; a quick look into .bench-cache/quick. Minutes; the machine
@@ -38,8 +37,6 @@ from gatewise_sim.live.run import run_live
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
-COALESCED = "wifi, 50 ms together"
-COALESCE_MS: Final = 50.0
 #: Instances a second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0
@@ -68,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     quick = options.quick or options.only or options.seconds
     out = harness.out_folder(options, whole=not quick)
-    cells = [(n, d, k) for n in NAMES for d in DEVICES for k in (*LINKS, COALESCED)]
+    cells = [(n, d, k) for n in NAMES for d in DEVICES for k in LINKS]
     if options.quick:
         cells = cells[:1]
     cells = [cell for cell in cells if "/".join(map(str, cell)).startswith(options.only)]
@@ -138,8 +135,7 @@ def _settings(calibration: Calibration, devices: int, link: str, seconds: float)
         devices=devices,
         seconds=seconds,
         workload=f"poisson:{RATE / devices:g}/s",
-        link=PROFILES[link.partition(",")[0]],
-        coalesce_ms=COALESCE_MS if link == COALESCED else 0.0,
+        link=PROFILES[link],
         service=calibration.service,
         deadline_ms=DEADLINE_MS,
         seed=SEED,

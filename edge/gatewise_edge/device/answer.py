@@ -60,7 +60,7 @@ class DecisionPoint:
     connected: bool
     round_trip_ms: float
     outstanding: int
-    pacer_debt: float | None
+    pacer_debt: float | None = None
 
     @property
     def stops(self) -> bool:

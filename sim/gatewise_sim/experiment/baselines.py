@@ -42,28 +42,28 @@ def make_baselines(
 
     Shapes: `weights` (n,).
     """
-    unpaced = replace(settings, pace=None, audit=None, policy="system")
-    found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
+    plain = replace(settings, audit=None, policy="system")
+    found = [Baseline("edge_only", routes, replace(plain, policy="edge-only"))]
     if not routes.plan.has_cloud:
         return found
     weight = np.ones(len(routes)) if weights is None else weights
     if rate is None:
         rate = float(weight[routes.offload].sum() / weight.sum())
-    found.append(Baseline("cloud_only", routes, replace(unpaced, policy="cloud-only")))
+    found.append(Baseline("cloud_only", routes, replace(plain, policy="cloud-only")))
     answerable = routes.cloud_label != NO_LABEL
     # Where the device has nothing to say, it is least sure.
     sure = np.where(np.isnan(routes.confidence), -1.0, routes.confidence)
     order = np.argsort(sure, kind="stable")
     chosen = routes.choose(fill(order[answerable[order]], weight, rate))
-    found.append(Baseline("confidence", chosen, unpaced))
+    found.append(Baseline("confidence", chosen, plain))
     # Drawn among instances: a lucky draw among rows would last for the whole run.
     possible = float(weight[answerable].sum() / weight.sum())
     chance = min(1.0, rate / possible) if possible else 0.0
-    found.append(Baseline("random", routes.by_chance(chance), unpaced))
+    found.append(Baseline("random", routes.by_chance(chance), plain))
     if labelled:
-        found.append(Baseline("oracle", routes.choose(oracle(routes)), unpaced))
+        found.append(Baseline("oracle", routes.choose(oracle(routes)), plain))
     if settings.policy != "system":
-        found.append(Baseline("thresholds", routes, unpaced))
+        found.append(Baseline("thresholds", routes, plain))
     return found
 
 

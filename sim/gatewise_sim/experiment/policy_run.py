@@ -21,7 +21,7 @@ from gatewise_sim.fleet.answers import ROUTES
 from gatewise_sim.fleet.energy import HEADER, DeviceEnergy, packets
 from gatewise_sim.fleet.estimate.intervals import Measurement
 from gatewise_sim.fleet.estimate.result import FleetEstimate
-from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
+from gatewise_sim.fleet.messages import request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings, policy_name
@@ -171,15 +171,13 @@ class PolicyRun:
         """What audits took and found; None if nothing was audited."""
         counted, settings = self.estimate.devices, self.settings
         promised = self.routes.disagreement_bound
-        if settings.audit is None or promised is None or "audit_instances" not in counted:
+        if settings.audit is None or promised is None or self.key != "system":
             return None
-        tested = counted["audit_instances"]
         return AuditUse(
             share=settings.audit,
             sent=round(self.total("audited")),
-            compared=round(counted["audits"]),
-            disagreed=round(counted["audits_disagreed"]),
-            agreement=1.0 - counted["audit_weighted"] / tested if tested else None,
+            compared=round(counted.get("audits", 0)),
+            disagreed=round(counted.get("audits_disagreed", 0)),
             promised=1.0 - promised,
             bytes=self.mean("audit_bytes"),
             feature_cost=self.audit_cost,
@@ -238,14 +236,11 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
     sizes, settings, counted = run.routes.sizes, run.settings, run.estimate.devices
     sent, repeated, unsent = (counted.get(k, 0.0) for k in ("sent", "retries", "unsent"))
     requests = sent + repeated - unsent
-    instances = run.total("offload_rate") + run.total("audited")
-    rows = min(max(1, round(instances / max(requests, 1.0))), sizes.most_rows)  # of a request
-    request = sizes.request(int(settings.deadline_ms), rows)
-    response = sizes.response(_WORKER_US, rows)
-    responses = run.total("payload_down") / (response + sizes.acceptance)  # refusals among them
-    up = [request_packet(request), *map(part_packet, sizes.parts)]
-    down = [response_packet(size) for size in (response, sizes.acceptance) if size]
-    each_up, each_down = (sum(packets(size) + 1 for size in way) for way in (up, down))
+    request = sizes.request(int(settings.deadline_ms))
+    response = sizes.response(_WORKER_US)
+    responses = run.total("payload_down") / response  # refusals among them
+    each_up = packets(request_packet(request)) + 1
+    each_down = packets(response_packet(response)) + 1
     headers = HEADER * (requests * each_up + responses * each_down)
     return Usage(
         seconds=settings.seconds,

@@ -179,7 +179,7 @@ def run_scenario(
         for other in make_baselines(
             routes,
             settings,
-            rate=system.mean("offload_rate") if own is not routes or settings.pace else None,
+            rate=system.mean("offload_rate") if own is not routes else None,
             weights=weights,
             labelled=prepared.labelled,
         ):
@@ -259,7 +259,7 @@ def _too_late(prepared: Prepared, system: PolicyRun) -> tuple[str, ...]:
         return ()
     one = replace(
         settings, devices=1, seconds=_ALONE_SECONDS, workload=_ALONE, mix=None, in_turn=None,
-        deadline_ms=60_000.0, policy="cloud-only", pace=None, breaker=False,
+        deadline_ms=60_000.0, policy="cloud-only", breaker=False,
     )  # fmt: skip
     found = estimate_fleet(prepared.routes, one).latency_ms.get("offloaded_p95")
     if found is None:
@@ -340,10 +340,10 @@ def _run_live(
 def _check_rows(answers: Answers, routes: Routes) -> RowCheck:
     """Compare each answer's label, route and cost with those of virtual time for its row.
 
-    Fallbacks and errors are left out: which there are is a matter of time. So are answers that a
-    pacer decided, and the routes where a policy of one's own decides, which may look at the time.
+    Fallbacks and errors are left out: which there are is a matter of time. So are the routes where
+    a policy of one's own decides, which may look at the time.
     """
-    compared = np.isin(answers.route, (_EDGE, _CLOUD)) & ~answers.paced
+    compared = np.isin(answers.route, (_EDGE, _CLOUD))
     row, by_cloud = answers.row[compared], answers.route[compared] == _CLOUD
     sent = routes.offload[row] if routes.by_stage is None else by_cloud
     label = np.where(sent, routes.cloud_label[row], routes.local_label[row])

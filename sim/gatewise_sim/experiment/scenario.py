@@ -14,7 +14,6 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock
 from gatewise.imports import import_object
 from gatewise_edge.device.answer import OwnPolicy, Policy
-from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.command_options import option_words
 from gatewise_sim.fleet.network.outages import Outages
@@ -79,17 +78,10 @@ class Scenario:
 
     As of :class:`gatewise_edge.device.device.Device`; here it may be the function itself.
     """
-    pace: str | None = None
-    """Each device keeps a budget, as offload_rate=0.1."""
     audit: float | None = None
-    """Share of the devices' own answers to audit, as 0.02.
-
-    See :class:`gatewise_edge.device.auditor.Audit`.
-    """
+    """Share of the devices' own answers to audit, as 0.02."""
     breaker: bool = True
     """Devices take a break from a silent cloud, or retry without one."""
-    coalesce_ms: float = 0.0
-    """A request's wait for more rows of its device, in ms."""
     outstanding: int = 32
     """Unanswered requests of a device."""
     queue: int = 1024
@@ -152,8 +144,6 @@ class Scenario:
                     raise InputError(f"{name} goes with the live engine (--engine live)")
         if self.tls and self.engine == "live":
             raise InputError("tls goes with the virtual engine: a live run has a broker without it")
-        if self.pace is not None:
-            Pacer.parse(self.pace)
         self.settings()  # checks all else
 
     def settings(self, labels: Sequence[int] | NDArray[np.int64] | None = None) -> FleetSettings:

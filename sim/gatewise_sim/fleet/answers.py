@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Final, Self, get_args, get_type_hints
 
@@ -73,8 +73,6 @@ class Answers:
     """The payloads' share of `up` and `down`."""
     reason: NDArray[np.int8]
     """Index into :data:`REASONS`."""
-    paced: NDArray[np.bool_]
-    """Whether a pacer decided."""
     held: NDArray[np.bool_]
     """Whether a ``cloud:busy`` of before kept the device from asking."""
 
@@ -130,27 +128,15 @@ def _column_types() -> list[tuple[str, type[Any]]]:
     return [(f.name, get_args(get_args(hints[f.name])[1])[0]) for f in fields(Answers)]
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedAlarms:
-    """Alarms of a whole run: instances that a test had observed when it raised its own.
-
-    `devices` by the device's index; `workers` of those workers that raised one.
-    """
-
-    devices: Mapping[int, int] = field(default_factory=dict)
-    workers: Sequence[int] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class AlarmCount:
-    """Alarms of the tests at one place.
+    """Alarms of the workers' tests of audits.
 
     `tests` is how many there are and `raised` how many of them raised an alarm, `early` ones before
-    the data changed. `instances` is the median of the instances observed until an alarm, those of
-    all devices in the fleet's; since the change where there is one.
+    the data changed. `instances` is the median of all devices' instances until an alarm; since the
+    change where there is one.
     """
 
-    place: str  # "device" or "fleet"
     tests: int
     raised: int
     early: int = 0
@@ -175,7 +161,9 @@ class FleetRun:
     """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
     seconds: float
     """When the last answer was given, in s since the begin."""
-    alarms: RaisedAlarms | None
-    """Those of audits; None if there are none."""
+    alarms: Sequence[int] | None
+    """Instances that a worker's test of audits had observed when it raised its alarm, of those that
+    raised one; None without audits.
+    """
     events: int = 0
     """Events stepped."""

@@ -17,13 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.decision import as_float32
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer, DecisionPoint
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pacer import Pace
 from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.device.stages import StageRunner
 from gatewise_edge.errors import SensorError
@@ -50,28 +48,21 @@ class StageScores:
     costs: Sequence[float]
     thresholds: Sequence[float | None]
 
-    def point(
-        self, row: int, offloads: Offloads, pace: Pace | None, *, left: float, connected: bool
-    ) -> DecisionPoint:
+    def point(self, row: int, offloads: Offloads, *, left: float, connected: bool) -> DecisionPoint:
         """What is known when a row's stage has answered, `left` seconds before the deadline."""
         stage = row // self.rows
-        last = stage == len(self.thresholds) - 1
-        threshold = self.thresholds[stage]
-        if last and pace is not None and pace.moved:
-            threshold = as_float32(pace.threshold())
         trip = offloads.round_trip.smoothed
         return DecisionPoint(
             stage=stage,
-            last=last,
+            last=stage == len(self.thresholds) - 1,
             score=self.scores[row],
-            threshold=threshold,
+            threshold=self.thresholds[stage],
             probabilities=self.probabilities[row],
             cost=self.costs[row],
             left_ms=1000.0 * left,
             connected=connected,
             round_trip_ms=0.0 if trip is None else 1000.0 * trip,
             outstanding=len(offloads),
-            pacer_debt=None if pace is None else pace.gauges["pacer_debt"],
         )
 
 
@@ -113,8 +104,6 @@ class Routes:
     """The gate's threshold, as packed."""
     confidence: NDArray[np.float32]
     """The largest probability in the device's own answer; NaN where it has none."""
-    gate_limits: tuple[float | None, float | None] | None = None
-    """The least and the most that a pacer may set the threshold to."""
     disagreement_bound: float | None = None
     """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
@@ -185,7 +174,6 @@ class Routes:
             score=_gate_scores(bundle, plan, rows, device.exits),
             disagreement_bound=disagreement_bound(manifest),
             threshold=manifest.active_point.thresholds[plan.n_stages - 1],
-            gate_limits=manifest.gate_limits(plan.n_stages - 1),
             confidence=device.confidence,
             **acquired_columns(device.acquired, carried, costs),
         )

@@ -20,17 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answer_rules import AnswerRules, exchange_joules
-from gatewise_sim.fleet.answers import Answers, FleetRun, RaisedAlarms
+from gatewise_sim.fleet.answers import Answers, FleetRun
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums, make_auditor
+from gatewise_sim.fleet.devices.audits import audit_seed, make_auditor
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
-    part_packet,
     request_packet,
     response_packet,
 )
@@ -62,10 +60,8 @@ class VirtualFleet:
             self._sends = np.zeros(len(routes), bool)
         elif cloud_only:
             self._sends = self._can_offload
-        self._one_by_one = callable(settings.policy) or settings.pace is not None
+        self._one_by_one = callable(settings.policy)
         self._chance = routes.chance if settings.policy == "system" else 0.0
-        if self._chance and settings.pace is not None:
-            raise InputError("a pacer decides by the gate's score, not by chance")
         audits = settings.policy == "system" and routes.plan.has_cloud
         self._audit = settings.audit if audits else None
         if self._audit is not None and self._chance:
@@ -122,8 +118,7 @@ class VirtualFleet:
     def device_counts(self) -> dict[str, float]:
         """Sums of the devices' counters."""
         sums = asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
-        auditors = (device.auditor for device in self._devices.values())
-        return sums | audit_sums(a.counters | a.gauges for a in auditors if a is not None)
+        return sums if self._audit is None else sums | asdict(self.state.audit_counts)
 
     @property
     def unsubscribed(self) -> int:
@@ -131,17 +126,12 @@ class VirtualFleet:
         return self._broker.unsubscribed
 
     @property
-    def alarms(self) -> RaisedAlarms | None:
-        """Alarms of audits up to now; None if there are no audits."""
+    def alarms(self) -> list[int] | None:
+        """Alarms of the workers' tests up to now; None if there are no audits."""
         if self._audit is None:
             return None
-        devices = {
-            index: device.auditor.test.alarm_at
-            for index, device in sorted(self._devices.items())
-            if device.auditor is not None and device.auditor.test.alarm_at is not None
-        }
         found = [each for w in self.workers for each in w.audits.snapshot().values()]
-        return RaisedAlarms(devices, [each["alarm_at"] for each in found if each["alarm"]])
+        return [each["alarm_at"] for each in found if each["alarm"]]
 
     def device(self, index: int) -> VirtualDevice:
         """Get a device; it is made when it is first needed."""
@@ -154,7 +144,6 @@ class VirtualFleet:
                 index,
                 VirtualLink(settings.link, draws, self._link_outages, draws),
                 draws.random if settings.breaker else None,
-                None if settings.pace is None else self._pace(settings.pace),
                 None
                 if self._audit is None
                 else make_auditor(self._routes, self._audit, audit_seed(settings.seed, index)),
@@ -162,24 +151,6 @@ class VirtualFleet:
             usual = self._usual_trip
             device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)
         return device
-
-    def _pace(self, budget: str) -> Pace:
-        routes, plan = self._routes, self._routes.plan
-        at_gate = ~np.isnan(routes.score)
-        offload = routes.request_cost + plan.offload_price
-        return Pacer.parse(budget).attach(
-            f"{plan.model}/{plan.version}",
-            threshold=routes.threshold,
-            limits=routes.gate_limits,
-            local=float(routes.local_cost[at_gate].mean()) if at_gate.any() else 0.0,
-            offload=float(offload[at_gate].mean()) if at_gate.any() else 1.0,
-            bytes=float(
-                routes.sizes.request(1000)
-                + sum(routes.sizes.parts)
-                + routes.sizes.acceptance
-                + routes.sizes.response(1000)
-            ),
-        )
 
     def run_open(
         self, on_local: OnLocal | None = None, on_step: OnStep | None = None
@@ -306,14 +277,6 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
         begin = 1000.0 * (k + 1)
         there = link.send(begin, up, True)
         link.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
-        if routes.sizes.parts:
-            accepted = link.send(
-                there + between - settings.service.mean(1, 1),
-                response_packet(routes.sizes.acceptance),
-                False,
-            )
-            for payload in routes.sizes.parts:
-                there = link.send(accepted, part_packet(payload), True)
         back = link.send(there + between, down, False)
         trip.update(back - begin)
     return trip

@@ -14,7 +14,6 @@ from gatewise.documents.toml_settings import take_number
 from gatewise.errors import InputError
 from gatewise.imports import object_path
 from gatewise_edge.device.answer import OwnPolicy, Policy
-from gatewise_edge.device.auditor import Audit
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import ServiceTime
@@ -51,8 +50,8 @@ def take_count(value: object, name: str, least: int) -> None:
 class FleetSettings:
     """How a fleet is deployed and used; InputError if a setting is out of range.
 
-    There are so many `devices` and `workers`. `deadline_ms`, `policy`, `outstanding`, `breaker` and
-    `coalesce_ms` are as of :class:`gatewise_edge.Device`, `queue`, `max_batch`, `wait_ms` and
+    There are so many `devices` and `workers`. `deadline_ms`, `policy`, `outstanding` and `breaker`
+    are as of :class:`gatewise_edge.Device`, `queue`, `max_batch`, `wait_ms` and
     `parallel` as of :class:`gatewise_cloud.Worker`. `outages` say what is down when, and `seed` is
     that of all randomness.
     """
@@ -83,13 +82,8 @@ class FleetSettings:
     policy: Policy | OwnPolicy = "system"
     outstanding: int = 32
     breaker: bool = True
-    coalesce_ms: float = 0.0
-    pace: str | None = None
-    """Budget of every device's pacer, as ``offload_rate=0.1``."""
     audit: float | None = None
-    """Share of the devices' own answers that is audited, as of
-    :class:`gatewise_edge.device.auditor.Audit`.
-    """
+    """Share of the devices' own answers that is audited, above 0 and up to 1."""
     queue: int = 1024
     max_batch: int = 16
     wait_ms: float = 0.0
@@ -114,7 +108,7 @@ class FleetSettings:
             take_count(getattr(self, name), name, 0 if name == "seed" else 1)
         for name in ("seconds", "deadline_ms"):
             take_number(getattr(self, name), name, positive=True)
-        for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms", "coalesce_ms"):
+        for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms"):
             take_number(getattr(self, name), name)
         if not callable(self.policy) and self.policy not in get_args(Policy):
             known = ", ".join(get_args(Policy))
@@ -126,10 +120,9 @@ class FleetSettings:
             parse(self.workload)
         if self.in_turn is not None and len(self.in_turn) != self.devices:
             raise InputError(f"rows in turn for {len(self.in_turn)} of {self.devices} devices")
-        if self.pace is not None and self.policy in ("edge-only", "cloud-only"):
-            raise InputError("a pacer needs policy system: there is nothing to pace")
         if self.audit is not None:
-            Audit(self.audit)
+            if not 0 < self.audit <= 1:
+                raise InputError(f"audit is {self.audit}; give a share above 0, up to 1")
             if callable(self.policy):
                 raise InputError("an audit tests the gate's decisions, not those of another policy")
 

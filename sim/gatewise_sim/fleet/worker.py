@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, Protocol, Self
 
@@ -91,7 +91,6 @@ class WorkerCounts:
     """
 
     received: int = 0
-    parts: int = 0
     answered: int = 0
     audits: int = 0
     busy: int = 0
@@ -113,20 +112,15 @@ class DeviceSide(Protocol):
         `wait_ms`: with ``busy``, until the next request.
         """
 
-    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        """Take the worker's acceptance of a request in parts."""
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
     """A ticket with the device's side of its request.
 
-    `parts`: how many come behind it. `label`: of a request that audits an answer, the high-cost
-    model's class index.
+    `label`: of a request that audits an answer, the high-cost model's class index.
     """
 
     requester: DeviceSide
-    parts: int = 0
     label: int = -1
 
 
@@ -167,7 +161,6 @@ class VirtualWorker:
         self._payload = payload
         self._promised = promised
         self._running: set[Batch] = set()
-        self._missing: dict[bytes, set[int]] = {}  # parts, by request
         self._wakes: float | None = None
         self._begin()
 
@@ -176,30 +169,10 @@ class VirtualWorker:
         self._batcher = self._new_batcher()
         self.audits = FleetAudit(_no_log)
         self._running.clear()
-        self._missing.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
-        if ticket.parts and self._batcher.decide(ticket, self._clock.now).queued:
-            self._missing.setdefault(ticket.id, set(range(ticket.parts)))
-            ticket.requester.accept(self, ticket)
-        else:
-            self._queue(ticket)
-
-    def receive_part(self, ticket: VirtualTicket, index: int) -> None:
-        """Take in a part; queue its request if it was the last."""
-        if not self.up:
-            return
-        self.counts.parts += 1
-        missing = self._missing.get(ticket.id)
-        if missing is not None:
-            missing.discard(index)
-            if not missing:
-                del self._missing[ticket.id]
-                self._queue(replace(ticket, arrived=self._clock.now))
-
-    def _queue(self, ticket: VirtualTicket) -> None:
         offer = self._batcher.offer(ticket, self._clock.now)
         if offer.counter is not None:
             setattr(self.counts, offer.counter, getattr(self.counts, offer.counter) + 1)
@@ -375,11 +348,6 @@ class VirtualBroker:
     def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
         if worker.up:
             worker.receive(make_ticket(self._clock.now))
-
-    def pass_on(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
-        """Give a part to the worker that accepted its request."""
-        if self._availability.broker_up:
-            self._clock.at(self._clock.now + self._hop, worker.receive_part, ticket, index)
 
     def return_response(self, do: Callable[..., object], *args: Any) -> None:
         """Take a worker's response; then do what follows."""

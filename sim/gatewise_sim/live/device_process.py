@@ -3,8 +3,7 @@
 Exchanges JSON, one document a line. The first line on standard input is the job::
 
     {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
-     "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true, "coalesce_ms": 0},
-     "pace": null,
+     "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true},
      "audit": null, or a share, "seeds": {name: 7, ...}, "policy": "system", or
      "module:function", "schedule": {...}}
 
@@ -44,7 +43,6 @@ from gatewise_cloud.child_process import send_message
 from gatewise_edge.checks import MAX_VALUES
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.installed import Installed
-from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
@@ -135,7 +133,6 @@ def _connected_devices(
         Bundle.open(job["bundle"]), sensors=None, most_bytes=MAX_VALUES, functions=None
     )
     policy, slots = job["policy"], list[DeviceSlot]()
-    gated = policy == "system" or ":" in policy
     if ":" in policy:
         policy = import_object("policy", policy)
     connecting: deque[MqttLink] = deque()
@@ -147,8 +144,6 @@ def _connected_devices(
             inner = MqttLink(job["broker"], device=name)
             link = MeteredLink(inner, name, box, partial(deliveries.put, index))
             connecting.append(inner)
-        if job["pace"] is not None and gated:
-            options["pacer"] = Pacer.parse(job["pace"])
         if job["audit"] is not None and policy == "system":
             options |= {"audit": Audit(job["audit"]), "seed": job["seeds"][name]}
         device = LogicalDevice(installed, link=link, policy=policy, **options)

@@ -19,7 +19,7 @@ from gatewise_sim.live.scheduler import Schedule
 UPDATE_SECONDS: Final = 0.25
 _RECENT: Final = 500
 _COLUMNS: Final = ("stage", "label", "cost", "feature_cost", "latency_ms", "device_ms", "cloud_ms",
-                   "paced", "held")  # fmt: skip
+                   "held")  # fmt: skip
 
 
 def draw_instances(settings: FleetSettings, n_rows: int) -> Schedule:

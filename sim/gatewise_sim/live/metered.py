@@ -9,11 +9,11 @@ from __future__ import annotations
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from gatewise_edge.link.link import PartLink, Receive
-from gatewise_edge.link.wire import part_topic, request_topic, response_topic
+from gatewise_edge.link.link import Link, Receive
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 
 #: Requests of a device whose responses can still be told apart, as many as the device remembers.
@@ -60,7 +60,6 @@ class LiveAnswer(NamedTuple):
     cost: float = 0.0
     feature_cost: float = 0.0
     """Full cost that the device metered, in the unit of the feature costs; the features' part."""
-    paced: bool = False
     held: bool = False
     """As of :class:`gatewise_sim.fleet.answers.Answers`."""
     bytes: ByteCounts = ByteCounts()
@@ -115,16 +114,13 @@ class MeteredLink:
     `current` to the instance that the device is at work on.
     """
 
-    def __init__(
-        self, inner: PartLink, device: str, box: AnswerBox, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, inner: Link, device: str, box: AnswerBox, wake: Callable[[], None]) -> None:
         self.current: InstanceTraffic | None = None
         self._sent = 0  # counted on the thread that sends, and the responses on the link's
         self._responses = 0
         self._inner = inner
         self._box = box
         self._wake = wake
-        self._device = device
         self._topics = request_topic(device), response_topic(device)
         self._by_id: OrderedDict[bytes, InstanceTraffic] = OrderedDict()
 
@@ -167,21 +163,6 @@ class MeteredLink:
             self._box.add_bytes(traffic, ByteCounts(size, PUBACK_BYTES, len(payload), 0))
             self._sent += 1
         return sent
-
-    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """See :class:`gatewise_edge.link.link.PartLink`."""
-        self._sent += 1  # the acceptance was a response; another one is to come
-        topic = part_topic(self._device, worker)
-
-        def count() -> Iterator[bytes]:
-            for payload in parts:
-                traffic = self._by_id.get(_id_of(payload))
-                if traffic is not None:
-                    size = publish_bytes(topic, len(payload))
-                    self._box.add_bytes(traffic, ByteCounts(size, PUBACK_BYTES, len(payload), 0))
-                yield payload
-
-        self._inner.send_parts(count(), worker)
 
     def close(self) -> None:
         """See :class:`gatewise_edge.link.link.Link`."""

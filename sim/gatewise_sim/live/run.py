@@ -26,8 +26,8 @@ from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answer_rules import exchange_joules
-from gatewise_sim.fleet.answers import FleetRun, RaisedAlarms
-from gatewise_sim.fleet.devices.audits import audit_seed, audit_sums
+from gatewise_sim.fleet.answers import FleetRun
+from gatewise_sim.fleet.devices.audits import audit_seed
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
@@ -48,7 +48,7 @@ from gatewise_sim.signal_handling import exit_on_termination
 #: a device has three.
 _MOST_DEVICES: Final = 250
 _USUAL_PROCESSES: Final = 2
-_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker", "coalesce_ms")
+_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker")
 #: File descriptors that the broker and the links need for a device, and for all else.
 _FILES: Final = 4, 256
 #: From the last deadline until a run that has not ended is ended.
@@ -155,7 +155,6 @@ def run_live(
                 "broker": deployment.url,
                 "policy": _named(settings.policy),
                 "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
-                "pace": settings.pace,
                 "audit": settings.audit,
                 # By which virtual time audits the same instances.
                 "seeds": {name: audit_seed(settings.seed, i) for i, name in enumerate(names)},
@@ -186,7 +185,8 @@ def run_live(
         joules=exchange_joules(
             answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
         ),
-        devices=dict(devices.counters) | audit_sums(devices.gauges.values()),
+        devices=dict(devices.counters)
+        | {"audit_cost": sum(each.get("audit_cost", 0.0) for each in devices.gauges.values())},
         workers=[_worker_counts(counted) for counted in workers],
         troubles=[*devices.troubles, *deployment.troubles],
         lost=len(every.row) - len(answers),
@@ -197,7 +197,7 @@ def run_live(
         behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
         cpu_seconds=sum(figure["cpu_s"] for figure in figures),
         peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
-        alarms=None if settings.audit is None else _alarms(names, devices.gauges, workers),
+        alarms=None if settings.audit is None else _alarms(workers),
     )
 
 
@@ -210,17 +210,9 @@ def _named(policy: Policy | OwnPolicy) -> str:
     return path
 
 
-def _alarms(
-    names: Sequence[str],
-    gauges: Mapping[str, Mapping[str, float]],
-    workers: Sequence[Mapping[str, Any]],
-) -> RaisedAlarms:
-    found = {i: gauges.get(name, {}).get("audit_alarm_at") for i, name in enumerate(names)}
+def _alarms(workers: Sequence[Mapping[str, Any]]) -> list[int]:
     tests = [test for counted in workers for test in counted.get("audits", {}).values()]
-    return RaisedAlarms(
-        {index: int(at) for index, at in found.items() if at},
-        [test["alarm_at"] for test in tests if test.get("alarm")],
-    )
+    return [test["alarm_at"] for test in tests if test.get("alarm")]
 
 
 def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:

@@ -218,7 +218,7 @@ def _answered(answer: Answer, pending: Pending | None) -> dict[str, Any]:
         response = None if item.outcome is None else item.outcome.response
         if answer.route == "cloud" and response is not None:
             cloud_ms = response.worker_us / 1000.0
-    same = ("route", "stage", "cost", "feature_cost", "latency_ms", "reason", "paced")
+    same = ("route", "stage", "cost", "feature_cost", "latency_ms", "reason")
     return {
         **{name: getattr(answer, name) for name in same},
         "label": answer.class_index,

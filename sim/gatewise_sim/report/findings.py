@@ -211,11 +211,6 @@ def caveats(report: Report) -> list[str]:
             f"Sampled, not stepped in full: {sampling}. Figures are estimates, with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
-        if report.settings.get("pace"):
-            found.append(
-                "The pacer begins anew in every sampled window: in a fleet, where it goes on, more "
-                "is kept of its budget. Fewer --devices, or a shorter --time, are stepped whole."
-            )
     if any(policy.engine != report.engine for policy in report.policies):
         found.append(
             "Only Gatewise itself was run live; the baselines are simulated, on the same instances."
@@ -277,10 +272,8 @@ def audit_findings(report: Report) -> str:
     if audit is None:
         return ""
     text = f"Audits: {count(audit.sent)} of the devices' own answers were sent to the high-cost "
-    text += f"model, {number(audit.bytes)} bytes per instance"
-    if audit.agreement is not None:
-        text += f"; it agrees with about {percent(audit.agreement)} of all instances"
-    text += f" ({percent(audit.promised)} promised)."
+    text += f"model, {number(audit.bytes)} bytes per instance; {count(audit.disagreed)} of "
+    text += f"{count(audit.compared)} that came back disagreed."
     if not audit.alarms:
         return (
             f"{text} Alarms are known only of a run that is stepped whole: give fewer devices "
@@ -293,23 +286,17 @@ def audit_findings(report: Report) -> str:
 
 
 def _alarms(found: AlarmCount, since: str) -> str:
-    """Alarms at one place, and after how many instances they came."""
-    device = found.place == "device"
+    """Alarms of the workers' tests, and after how many instances they came."""
     if found.raised == 0:
-        return f"No {'device' if device else 'worker'} raised an alarm"
-    if device:
-        text = f"{count(found.raised)} of {plural(found.tests, 'device')} raised an alarm"
-        of = "of their own (median)"
-    else:
-        text = "The fleet's alarm was raised"
-        if found.tests > 1:
-            text += f" by {count(found.raised)} of {plural(found.tests, 'worker')}"
-        of = "of all devices"
+        return "No worker raised an alarm"
+    text = "The fleet's alarm was raised"
+    if found.tests > 1:
+        text += f" by {count(found.raised)} of {plural(found.tests, 'worker')}"
     if found.early:
         which = f", {count(found.early)} of them" if found.raised > 1 else ""
         text += f"{which} before the data changed"
     if found.instances is not None:
-        text += f", {count(found.instances)} instances {of}{since}"
+        text += f", {count(found.instances)} instances of all devices{since}"
     return text
 
 

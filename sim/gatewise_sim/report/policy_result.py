@@ -116,15 +116,13 @@ class StepUse:
 class AuditUse:
     """Audits of the devices' own answers: what they took, and what they found.
 
-    `agreement` is the estimated share of the instances answered as the high-cost model would, and
-    `promised` the least that the bundle promises.
+    `promised` is the least share of instances answered as the high-cost model would, by the bundle.
     """
 
     share: float  # of the devices' own answers that should be sent
     sent: int
     compared: int
     disagreed: int
-    agreement: float | None  # None before the first instance
     promised: float
     bytes: float  # per instance of the fleet, both ways
     feature_cost: float  # per instance, beside that of the answers

@@ -127,7 +127,7 @@ def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(tmp_path):
     assert assumed == Calibration.assumed(make_routes())
     assert (assumed.model, assumed.source, assumed.edge_ms) == ("m/1", "assumed", (0.045,))
     assert assumed.service == ASSUMED_SERVICE
-    many = replace(routes, plan=replace(routes.plan, n_here=8))
+    many = replace(routes, plan=replace(routes.plan, n_stages=8))
     # As measured of eight stages: 245 us.
     assert Calibration.assumed(many).edge_ms[-1] == pytest.approx(0.245, rel=0.1)
     assumed.write(tmp_path / "assumed.json")

@@ -35,7 +35,7 @@ def test_the_way_is_divided_and_nothing_is_lost():
 
 
 def test_a_stage_that_no_row_stops_at_lies_between_its_neighbours():
-    routes = SimpleNamespace(plan=SimpleNamespace(n_here=5))
+    routes = SimpleNamespace(plan=SimpleNamespace(n_stages=5))
     assert _stages({1: [0.1, 0.2, 9.0], 3: [0.6]}, routes) == (0.2, 0.2, 0.4, 0.6, 0.6)
     with pytest.raises(InputError, match="none of the rows can be answered"):
         _stages({}, routes)

@@ -63,10 +63,8 @@ def test_all_but_the_oracle_send_at_the_systems_rate(routes):
     confidence = np.where(routes.confidence == routes.confidence.max(), np.nan, routes.confidence)
     unsure = make_baselines(dataclasses.replace(routes, confidence=confidence), SETTINGS)[2]
     assert unsure.routes.offload[np.isnan(confidence)].all()
-    # a paced system has a rate of its own
-    paced = make_baselines(routes, dataclasses.replace(SETTINGS, pace="offload_rate=0.5"), rate=0.5)
-    assert paced[3].routes.share == pytest.approx(0.5)
-    assert all(leg.settings.pace is None for leg in paced)
+    # a policy of one's own has a rate of its own
+    assert make_baselines(routes, SETTINGS, rate=0.5)[3].routes.share == pytest.approx(0.5)
 
 
 def test_on_the_very_instances_the_rates_are_as_near_as_rows_allow(routes):
@@ -111,8 +109,6 @@ def test_what_cannot_be_asked_about_is_not_sent_by_chance(routes):
     assert some.share == 0.5
     with pytest.raises(InputError, match=r"chance is 1\.5"):
         routes.by_chance(1.5)
-    with pytest.raises(InputError, match="pacer"):
-        simulate_fleet(some, dataclasses.replace(SETTINGS, pace="offload_rate=0.1"))
 
 
 def test_without_a_cloud_or_a_truth_there_is_less_to_compare(routes):

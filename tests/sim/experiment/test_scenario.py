@@ -23,7 +23,6 @@ from tests.support.refused import refused
         ({"budget": 4.0, "max_loss": 0.1}, "give one of budget, max_loss and offload_rate"),
         ({"offload_rate": -0.1}, "offload_rate is -0.1, must be at least 0"),
         ({"broker": "mqtt://x"}, "broker goes with the live engine"),
-        ({"pace": "offload=1"}, "offload"),
     ],
 )
 def test_what_cannot_be_is_said_at_once_and_by_name(changes, message):
@@ -62,7 +61,6 @@ EVERYTHING = Scenario(
     link="wifi",
     outages="cloud:08:16-08:17,workers:2:+1s-+2s",
     deadline_ms=250.0,
-    pace="offload_rate=0.125",
     breaker=False,
     outstanding=4,
     queue=8,

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.wire import part_topic, request_topic, response_topic
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.fleet.answers import REASON, ROUTES
 from gatewise_sim.fleet.energy import Radio
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import RECONNECT_SECONDS, ServiceTime
@@ -76,43 +75,6 @@ def test_without_a_queue_latency_is_the_sum_of_its_parts():
     assert run.answers.up.tolist() == [up + PUBACK_BYTES]
     assert run.answers.down.tolist() == [down + PUBACK_BYTES]
     assert_all_answered(run)
-
-
-def in_parts(routes: Routes, *parts: int) -> Routes:
-    return replace(routes, sizes=replace(routes.sizes, parts=parts, acceptance=100))
-
-
-def test_a_request_in_parts_takes_a_round_trip_more_and_all_its_bytes():
-    link = LinkProfile("slow", rtt_ms=100, down_kbps=64, up_kbps=320)
-    routes = in_parts(make_routes(), *[5000] * 7, 3000)
-    run = simulate_fleet(
-        routes, settings(arrivals=at([1.0]), link=link, service=ServiceTime(0.010, 0.0))
-    )
-    sizes = routes.sizes
-    head = publish_bytes(request_topic(NAME), sizes.request(1_000_000))
-    parts = [publish_bytes(part_topic(NAME, "0" * 16), each) for each in sizes.parts]
-    down = [publish_bytes(response_topic(NAME), each) for each in (100, sizes.response(15_000))]
-    # The link holds fewer than four parts in a round trip: it is never idle.
-    least = 2 * 100.0 + (head + sum(parts)) * 8 / 320 + sum(down) * 8 / 64 + 10.0
-    assert run.answers.latency_ms[0] == pytest.approx(least, rel=0.02)
-    assert run.answers.up.tolist() == [head + sum(parts) + 2 * PUBACK_BYTES]
-    assert run.answers.down.tolist() == [sum(down) + 9 * PUBACK_BYTES]
-    assert run.workers[0]["parts"] == 8
-    assert_all_answered(run)
-
-
-def test_parts_that_a_failed_worker_has_are_sent_again_to_another():
-    """As with the real link: the retry, and every part once more."""
-    link = LinkProfile("slow", rtt_ms=20, down_kbps=1000, up_kbps=100)
-    routes = in_parts(make_routes(), *[5000] * 8)
-    outages = Outages.parse("workers:1:+3s-+1000s")
-    run = simulate_fleet(
-        routes, settings(arrivals=at([1.0]), link=link, workers=2, outages=outages)
-    )
-    assert_all_answered(run)
-    assert run.devices["retries"] == 1
-    assert run.workers[0]["parts"] < 8 == run.workers[1]["parts"]
-    assert run.answers.payload_up[0] > 80_000
 
 
 def test_requests_that_meet_run_in_batches():
@@ -353,18 +315,6 @@ def test_rows_in_turn_wait_for_each_other():
     assert run.answers.route.tolist() == [CLOUD, EDGE, CLOUD, CLOUD]
 
 
-def test_a_pacer_keeps_its_rate():
-    """Half of the rows are hard; the budget allows a fifth to be sent."""
-    run = simulate_fleet(
-        make_routes(100, 50),
-        settings(devices=2, seconds=400.0, arrivals=poisson(20.0, 100), pace="offload_rate=0.2"),
-    )
-    assert_all_answered(run)
-    late = run.answers.take(run.answers.time > 100)
-    assert late.paced.all()
-    assert (late.route == CLOUD).mean() == pytest.approx(0.2, abs=0.02)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -374,7 +324,7 @@ def test_a_pacer_keeps_its_rate():
         ({"arrivals": None}, "one of a workload, arrivals, and rows in turn"),
         ({"hop_ms": -1}, "hop_ms is -1"),
         ({"arrivals": None, "workload": "often"}, "workload 'often'"),
-        ({"pace": "offload_rate=0.1", "policy": "edge-only"}, "nothing to pace"),
+        ({"audit": 2.0}, "audit is 2.0; give a share"),
     ],
 )
 def test_settings_are_checked(changes, words):

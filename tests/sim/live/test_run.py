@@ -114,9 +114,8 @@ def test_audits_are_those_of_virtual_time(small, routes):
     counted = {k: v for k, v in virtual.devices.items() if k.startswith("audit")}
     assert {k: live.devices[k] for k in counted} == counted
     assert live.workers[0]["audits"] == virtual.workers[0]["audits"] == audited.sum()
-    assert len(virtual.alarms.devices) > 3
-    assert live.alarms.devices == virtual.alarms.devices
-    assert live.alarms.workers == virtual.alarms.workers
+    assert live.alarms == virtual.alarms
+    assert len(live.alarms) == 1
 
 
 def test_rows_in_turn_begin_when_the_one_before_is_answered(small, routes):
@@ -162,32 +161,10 @@ def test_a_policy_of_ones_own_decides_row_by_row_as_in_virtual_time(small, route
         run(small, settings(policy=lambda point: "stop"))
 
 
-def test_rows_share_messages_as_in_virtual_time(small, routes):
-    """Bursts of rows at one device: as many messages, and the same bytes up."""
-    rng = np.random.default_rng(5)
-    hard, easy = np.flatnonzero(routes.offload), np.flatnonzero(~routes.offload)
-    bursts = [np.append(rng.choice(hard, 2 + k), rng.choice(easy, 3)) for k in range(4)]
-    times = np.repeat(2.0 * np.arange(len(bursts)), [len(burst) for burst in bursts])
-    zeros, rows = np.zeros(len(times), np.int64), np.concatenate(bursts)
-    chosen = settings(
-        devices=1, arrivals=lambda devices, seconds, rng: [(times, zeros, rows)], coalesce_ms=800.0
-    )
-    live, virtual = run(small, chosen), simulate_fleet(routes, chosen)
-    assert_same(live.answers, virtual.answers)
-    assert live.devices["sent"] == virtual.devices["sent"] == len(bursts)
-    assert live.answers.payload_up.sum() == virtual.answers.payload_up.sum()
-    assert np.isin(live.answers.route, (EDGE, CLOUD)).all()
-    shared = virtual.answers.latency_ms[virtual.answers.route == CLOUD]
-    assert (shared > 800.0).all()
-
-
-def test_several_workers_and_a_pacer(small):
-    chosen = settings(devices=6, workload="periodic:20ms", pace="offload_rate=0.2", workers=2)
+def test_several_workers_share_the_requests(small):
+    chosen = settings(devices=6, workload="periodic:20ms", workers=2)
     live = run(small, chosen)
     assert live.lost == 0
-    assert live.answers.paced.mean() > 0.5
-    paced = live.answers.take(live.answers.paced)
-    assert np.mean(paced.route != EDGE) == pytest.approx(0.2, abs=0.06)
     assert min(worker["answered"] for worker in live.workers) > 0.3 * live.devices["cloud"]
 
 

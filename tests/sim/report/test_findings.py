@@ -92,10 +92,6 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
         (made_up(), "is assumed"),
         (made_up(accuracy=None), "The rows have no labels"),
         (made_up(sampling="5 of 100000 devices"), "Sampled, not stepped in full: 5 of 100,000"),
-        (
-            made_up(sampling="5 of 100000 devices", settings={"pace": "offload_rate=0.1"}),
-            "The pacer begins anew in every sampled window",
-        ),
         (live(), "Only Gatewise itself was run live"),
         (live(), "the baselines take is assumed"),
         (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),

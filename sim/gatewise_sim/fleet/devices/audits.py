@@ -1,22 +1,35 @@
 """Audits of a simulated fleet: the device's own auditor, in virtual time.
 
-What is chosen, sent and tested is decided by :class:`gatewise_edge.device.auditor.Auditor` and
-:class:`gatewise_cloud.worker.counters.FleetAudit`. A live device draws with the same seed, so that
-both engines audit the same instances.
+:class:`gatewise_edge.device.auditor.Auditor` chooses the answers,
+:class:`gatewise_cloud.worker.counters.FleetAudit` tests them. A live device draws with the same
+seed, so that both engines audit the same instances.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
-from typing import Final
+from dataclasses import dataclass
 
 from gatewise_edge.device.auditor import Audit, Auditor
+from gatewise_edge.link.messages import AuditMark
 from gatewise_sim.fleet.routes import Routes
 
-_SUMMED: Final = (
-    "audits", "audits_disagreed", "audit_instances", "audit_weighted", "audit_cost",
-)  # fmt: skip
+
+@dataclass(slots=True)
+class AuditCounts:
+    """Counters of the audits of all devices.
+
+    `audit_cost` is that of features acquired for audits alone.
+    """
+
+    audits: int = 0
+    audits_disagreed: int = 0
+    audit_cost: float = 0.0
+
+    def compare(self, mark: AuditMark, label: int) -> None:
+        """Count an audited answer beside the class index that the high-cost model gives."""
+        self.audits += 1
+        self.audits_disagreed += mark.class_index != label
 
 
 def audit_seed(seed: int, device: int) -> int:
@@ -27,19 +40,8 @@ def audit_seed(seed: int, device: int) -> int:
 def make_auditor(routes: Routes, share: float, seed: int) -> Auditor:
     """Make the auditor of a device that audits a share of its own answers.
 
-    Nothing is logged: alarms are counted at the end. InputError if the bundle's answers cannot be
-    audited.
+    InputError if the bundle's answers cannot be audited.
     """
     return Auditor(
         Audit(share), routes.plan, routes.disagreement_bound, lambda _: None, random.Random(seed)
     )
-
-
-def audit_sums(devices: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Sums of what devices count of their audits, by name; empty if they have none."""
-    sums: dict[str, float] = {}
-    for counted in devices:
-        for name in _SUMMED:
-            if name in counted:
-                sums[name] = sums.get(name, 0.0) + counted[name]
-    return sums

@@ -1,8 +1,7 @@
-"""A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
+"""A device in virtual time: the real bookkeeping of requests and breaker, on a virtual link.
 
 Follows the device's and the uplink's own code step by step; the outcome of stages and cloud comes
-from :class:`~gatewise_sim.fleet.routes.Routes`. A device handles several instances at a time, and
-with a wait their requests share messages.
+from :class:`~gatewise_sim.fleet.routes.Routes`. A device handles several instances at a time.
 """
 
 from __future__ import annotations
@@ -12,23 +11,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from gatewise_edge.device.answer import Route
 from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
-from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
+from gatewise_sim.fleet.devices.audits import AuditCounts
 from gatewise_sim.fleet.devices.request import Instance, Requester, RequestPath, VirtualRequest
 from gatewise_sim.fleet.network.link import VirtualLink
 from gatewise_sim.fleet.settings import FleetSettings
 
-_EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
+_, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ROUTES: Final[tuple[Route, ...]] = ("edge", "cloud", "fallback")
-_ROW: Final = np.zeros(0, np.float32)
-_SOONEST: Final = 0.001  # a request with less time than this is not made, as by the uplink
 _HELD: Final = "cloud:busy"  # the reason of an instance that is kept back, as by the uplink
 
 
@@ -48,14 +44,15 @@ class FleetState(RequestPath):
     guard: float
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
+    audit_counts: AuditCounts = field(default_factory=AuditCounts)
 
 
 class VirtualDevice(Requester):
-    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer."""
+    """One device; without a `breaker_draw` it has no breaker."""
 
     __slots__ = (
-        "_breaker", "_breaker_draw", "_connection", "_gathering", "_pace", "_ready_at", "_replies",
-        "auditor", "link", "name", "offloads", "state",
+        "_breaker", "_breaker_draw", "_connection", "_ready_at", "_replies", "auditor", "link",
+        "name", "offloads", "state",
     )  # fmt: skip
     state: FleetState
 
@@ -65,13 +62,11 @@ class VirtualDevice(Requester):
         index: int,
         link: VirtualLink,
         breaker_draw: Callable[[], float] | None,
-        pace: Pace | None,
         auditor: Auditor | None,
     ) -> None:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
             limit=state.settings.outstanding,
-            share_wait=state.settings.coalesce_ms / 1000.0,
             counts=state.offload_counts,
             on_outcome=self._record_outcome,
         )
@@ -80,9 +75,7 @@ class VirtualDevice(Requester):
         self._breaker: Breaker | None = None  # made when a request first goes without a reply
         self._breaker_draw = breaker_draw
         self._replies = 0
-        self._gathering: list[VirtualRequest] = []  # those of the request that waits for rows
         self._connection = self._ready_at = 0.0  # the latest one, and when it could carry requests
-        self._pace = pace
         self.auditor = auditor
 
     @property
@@ -110,9 +103,7 @@ class VirtualDevice(Requester):
         policy, points = state.settings.policy, state.rules.routes.by_stage
         if callable(policy) and points is not None:
             left = answers.time.item(i) + state.limit - state.guard - state.clock.now
-            point = points.point(
-                row, self.offloads, self._pace, left=left, connected=self.connected
-            )
+            point = points.point(row, self.offloads, left=left, connected=self.connected)
             decision = point.decide(policy)
             if decision == "continue":
                 answers.row[i] = row = row + points.rows
@@ -120,20 +111,13 @@ class VirtualDevice(Requester):
                 state.clock.at(due, self.take, answers, i, row, then)
                 return
             sends = decision == "offload" and state.can_offload[row]
-        elif self._pace is not None and self._pace.moved:
-            score = state.rules.routes.score[row]
-            if not math.isnan(score):
-                threshold = self._pace.threshold()
-                sends = threshold is None or not bool(score >= np.float32(threshold))
-                sends = sends and state.can_offload[row]
-                answers.paced[i] = True
         instance = Instance(answers, i, row, then)
         if sends:
             self._offload(instance)
             return
         if answers.route.item(i) < 0:  # else it was answered with many others at once
             state.rules.answer_locally(answers, i)
-        self._finish(instance, sent=False)
+        self._finish(instance)
 
     def _offload(self, instance: Instance) -> None:
         state = self.state
@@ -144,16 +128,12 @@ class VirtualDevice(Requester):
             instance.answers.held[instance.i] = why == _HELD
             self._fall_back(instance, why)
             return
-        if state.settings.coalesce_ms:
-            self._join(instance, deadline)
-            return
         ttl_ms = math.floor(1000.0 * (deadline - now))
         if ttl_ms <= 0:
             self.release(now)
             self._fall_back(instance, "deadline")
             return
         item = state.messages.request(deadline)
-        item.content = b"0" if state.sizes.parts else b""
         if not self.offloads.open(item, now):
             self._fall_back(instance, "full")
             return
@@ -174,28 +154,8 @@ class VirtualDevice(Requester):
             return "breaker-open"
         return None
 
-    def _join(self, instance: Instance, deadline: float) -> None:
-        """Put an instance into the request that waits for rows, as the device's uplink does."""
-        state, now = self.state, self.state.clock.now
-        if deadline - now < _SOONEST:
-            self.release(now)
-            self._fall_back(instance, "deadline")
-            return
-        item, due = self.offloads.join(
-            _ROW,
-            model=state.model[0],
-            version=state.model[1],
-            most=state.sizes.most_rows,
-            now=now,
-            deadline=deadline,
-        )
-        riders = self._gathering if item.rows > 1 else []
-        self._gathering = riders
-        request = VirtualRequest(self, item, instance, 0.0, deadline, riders)
-        riders.append(request)
-        if due:
-            request.send_shared()
-        request.wait()
+    def count_audit(self, mark: AuditMark, label: int) -> None:
+        self.state.audit_counts.compare(mark, label)
 
     def release(self, now: float) -> None:
         if self._breaker is not None:
@@ -222,32 +182,31 @@ class VirtualDevice(Requester):
             self._fall_back(instance, outcome.kind)
         elif outcome.kind != "answered":
             error = None if outcome.response is None else outcome.response.error
-            self._fall_back(instance, "timeout" if error is None else f"cloud:{error}", sent=True)
+            self._fall_back(instance, "timeout" if error is None else f"cloud:{error}")
         else:
             answers, i = instance.answers, instance.i
             answers.route[i] = _CLOUD
             answers.cloud_ms[i] = request.worker_us / 1000.0
             cloud_only = self.state.rules.cloud_only
             answers.reason[i] = REASON["cloud-only" if cloud_only else "offloaded"]
-            self._end(instance, 0.0, sent=True)
+            self._end(instance, 0.0)
 
-    def _fall_back(self, instance: Instance, why: str, *, sent: bool = False) -> None:
+    def _fall_back(self, instance: Instance, why: str) -> None:
         state, answers, row = self.state, instance.answers, instance.row
         unanswered = state.rules.routes.local_label.item(row) < 0
         answers.route[instance.i] = _ERROR if unanswered else _FALLBACK
         answers.reason[instance.i] = REASON[why]
         # A device that offloads first runs its stages only now.
         late = float(state.rules.edge_seconds[row]) if state.rules.cloud_only else 0.0
-        self._end(instance, late, sent=sent)
+        self._end(instance, late)
 
-    def _end(self, instance: Instance, late: float, *, sent: bool) -> None:
+    def _end(self, instance: Instance, late: float) -> None:
         answers, i = instance.answers, instance.i
         answers.latency_ms[i] = 1000.0 * (self.state.clock.now + late - answers.time.item(i))
-        self._finish(instance, sent=sent)
+        self._finish(instance)
 
-    def _finish(self, instance: Instance, *, sent: bool) -> None:
+    def _finish(self, instance: Instance) -> None:
         """Do what follows an answer."""
-        self._observe(instance, sent=sent)
         self._audit(instance)
         if instance.then is not None:
             instance.then()
@@ -267,29 +226,15 @@ class VirtualDevice(Requester):
         mark = auditor.choose(_ROUTES[route], label, confidence)
         if mark is None or not state.can_offload[row]:
             return
-        auditor.charge(float(routes.request_cost[row] - routes.local_cost[row]))
+        state.audit_counts.audit_cost += float(routes.request_cost[row] - routes.local_cost[row])
         now = state.clock.now
         item = state.messages.request(now + AUDIT_PATIENCE)
         item.audit = mark
-        item.content = b"0" if state.sizes.parts else b""
         if self.offloads.open(item, now):
             ttl_ms = math.floor(1000.0 * (item.deadline - now))
             # The instance is over: nobody waits.
             request = VirtualRequest(
-                self, item, instance, ttl_ms / 1000.0, item.deadline, auditor=auditor,
+                self, item, instance, ttl_ms / 1000.0, item.deadline,
                 label=routes.cloud_label.item(row), over=True,
             )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))
-
-    def _observe(self, instance: Instance, *, sent: bool) -> None:
-        """Report an answer to the pacer, as the device does."""
-        if self._pace is None:
-            return
-        state, used, answers, i = self.state, None, instance.answers, instance.i
-        if sent or answers.route[i] == _EDGE:
-            one = answers.take(np.array([i]))
-            state.rules.complete(one)
-            size = float(one.payload_up[0] + one.payload_down[0])
-            used = self._pace.used(sent=sent, size=size, cost=float(one.cost[0]))
-        score = float(state.rules.routes.score[instance.row])
-        self._pace.observe(None if math.isnan(score) else score, used, state.clock.now)

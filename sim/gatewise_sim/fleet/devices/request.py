@@ -5,7 +5,6 @@ Follows the uplink's own code step by step.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,24 +12,21 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_edge.device.auditor import Auditor
-from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
+from gatewise_edge.link.messages import AuditMark
+from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
     Sizes,
-    part_packet,
     request_packet,
     response_packet,
 )
 from gatewise_sim.fleet.network.link import VirtualLink
-from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket, VirtualWorker
+from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket
 
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
-#: Parts under way to the broker at a time, as the device's link sends them.
-_PARTS_AHEAD: Final = 4
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -62,6 +58,9 @@ class Requester(ABC):
     def release(self, now: float) -> None:  # noqa: B027  (one without a breaker admits all)
         """Give up a request that was admitted and not made."""
 
+    def count_audit(self, mark: AuditMark, label: int) -> None:  # noqa: B027
+        """Count an audit's response, of class index `label`."""
+
     @abstractmethod
     def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
         """Turn a request's outcome into the instance's answer."""
@@ -81,9 +80,7 @@ class Instance:
 class VirtualRequest:
     """One request of a device: sent, at the broker, and back; `ttl` in s.
 
-    Of an audit the `auditor` gets the response, which has the class index `label`. Instances that
-    share a request have one of these each, its `riders` in the order that they came: one of them
-    sends it and counts its bytes.
+    Of an audit the response has the class index `label`.
     """
 
     device: Requester
@@ -91,13 +88,10 @@ class VirtualRequest:
     instance: Instance
     ttl: float
     deadline: float
-    riders: list[VirtualRequest] | None = None
-    auditor: Auditor | None = None
     label: int = -1
     size: int = 0
     worker_us: int = 0
     over: bool = False
-    next_part: int = 0
 
     def _count_sent(self, payload: int, packet: int) -> None:
         answers, i = self.instance.answers, self.instance.i
@@ -118,23 +112,6 @@ class VirtualRequest:
             due = self.device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
 
-    def send_shared(self) -> None:
-        """Send what has waited for more rows, or settle it unsent."""
-        device, item = self.device, self.item
-        state, now = device.state, device.state.clock.now
-        ttl_ms = math.floor(1000.0 * (item.earliest - now))
-        why: OutcomeKind | None = "deadline" if ttl_ms <= 0 else None
-        item.id = state.messages.next_id()
-        item.content = b"0" if state.sizes.parts else b""
-        if why is None and not device.offloads.open(item, now):
-            why = "full"
-        if why is not None:
-            item.id, item.outcome = b"", OffloadOutcome(why, None, 0.0)
-            device.release(now)
-            return
-        self.ttl = ttl_ms / 1000.0
-        self.transmit(state.sizes.request(ttl_ms, item.rows))
-
     def wait(self) -> None:
         """Poll when something is due for this instance."""
         item, clock = self.item, self.device.state.clock
@@ -147,12 +124,8 @@ class VirtualRequest:
         if self.over:
             return
         device, item, now = self.device, self.item, self.device.state.clock.now
-        if now >= item.flush_at and device.offloads.take(item):
-            self.send_shared()
-        elif item.id and device.offloads.poll(item, now):
-            first = next((each for each in self.riders or () if each.size), self)
-            self.ttl = first.ttl
-            self.transmit(first.size)
+        if device.offloads.poll(item, now):
+            self.transmit(self.size)
         self.settle()
 
     def settle(self) -> None:
@@ -164,23 +137,14 @@ class VirtualRequest:
             self.device.conclude(self, outcome)
 
     def _arrive_at_broker(self) -> None:
-        broker = self.device.state.broker
-        if self._acknowledged_at() is not None:
-            broker.handle(broker.deliver, self._ticket)
-
-    def _acknowledged_at(self) -> float | None:
-        """When the device has the broker's acknowledgement of a message; None without a broker.
-
-        Infinite if the link delivers nothing.
-        """
-        state = self.device.state
+        state, broker = self.device.state, self.device.state.broker
         if not state.availability.broker_up:
-            return None
+            return
         self.instance.answers.down[self.instance.i] += PUBACK_BYTES
-        if not state.availability.link_delivers:
-            return math.inf
-        # What follows on the same connection cannot overtake it.
-        return self.device.link.send(state.clock.now, PUBACK_BYTES, False)
+        if state.availability.link_delivers:
+            # What follows on the same connection cannot overtake it.
+            self.device.link.send(state.clock.now, PUBACK_BYTES, False)
+        broker.handle(broker.deliver, self._ticket)
 
     def _ticket(self, now: float) -> VirtualTicket:
         return VirtualTicket(
@@ -190,63 +154,18 @@ class VirtualRequest:
             model=self.device.state.model,
             audit=self.item.audit,
             label=self.label,
-            rows=_ONE_ROW if self.item.rows == 1 else np.zeros((self.item.rows, 0), np.float32),
+            rows=_ONE_ROW,
             arrived=now,
             expires=now + self.ttl,
             requester=self,
-            parts=len(self.device.state.sizes.parts),
         )
-
-    # -- parts of a request that is larger than a message -----------------------------------------
-
-    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        """See :class:`.DeviceSide`."""
-        broker, size = self.device.state.broker, self.device.state.sizes.acceptance
-        broker.return_response(self._let_go, self._accepted, size, worker, ticket)
-
-    def _accepted(self, size: int, worker: VirtualWorker, ticket: VirtualTicket) -> None:
-        device = self.device
-        state = device.state
-        self._take_in(size)
-        item = device.offloads.accept(state.messages.acceptance(self.item.id), state.clock.now)
-        if item is not None:
-            self.next_part = 0
-            for _ in range(_PARTS_AHEAD):
-                self._send_part(worker, ticket, item.transfers)
-
-    def _send_part(self, worker: VirtualWorker, ticket: VirtualTicket, transfer: int) -> None:
-        """Send the next part, as long as it is waited for."""
-        device, item, index = self.device, self.item, self.next_part
-        state = device.state
-        ended = item.outcome is not None or state.clock.now >= item.deadline
-        ended = ended or index == len(state.sizes.parts) or transfer != item.transfers
-        if ended or not state.availability.link_delivers:
-            return
-        self.next_part += 1
-        payload = state.sizes.parts[index]
-        packet = part_packet(payload)
-        self._count_sent(payload, packet)
-        device.offloads.sent_part(item, payload, state.clock.now)
-        due = device.link.send(state.clock.now, packet, True)
-        state.clock.at(due, self._part_at_broker, worker, ticket, index, transfer)
-
-    def _part_at_broker(
-        self, worker: VirtualWorker, ticket: VirtualTicket, index: int, transfer: int
-    ) -> None:
-        state, acknowledged = self.device.state, self._acknowledged_at()
-        if acknowledged is None:
-            return
-        if acknowledged < math.inf:
-            state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
-        state.broker.handle(state.broker.pass_on, worker, ticket, index)
 
     # -- responses --------------------------------------------------------------------------------
 
     def reply(self, error: str | None, worker_us: int, *, wait_ms: int = 0) -> None:
         """See :class:`.DeviceSide`."""
         state = self.device.state
-        sizes, rows = state.sizes, self.item.rows
-        size = sizes.refusal(wait_ms) if error else sizes.response(worker_us, rows)
+        size = state.sizes.refusal(wait_ms) if error else state.sizes.response(worker_us)
         response = error, worker_us, wait_ms
         state.broker.return_response(self._let_go, self._arrive, size, *response)
 
@@ -270,16 +189,12 @@ class VirtualRequest:
         device, item = self.device, self.item
         state, now = device.state, device.state.clock.now
         self._take_in(size)
-        if self.auditor is not None and item.audit is not None and error is None:
-            response = state.messages.audited(item.id, self.label)
-            audited = device.offloads.receive(response, now)
-            outcome = None if audited is None else audited.outcome
-            if outcome is not None and outcome.kind == "answered":
-                self.auditor.compare(item.audit, response)
+        if item.audit is not None and error is None:
+            audited = device.offloads.receive(state.messages.audited(item.id, self.label), now)
+            if audited is not None:
+                device.count_audit(item.audit, self.label)
             return
-        response = state.messages.response(item.id, error, item.rows, wait_ms)
-        device.offloads.receive(response, now)
-        for request in self.riders or (self,):
-            if not request.over:
-                request.worker_us = worker_us
-                request.settle()  # an error may have moved the time of the retry
+        device.offloads.receive(state.messages.response(item.id, error, wait_ms), now)
+        if not self.over:
+            self.worker_us = worker_us
+            self.settle()  # an error may have moved the time of the retry

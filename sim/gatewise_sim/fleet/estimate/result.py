@@ -18,7 +18,6 @@ from gatewise_sim.fleet.answers import (
     AlarmCount,
     Answers,
     FleetRun,
-    RaisedAlarms,
 )
 from gatewise_sim.fleet.energy import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import (
@@ -320,30 +319,23 @@ def _class(index: int, counts: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def count_alarms(
-    alarms: RaisedAlarms | None, answers: Answers, settings: FleetSettings
+    alarms: Sequence[int] | None, answers: Answers, settings: FleetSettings
 ) -> tuple[AlarmCount, ...]:
-    """Count a run's alarms at its devices and at its workers; nothing without audits.
+    """Count the alarms of a run's workers; nothing without audits.
 
     A worker tests what it is sent: one of several sees its share of the fleet's.
     """
     if alarms is None:
         return ()
     # What audits could test before the data changed; fallbacks are no evidence.
-    seen = np.isin(answers.route, (EDGE, CLOUD)) & (answers.time < (settings.data_change or 0.0))
-    before = np.bincount(answers.device[seen], minlength=settings.devices)
-    devices = [float(at - before[device]) for device, at in alarms.devices.items()]
-    fleet = [float(at * settings.workers - before.sum()) for at in alarms.workers]
-    return _count_alarms("device", len(before), devices), _count_alarms(
-        "fleet", settings.workers, fleet
-    )
-
-
-def _count_alarms(place: str, tests: int, since: Sequence[float]) -> AlarmCount:
+    before = np.isin(answers.route, (EDGE, CLOUD)) & (answers.time < (settings.data_change or 0.0))
+    since = [float(at * settings.workers - before.sum()) for at in alarms]
     found = [instances for instances in since if instances > 0]
-    return AlarmCount(
-        place=place,
-        tests=tests,
-        raised=len(since),
-        early=len(since) - len(found),
-        instances=float(np.median(found)) if found else None,
+    return (
+        AlarmCount(
+            tests=settings.workers,
+            raised=len(since),
+            early=len(since) - len(found),
+            instances=float(np.median(found)) if found else None,
+        ),
     )

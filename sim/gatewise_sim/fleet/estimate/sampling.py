@@ -52,10 +52,7 @@ def choose_plan(
     if windows < 4:
         raise InputError(f"windows is {windows}; confidence intervals need at least 4")
     sent = {"system": routes.share, "edge-only": 0.0, "cloud-only": 1.0}
-    if callable(settings.policy) or settings.pace is not None:
-        share = 1.0
-    else:
-        share = float(sent[settings.policy])
+    share = 1.0 if callable(settings.policy) else float(sent[settings.policy])
     if settings.audit is not None and settings.policy == "system":
         share += (1.0 - share) * settings.audit
         instances = min(instances, _AUDITED)

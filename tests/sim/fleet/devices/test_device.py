@@ -17,7 +17,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
-from gatewise_sim.fleet.answers import REASON, REASONS, ROUTES
+from gatewise_sim.fleet.answers import REASONS, ROUTES
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.devices.audits import audit_seed
 from gatewise_sim.fleet.devices.decisions import routes_by_stage
@@ -29,7 +29,6 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 
 NAME = "0" * 8
-SENT = [REASON[reason] for reason in ("offloaded", "timeout", "cloud:busy")]
 SERVICE = ServiceTime(0.004, 0.001)
 SEED = 0
 
@@ -142,7 +141,6 @@ def real(small, settings: FleetSettings, down):
         audit=None if settings.audit is None else Audit(settings.audit),
         seed=audit_seed(SEED, 0),
         policy=settings.policy,
-        coalesce_ms=settings.coalesce_ms,
         check=False,
         clock=clock,
     ) as device:
@@ -184,11 +182,6 @@ def looks_at_everything(point: DecisionPoint) -> str:
         (LinkProfile("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, (), None),
         (LinkProfile("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
         (LinkProfile("quick", 2, 1), 1, 60.0, 0.004, (), None),
-        # Rows that share requests: few, many of a lossy link, and of a worker that refuses some.
-        (LinkProfile("shared", 45, 15, 100_000, 50_000), 1024, 500.0, 0.02, (), None),
-        (LinkProfile("shared, lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.01, (), None),
-        (LinkProfile("shared, quick", 2, 1), 1, 60.0, 0.001, (), None),
-        (LinkProfile("shared, deaf", 60, 20, 1e5, 1e5), 1024, 400.0, 0.03, ((3.0, 6.0),), None),
         # A policy of one's own, on a good link and on one that is often too slow.
         (LinkProfile("own", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
         (LinkProfile("own, slow", 400, 250, 300, 100, 0.05), 1024, 500.0, 0.1, (), None),
@@ -218,10 +211,6 @@ def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms,
     policy = looks_at_everything if link.name.startswith("own") else "system"
     if callable(policy):
         routes = routes_by_stage(small.bundle, small.rows, routes)
-    coalesce_ms = 0.0
-    if link.name.startswith("shared"):
-        coalesce_ms = 80.0
-        rows[::2] = rng.choice(np.flatnonzero(routes.offload), len(rows[::2]))
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
     settings = FleetSettings(
         devices=1,
@@ -237,7 +226,6 @@ def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms,
         outages=Outages.parse(outages),
         audit=audit,
         policy=policy,
-        coalesce_ms=coalesce_ms,
         seed=SEED,
     )
     answers, counters, audits, worker = real(small, settings, down)
@@ -255,42 +243,14 @@ def test_it_does_what_the_real_one_does(small, routes, link, queue, deadline_ms,
     assert {k: counters[k] for k in run.devices} == run.devices
     if link.name == "busy":  # a refusal had said when to ask again
         assert a.held.any()
-    if coalesce_ms:  # most messages carried several rows
-        assert run.devices["sent"] < 0.75 * np.isin(a.reason, SENT).sum()
     if callable(policy):  # each kind of decision was taken
         stage, sent = np.divmod(a.row, len(small.rows))[0], a.payload_up > 0
         assert len(set(zip(stage.tolist(), sent.tolist(), strict=True))) == 4
     if audit is None:
         assert run.alarms is None
         return
-    # The same instances are audited, and the tests of device and worker raise the same alarms.
+    # The same instances are audited, and the worker's tests raise the same alarms.
     assert len(audits) > 50
     assert list(zip(a.time[a.audited], a.label[a.audited], strict=True)) == audits
-    assert run.alarms.devices == {0: counters["audit_alarm_at"]}
     (fleet,) = worker.audits.snapshot().values()
-    assert run.alarms.workers == [fleet["alarm_at"]]
-
-
-def test_a_connection_lost_during_the_wait_for_rows_ends_it_as_the_real_one_does(small, routes):
-    hard = int(np.flatnonzero(routes.offload)[0])
-    settings = FleetSettings(
-        devices=1,
-        seconds=1.0,
-        arrivals=lambda devices, seconds, rng: [(np.zeros(2), np.zeros(2, int), [hard, hard])],
-        service=SERVICE,
-        edge_ms=0.0,
-        coalesce_ms=100.0,
-        outages=Outages.parse("broker:+50ms-+800ms"),
-    )
-    clock = Clock()
-    link = ClockLink(clock, None, None, None)
-    link.send = lambda payload: False
-    with Device(small.bundle, link=link, coalesce_ms=100.0, check=False, clock=clock) as device:
-        waiting = [device.begin(small.rows[hard]) for _ in range(2)]
-        clock.now = 0.1
-        real = [device.advance(pending) for pending in waiting]
-    run = simulate_fleet(routes, settings)
-    assert [REASONS[r] for r in run.answers.reason] == [x.reason for x in real] == ["unsent"] * 2
-    assert run.answers.latency_ms.tolist() == pytest.approx([x.latency_ms for x in real])
-    assert run.answers.cost.tolist() == [x.cost for x in real]
-    assert not run.answers.requested.any()
+    assert run.alarms == [fleet["alarm_at"]]
