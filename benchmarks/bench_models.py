@@ -37,7 +37,7 @@ from benchmarks.data import given_models, problems
 from gatewise.console import note, table
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_cloud.models.opaque_backends import chosen_backend
+from gatewise_cloud.models.backend_choice import chosen_backend
 from gatewise_export.packing.verification import verify
 from gatewise_training.data.datasets import load
 
@@ -104,8 +104,6 @@ def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
     found.append(
         _measured("Python function", function, X, y, (train, held, test), backend=function)
     )
-    with given_models.json_service() as url:
-        found.append(_measured("JSON service", url, X, y, (train, held, test), backend=url))
     for name, make in given_models.REFUSED.items():
         found.append(_measured(name, make(), X, y, (train, None, test)))
     return found

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -174,29 +170,3 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 _MEANS: list[NDArray[np.float64]] = []
-
-
-@contextmanager
-def json_service() -> Iterator[str]:
-    """Serve :func:`probabilities` as JSON over HTTP; yields its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            rows = np.array(json.loads(body)["instances"], np.float32)
-            answer = json.dumps({"predictions": probabilities(rows).tolist()}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: Any) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1/models/digits:predict"
-    finally:
-        server.shutdown()
-        server.server_close()

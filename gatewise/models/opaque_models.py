@@ -1,4 +1,4 @@
-"""Models that only answer: a Python object, one by its import path, or a JSON service over HTTP.
+"""Models that only answer: a Python object, or one by its import path.
 
 All keep one contract: float32 rows of shape (n, k) in, probabilities of shape (n, n_classes) out,
 a column for each class in sorted order; the label is the first of the likeliest classes. Nothing
@@ -7,10 +7,6 @@ here is ever loaded because a bundle names it: only a user or an operator does, 
 
 from __future__ import annotations
 
-import json
-import math
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,8 +19,6 @@ PYTHON: Final = "python:"
 """Before the import path of a model: ``python:module:attribute``."""
 
 CLOSE_TO_ONE: Final = 1e-3
-BATCH: Final = 256
-TIMEOUT: Final = 30.0
 
 Function = Callable[[NDArray[np.float32]], Any]
 
@@ -66,51 +60,6 @@ class PythonModel:
         out = np.zeros((len(X), self.n_classes))
         out[:, self._columns] = raw
         return out
-
-
-class JsonService:
-    """Probabilities from a service: POST of ``{"instances": [[...], ...]}``.
-
-    It answers ``{"predictions": [[...], ...]}``, a row of probabilities for each instance: the
-    form of TensorFlow Serving and of KServe's protocol, version 1. NaN is sent as null.
-    """
-
-    def __init__(self, url: str, n_classes: int) -> None:
-        self.spec, self.n_classes = url, n_classes
-
-    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Get checked probabilities, shape (n, n_classes), 256 rows a request."""
-        parts = [self._ask(X[i : i + BATCH]) for i in range(0, len(X), BATCH)]
-        return np.concatenate([np.zeros((0, self.n_classes)), *parts])
-
-    def _ask(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        request = urllib.request.Request(
-            self.spec, json_request(X), {"Content-Type": "application/json"}
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                body = answer.read()
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            raise InputError(f"{self.spec} does not answer: {one_line(error)}") from error
-        return json_answer(body, (len(X), self.n_classes), self.spec)
-
-
-def json_request(X: NDArray[np.float32]) -> bytes:
-    """Write rows as ``{"instances": [[...], ...]}``; float32 values stay the same when read."""
-    rows = [[None if math.isnan(v) else v for v in row] for row in X.tolist()]
-    return json.dumps({"instances": rows}).encode()
-
-
-def json_answer(body: bytes, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
-    """Read ``{"predictions": [[...], ...]}``, or the same under ``probabilities``, and check it."""
-    try:
-        document = json.loads(body)
-        found = document.get("predictions", document.get("probabilities"))
-    except (ValueError, AttributeError) as error:
-        raise InputError(f"{source} gave no JSON object: {one_line(error)}") from error
-    if found is None:
-        raise InputError(f'{source} gave no "predictions"')
-    return _probabilities(found, shape, source)
 
 
 def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Backends that compute a high-cost model: onnxruntime in this process, or another server.
+"""Backends that compute a high-cost model: onnxruntime, a Python object, or a model server.
 
 A backend gets float32 instances in the order of ``cloud.inputs`` and hands back the model's raw
 outputs; labels and probabilities are made of them by :class:`.CloudModel`.
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import one_line
 from gatewise.imports import open_session
-from gatewise_cloud.errors import ModelError
+from gatewise.models.opaque_models import PythonModel
+from gatewise_cloud.errors import BackendBusy, ModelError
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import CloudSpec, Manifest
@@ -79,3 +80,37 @@ class OnnxBackend(Backend):
                 self._model, f"model {self._model} failed: {one_line(error)}"
             ) from error
         return outputs
+
+
+class PythonBackend(Backend):
+    """A function, an object or a class in this process; docs/high-cost-models.md has the contract.
+
+    `given`: as :class:`gatewise.models.opaque_models.PythonModel`. It is called from as many
+    threads as the worker runs batches at a time (one by default). `classes`: the bundle's class
+    labels, the order of the columns. `model`: name and version, for messages. `spec`: its import
+    path. Raises InputError if it gives no probabilities of these classes, as far as is known before
+    a run.
+    """
+
+    kind = "classifier"
+
+    def __init__(self, given: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
+        self._python = PythonModel(given, list(classes), spec)
+        self._model = model
+
+    def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Call it: class indices and probabilities. See :meth:`.Backend.run`.
+
+        An OSError of the callable, such as one of a service that it calls, is BackendBusy.
+        """
+        try:
+            probabilities = self._python.predict_proba(X)
+        except OSError as error:
+            raise BackendBusy(
+                self._model, f"model {self._model} does not answer: {one_line(error)}"
+            ) from error
+        except Exception as error:  # a user's code may raise anything
+            raise ModelError(
+                self._model, f"model {self._model} failed: {one_line(error)}"
+            ) from error
+        return [probabilities.argmax(axis=1), probabilities]

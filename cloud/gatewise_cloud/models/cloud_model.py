@@ -111,7 +111,7 @@ class CloudModel(RequestModel):
             raise ModelError(
                 name,
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
-                "name what answers: --backend python:module:attribute or --backend http(s)://...",
+                "name what answers with --backend python:module:attribute",
             )
         from gatewise_export.onnx_files.graph_rules import check_cloud_graph
 

@@ -8,22 +8,29 @@ https://github.com/kserve/open-inference-protocol; the binary form is the protoc
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import numpy as np
+import urllib3
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise_cloud.models.backends import cloud_of
-from gatewise_cloud.models.http_backend import HttpBackend, excerpt, url_for
+from gatewise_cloud.errors import BackendBusy, ModelError
+from gatewise_cloud.models.backends import Backend, cloud_of
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
+_MOST_BYTES: Final = 64 << 20
+_MOST_CONNECTIONS: Final = 64
+_BUSY: Final = frozenset({408, 429, 502, 503, 504})
 _HEADER: Final = "Inference-Header-Content-Length"
 _DTYPES: Final = {
     "BOOL": np.dtype("?"),
@@ -41,7 +48,37 @@ _DTYPES: Final = {
 }
 
 
-class OipBackend(HttpBackend):
+class _TimedReader(io.RawIOBase):
+    """Reads a socket until a time (s): its own timeout is one of each byte, not of all."""
+
+    def __init__(self, raw: Any, sock: Any, end: float) -> None:
+        self._raw, self._sock, self._end = raw, sock, end
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> Any:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _TimedResponse(HTTPResponse):
+    """A response that comes within the socket's timeout from its head to its last byte."""
+
+    def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        end = time.monotonic() + sock.gettimeout()
+        self.fp: Any = io.BufferedReader(_TimedReader(self.fp.detach(), sock, end))
+
+
+class OipBackend(Backend):
     """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
 
     Safe across threads. Connections are kept open, as many as calls were made at a time. `url` is
@@ -53,6 +90,8 @@ class OipBackend(HttpBackend):
     be reached, has no such model, or one that takes something else.
     """
 
+    local = False
+
     def __init__(
         self,
         url: str,
@@ -63,14 +102,24 @@ class OipBackend(HttpBackend):
         timeout: float = 5.0,
         binary: bool = False,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise InputError(
-                f"backend {url}: must be http[s]://host[:port]/v2/models/NAME[/versions/VERSION]"
+        parts = _checked(url)
+        self._path = parts.path.rstrip("/")
+        try:
+            self._pool = urllib3.connection_from_url(
+                url,
+                maxsize=_MOST_CONNECTIONS,
+                timeout=urllib3.Timeout(total=timeout),
+                retries=False,
             )
-        if "/v2/models/" not in parts.path:
-            raise InputError(f"backend {url}: the path must hold /v2/models/NAME")
-        super().__init__(url, model=model, timeout=timeout)
+        except urllib3.exceptions.LocationParseError as error:
+            raise InputError(f"backend {url}: {error}") from None
+        connection = self._pool.ConnectionCls
+        self._pool.ConnectionCls = type(
+            "TimedConnection", (connection,), {"response_class": _TimedResponse}
+        )
+        self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
+        self._model = model
+        self._trouble: str | None = None
         self._kind = kind
         self._binary = binary
         try:
@@ -78,6 +127,15 @@ class OipBackend(HttpBackend):
         except BaseException:
             self.close()
             raise
+
+    @property
+    def trouble(self) -> str | None:
+        """What the last call failed with, if the server was away or overloaded."""
+        return self._trouble
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Have the model run on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
@@ -103,7 +161,7 @@ class OipBackend(HttpBackend):
                 "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
             )
         if status != 200:
-            raise self._bad(f"it answered {status} {excerpt(body)}")
+            raise self._bad(f"it answered {status} {_excerpt(body)}")
         try:
             outputs = _outputs(body, headers.get(_HEADER))
         except (ValueError, KeyError, TypeError) as error:
@@ -116,7 +174,7 @@ class OipBackend(HttpBackend):
         """Read the model's metadata and check them; the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
-            raise self._bad(f"it answered {status} {excerpt(body)}")
+            raise self._bad(f"it answered {status} {_excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
             (one,) = inputs
@@ -142,6 +200,57 @@ class OipBackend(HttpBackend):
             self._kind, "class indices and probabilities"
         )
         raise self._bad(f"it gave {shown}, not {wanted}")
+
+    def _call(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        try:
+            answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
+            content = answer.read(_MOST_BYTES + 1)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._away(error) from None
+        if len(content) > _MOST_BYTES:
+            answer.close()
+            raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
+        answer.release_conn()
+        if answer.status in _BUSY:
+            raise self._away(f"it answered {answer.status} {_excerpt(content)}")
+        self._trouble = None
+        return answer.status, answer.headers, content
+
+    def _bad(self, why: str) -> ModelError:
+        return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
+
+    def _away(self, why: Exception | str) -> BackendBusy:
+        text = one_line(why) if isinstance(why, Exception) else why
+        self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
+        return BackendBusy(self._model, self._trouble)
+
+
+def _url_for(url: str, manifest: Manifest) -> str:
+    """Put a bundle's name and version in the places of ``{name}`` and ``{version}``."""
+    named = url.replace("{name}", quote(manifest.name, safe=""))
+    return named.replace("{version}", quote(manifest.version, safe=""))
+
+
+def _excerpt(body: bytes) -> str:
+    """First words of an answer, for a message."""
+    return " ".join(body[:200].decode("utf-8", "replace").split())
+
+
+def _checked(url: str) -> SplitResult:
+    """Split the URL of a model; InputError if it is none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # a bracket without its other half
+        raise InputError(f"backend {url}: {error}") from None
+    is_http = parts.scheme in ("http", "https") and parts.hostname and not parts.query
+    if not is_http or "/v2/models/" not in parts.path:
+        raise InputError(
+            f"backend {url}: give python:module:attribute or "
+            "http[s]://host[:port]/v2/models/NAME[/versions/VERSION]"
+        )
+    return parts
 
 
 def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
@@ -172,12 +281,13 @@ def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
 def backend_at(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], OipBackend]:
-    """Make what gives each bundle its backend on a server."""
+    """Make the function that gives each bundle its backend on a server."""
+    _checked(url)
 
     def make(manifest: Manifest) -> OipBackend:
         cloud = cloud_of(manifest)
         return OipBackend(
-            url_for(url, manifest),
+            _url_for(url, manifest),
             n_inputs=len(cloud.inputs),
             kind=cloud.kind,
             model=manifest.title,

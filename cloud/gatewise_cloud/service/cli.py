@@ -51,9 +51,9 @@ def cloud(
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="What runs the models: a Python function, object or class by its import path; a "
-            "server of the Open Inference Protocol, http://host:8080/v2/models/NAME; or a JSON "
-            "service at any other URL. {name} and {version} are the bundle's.",
+            help="What runs the models: a Python function, object or class by its import path, or "
+            "a server of the Open Inference Protocol, http://host:8080/v2/models/NAME. {name} and "
+            "{version} are the bundle's.",
         ),
     ] = None,
     backend_binary: Annotated[

@@ -91,7 +91,7 @@ class WorkerProcess(ChildProcess):
 
 def make_worker(options: Mapping[str, Any]) -> Worker:
     """Make a worker of options fit for JSON."""
-    from gatewise_cloud.models.opaque_backends import chosen_backend
+    from gatewise_cloud.models.backend_choice import chosen_backend
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
 

@@ -26,15 +26,13 @@ HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]
 
 def backend_answers(bundle: Bundle, backend: str) -> HighCost:
     """What answers for a bundle without a high-cost model of its own: a function of all columns."""
-    from gatewise_training.learners.high_cost_model import HTTP, HighCostModel
+    from gatewise_training.learners.high_cost_model import HighCostModel
 
     manifest = bundle.manifest
     if manifest.cloud is None or manifest.cloud.backend is None:
         raise InputError(f"{bundle.path} needs no --backend: all that answers is in the bundle")
-    if not backend.startswith((PYTHON, *HTTP)) or "/v2/models/" in backend:
-        raise InputError(
-            f"--backend {backend}: give python:module:attribute or the URL of a JSON service"
-        )
+    if not backend.startswith(PYTHON):
+        raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
     model = HighCostModel.given(backend, np.array(manifest.classes), len(inputs))
     return lambda x: model.answers(np.ascontiguousarray(x[:, inputs]))
@@ -62,7 +60,7 @@ def check_data(
     if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
         raise InputError(
             f"{bundle.path} has its high-cost model in a backend, {manifest.cloud.backend}: name "
-            "what answers with --backend python:module:attribute or --backend http(s)://..., or "
+            "what answers with --backend python:module:attribute, or "
             "check it without --data"
         )
     if manifest.signal is not None:

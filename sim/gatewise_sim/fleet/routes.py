@@ -317,7 +317,7 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     """Load a bundle's high-cost model, or what an operator names in its place."""
     if backend is None:
         return CloudModel.from_bundle(bundle)
-    from gatewise_cloud.models.opaque_backends import chosen_backend
+    from gatewise_cloud.models.backend_choice import chosen_backend
 
     return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
 

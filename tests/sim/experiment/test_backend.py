@@ -87,10 +87,9 @@ def test_verify_finds_another_model_than_was_packed(home, run):
 @pytest.mark.parametrize(
     ("backend", "why"),
     [
-        ("model.onnx", "give python:module:attribute or the URL of a JSON service"),
-        ("http://h/v2/models/iris", "give python:module:attribute or the URL of a JSON service"),
+        ("model.onnx", "give python:module:attribute"),
+        ("http://h/v2/models/iris", "give python:module:attribute"),
         ("python:iris_backend:absent", "iris_backend has no 'absent'"),
-        ("http://127.0.0.1:9/predict", "does not answer"),
     ],
 )
 def test_what_is_no_backend_is_said_in_a_line(run, backend, why):

@@ -61,8 +61,8 @@ class StagedCascade(TrainedCascade):
         A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
         unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
         An ONNX file: a path or an :class:`.OnnxModel`. What else gives probabilities (a function
-        of the rows, an object or class with ``predict_proba``, ``"python:module:attribute"``, the
-        URL of a JSON service) stays opaque: a worker needs it as a backend.
+        of the rows, an object or class with ``predict_proba``, ``"python:module:attribute"``) stays
+        opaque: a worker needs it as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     blocks : sequence of Block, optional

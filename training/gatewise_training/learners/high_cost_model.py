@@ -16,21 +16,19 @@ from numpy.typing import NDArray
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
 from gatewise.imports import import_object
-from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel
+from gatewise.models.opaque_models import PYTHON, PythonModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import named_rows
 from gatewise_training.graphs.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.given_models.packable import needs_backend
 
-HTTP = ("http://", "https://")
-
 
 def is_given(model: Any) -> bool:
     """Whether a `high_cost_model` answers as it is, with nothing to fit.
 
-    That is an ONNX file, a function, an import path, a service's URL, an object or a class with
-    ``predict_proba`` and without ``fit``. Of classifiers, that is a question of their state.
+    That is an ONNX file, a function, an import path, an object or a class with ``predict_proba``
+    and without ``fit``. Of classifiers, that is a question of their state.
     """
     return not hasattr(model, "fit")
 
@@ -38,7 +36,7 @@ def is_given(model: Any) -> bool:
 def is_graph(model: Any) -> bool:
     """Whether a model is given as an ONNX file: its path, its bytes or an OnnxModel."""
     if isinstance(model, str):
-        return not model.startswith((*HTTP, PYTHON))
+        return not model.startswith(PYTHON)
     return isinstance(model, Path | bytes | OnnxModel)
 
 
@@ -52,8 +50,7 @@ class HighCostModel:
         Columns of the instance that it reads, in its own order.
     n_classes : int
     kind : str
-        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx", "python",
-        "http".
+        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx", "python".
     trees : TreeEnsemble or None
         Its margins as flat arrays over `features`, where it is grown here.
     estimator : object or None
@@ -62,7 +59,7 @@ class HighCostModel:
         A given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
         How this graph's outputs are to be read.
-    opaque : PythonModel, JsonService or None
+    opaque : PythonModel or None
         What answers with probabilities of all classes, and has no form as a graph.
     lookup : ndarray of int64, shape (n_own_classes,) or None
         Class index of each of the estimator's (or the graph's) own classes.
@@ -77,7 +74,7 @@ class HighCostModel:
     estimator: Any = None
     onnx: bytes | None = None
     form: GraphForm | None = None
-    opaque: PythonModel | JsonService | None = None
+    opaque: PythonModel | None = None
     lookup: NDArray[np.int64] | None = None
     rounds: int = 0
 
@@ -88,7 +85,7 @@ class HighCostModel:
 
     @property
     def backend(self) -> str | None:
-        """What a worker needs to serve it, if that is no graph: ``python:...`` or a URL."""
+        """What a worker needs to serve it, if that is no graph: ``python:...``."""
         return None if self.opaque is None else self.opaque.spec
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -168,8 +165,8 @@ class HighCostModel:
             A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost; path, bytes or
             :class:`.OnnxModel` of an ONNX graph that takes one row an instance and gives labels,
             probabilities or logits; such a graph that was read; or what stays opaque: a function of
-            the rows that gives probabilities, an object or a class with ``predict_proba``, their
-            import path ``python:module:attribute``, or the URL of a JSON service.
+            the rows that gives probabilities, an object or a class with ``predict_proba``, or their
+            import path ``python:module:attribute``.
         classes : ndarray, shape (n_classes,)
             The data's class labels. A graph that was read has them in this order if it names none.
         n_features : int
@@ -181,7 +178,7 @@ class HighCostModel:
         Returns
         -------
         HighCostModel
-            Of kind "given", "onnx", "python" or "http".
+            Of kind "given", "onnx" or "python".
 
         Raises
         ------
@@ -190,9 +187,6 @@ class HighCostModel:
             probabilities.
         """
         every = np.arange(n_features)
-        if isinstance(model, str) and model.startswith(HTTP):
-            service = JsonService(model, len(classes))
-            return cls(every, len(classes), "http", opaque=service)
         if isinstance(model, str) and model.startswith(PYTHON):
             opaque = PythonModel(
                 import_object(model, model.removeprefix(PYTHON)), classes.tolist(), model

@@ -1,14 +1,13 @@
-"""High-cost models that no bundle carries: a Python object, a JSON service."""
+"""High-cost models that no bundle carries: Python objects, and what they may call."""
 
 from __future__ import annotations
 
 import http.server
 import json
-import socket
 import sys
 import threading
-import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +16,8 @@ from sklearn.datasets import load_iris
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.models.opaque_backends import JsonBackend, PythonBackend, chosen_backend
+from gatewise_cloud.models.backend_choice import chosen_backend
+from gatewise_cloud.models.backends import PythonBackend
 from gatewise_cloud.service.worker_process import make_worker
 from gatewise_edge.errors import SelfTestError
 from gatewise_export import Bundle, pack
@@ -46,6 +46,7 @@ def halves(X): return probabilities(X) / 2
 not_callable = 3
 """
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 X, SPECIES = load_iris(return_X_y=True)
 X = X.astype(np.float32)
 NAMES = np.array(["setosa", "versicolor", "virginica"])
@@ -66,16 +67,18 @@ def opaque(tmp_path_factory):
 
 
 @contextmanager
-def service(answer):
-    """A server that answers each request's document with what `answer` makes of it."""
-    asked = []
+def service():
+    """A server of the opaque model, in the form of TensorFlow Serving."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
+            import opaque_flower
+
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            asked.append((self.path, json.loads(body)))
-            status, content = answer(asked[-1][1])
-            self.send_response(status)
+            rows = np.array(json.loads(body)["instances"], np.float32)
+            answer = {"predictions": opaque_flower.probabilities(rows).tolist()}
+            content = json.dumps(answer).encode()
+            self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)
@@ -86,17 +89,10 @@ def service(answer):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
-
-
-def probabilities_of(document):
-    import opaque_flower
-
-    rows = np.array(document["instances"], np.float32)
-    return 200, json.dumps({"predictions": opaque_flower.probabilities(rows).tolist()}).encode()
 
 
 def backend(bundle, url):
@@ -157,22 +153,18 @@ def test_a_python_object_answers(opaque, attribute):
     assert model.local
 
 
-def test_a_json_service_answers(opaque):
+def test_the_example_answers_by_a_service_over_http(opaque, monkeypatch):
     system, bundle = opaque
-    with service(probabilities_of) as (url, asked):
-        model = CloudModel.from_bundle(bundle, backend=backend(bundle, url + "/{name}:predict"))
-        found = model.answer(X)
-        assert asked[-1][0] == "/iris:predict"
-        assert len(asked[-1][1]["instances"]) == len(X)
-        # in training, too
-        given = StagedCascade(url, n_stages=1, families=("linear",), random_state=0)
-        given.fit(X, NAMES[SPECIES])
-    assert given.high_cost_model_.backend == url
-    expected = system.high_cost_model_.labels(X)
-    np.testing.assert_array_equal(found.labels, expected)
-    with pytest.raises(BackendBusy, match="does not answer"):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    with service() as url:
+        monkeypatch.setenv("MODEL_URL", f"{url}/iris:predict")
+        model = CloudModel.from_bundle(
+            bundle, backend=backend(bundle, "python:http_backend:probabilities")
+        )
+        labels = model.answer(X).labels
+    np.testing.assert_array_equal(labels, system.high_cost_model_.labels(X))
+    with pytest.raises(BackendBusy, match="iris 1 does not answer"):
         model.answer(X)
-    assert "does not answer" in model.trouble
 
 
 def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle):
@@ -214,66 +206,6 @@ def test_another_model_fails_the_self_test(opaque):
     )
     with pytest.raises(SelfTestError, match="otherwise than where it was packed"):
         CloudModel.from_bundle(bundle, backend=constant)
-
-
-@pytest.mark.parametrize(
-    ("reply", "why"),
-    [
-        ((500, b"out of order"), "answered 500 out of order"),
-        ((200, b"no"), "no JSON object"),
-        ((200, b"[]"), "no JSON object"),
-        ((200, b"{}"), 'no "predictions"'),
-        ((200, b'{"predictions": [[1, 2, 3]]}'), "no probabilities|shape"),
-    ],
-)
-def test_services_that_do_not_keep_the_contract(reply, why):
-    with service(lambda _: reply) as (url, _):
-        json_backend = JsonBackend(url, n_classes=3, model="iris 1")
-        with pytest.raises(ModelError, match=why):
-            json_backend.run(X[:1])
-        json_backend.close()
-
-
-HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"predictions": [[0.5,0.5]]}'
-
-
-@pytest.mark.parametrize(
-    ("slowly", "then"),
-    [
-        ([HEAD, *([bytes((byte,)) for byte in BODY])], b""),
-        ([bytes((byte,)) for byte in HEAD], BODY),
-        ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 30, HEAD + BODY),
-    ],
-    ids=["body", "head", "continue"],
-)
-def test_an_answer_that_trickles_in_is_none_after_the_timeout(slowly, then):
-    def trickle():
-        connection, _ = server.accept()
-        with connection, suppress(OSError):  # the backend has gone
-            connection.recv(65536)
-            for some in slowly:
-                connection.sendall(some)
-                time.sleep(0.02)
-            connection.sendall(then)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=trickle)
-        thread.start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        slow = JsonBackend(url, n_classes=2, model="m 1", timeout=0.2)
-        with pytest.raises(BackendBusy, match="does not answer"):
-            slow.run(X[:1])
-        assert "does not answer" in slow.trouble
-        slow.close()
-        thread.join()
-
-
-def test_missing_values_are_sent_as_null():
-    with service(lambda d: (200, b'{"probabilities": [[0.5, 0.5]]}')) as (url, asked):
-        json_backend = JsonBackend(url, n_classes=2, model="iris 1")
-        json_backend.run(np.array([[1.5, np.nan]], np.float32))
-        json_backend.close()
-    assert asked[0][1] == {"instances": [[1.5, None]]}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class OipServer:
@@ -255,6 +256,37 @@ def test_servers_that_are_away_slow_or_without_the_model(bundle, serving):
         with pytest.raises(InputError, match="backend"):
             backend(wrong)
     assert there.trouble is None
+
+
+HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"name": "xyz"}]}'
+
+
+@pytest.mark.parametrize(
+    ("slowly", "then"),
+    [
+        ([HEAD, *([bytes((byte,)) for byte in BODY])], b""),
+        ([bytes((byte,)) for byte in HEAD], BODY),
+        ([b"HTTP/1.1 100 Continue\r\n\r\n"] * 30, HEAD + BODY),
+    ],
+    ids=["body", "head", "continue"],
+)
+def test_an_answer_that_trickles_in_is_none_after_the_timeout(slowly, then):
+    def trickle():
+        connection, _ = server.accept()
+        with connection, suppress(OSError):  # the backend has gone
+            connection.recv(65536)
+            for some in slowly:
+                connection.sendall(some)
+                time.sleep(0.02)
+            connection.sendall(then)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m"
+        with pytest.raises(BackendBusy, match="does not answer"):
+            OipBackend(url, n_inputs=4, kind="margins", model="m 1", timeout=0.2)
+        thread.join()
 
 
 # -- MLServer ------------------------------------------------------------------------------

@@ -1,0 +1,34 @@
+"""The backend that an operator names, for each bundle that a worker serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gatewise.imports import import_object
+from gatewise.models.opaque_models import PYTHON
+from gatewise_cloud.models.backends import Backend, PythonBackend
+from gatewise_cloud.models.oip import backend_at
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+
+
+def chosen_backend(
+    url: str, *, timeout: float = 5.0, binary: bool = False
+) -> Callable[[Manifest], Backend]:
+    """Make the function that gives each bundle the backend which an operator chose.
+
+    `url`: ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME``, a server of
+    the Open Inference Protocol, where ``{name}`` and ``{version}`` stand for the bundle's.
+    `timeout`: seconds of one call over HTTP. `binary`: send raw numbers over HTTP. Raises
+    InputError at once if the object cannot be imported, or `url` is neither.
+    """
+    if not url.startswith(PYTHON):
+        return backend_at(url, timeout=timeout, binary=binary)
+    given = import_object(url, url.removeprefix(PYTHON))
+
+    def make(manifest: Manifest) -> Backend:
+        return PythonBackend(given, classes=manifest.classes, model=manifest.title, spec=url)
+
+    return make
