@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 4
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-fit bench-models bench-neural bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -98,9 +98,6 @@ bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 bench-recall: $(STAMP)     ## what a bound on a rare class's recall costs, and how often it is kept
 	$(BIN)/python -m benchmarks.bench_recall
 
-bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
-	$(BIN)/python -m benchmarks.bench_fit
-
 bench-signals: $(STAMP)    ## accuracy against the time of features, raw signals, groups not seen: an hour
 	$(BIN)/python -m benchmarks.bench_signals
 
@@ -112,9 +109,6 @@ bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
 
 bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
 	$(BIN)/python -m benchmarks.bench_models
-
-bench-neural: $(STAMP)     ## hard budgets beside neural feature acquisition: FIELD=a clone of a-norcliffe/SEFA, AACO=one of lupalab/aaco, FIELD_PYTHON=an interpreter with torch
-	$(BIN)/python -m benchmarks.bench_neural $(if $(FIELD),--field $(FIELD)) $(if $(AACO),--aaco $(AACO)) $(if $(FIELD_PYTHON),--python $(FIELD_PYTHON))
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees

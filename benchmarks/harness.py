@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,6 +83,26 @@ def environment(packages: Sequence[str]) -> dict[str, Any]:
             versions[name] = "not installed"
     machine = {"processor": platform.machine(), "cores": os.cpu_count()}
     return {"machine": machine, "versions": versions}
+
+
+def memory(*, peak: bool) -> int:
+    """Bytes that this process holds, or the most since :func:`forget_peak`.
+
+    Off Linux only the most since it was started is known.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        wanted = "VmHWM:" if peak else "VmRSS:"
+        lines = [line.split() for line in status.read_text().splitlines()]
+        return 1024 * next(int(line[1]) for line in lines if line and line[0] == wanted)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def forget_peak() -> None:
+    """Measure the peak of memory from here on, where the system can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def run_part(module: str, name: str, *options: str) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 
-from benchmarks.bench_fit import forget_peak, memory
 from benchmarks.data.folds import Fold
+from benchmarks.harness import forget_peak, memory
 from benchmarks.trees import maxflow
 from gatewise.console import note
 from gatewise.costs import FeatureCosts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bench_adapt, bench_fit, bench_guarantee, bench_reuse, bench_trees
+from benchmarks import bench_adapt, bench_guarantee, bench_trees
 from benchmarks.data import problems
 
 
@@ -14,12 +14,8 @@ from benchmarks.data import problems
         (bench_adapt, ["--only", "nothing"], "no problem 'nothing'"),
         (bench_adapt, ["--methods", "nothing"], "no method 'nothing'"),
         (bench_adapt, ["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
-        (bench_fit, ["--only", "nothing"], "no part 'nothing'"),
-        (bench_fit, [], "is not there; put it there"),
         (bench_trees, ["--only", "nothing"], "no part 'nothing'"),
         (bench_trees, [], "is not there; put it there"),
-        (bench_reuse, ["--only", "nothing"], "no part 'nothing'"),
-        (bench_reuse, [], "letter.npz is not there"),
         (bench_guarantee, [], "letter.npz"),
     ],
 )

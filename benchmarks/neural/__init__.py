@@ -1,1 +1,0 @@
-"""Neural feature acquisition, run by its authors' code."""
