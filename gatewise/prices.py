@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import numpy as np
 
 from gatewise.columns.csv_file import csv_rows
-from gatewise.documents.json_reader import NEEDED, NO_KEY, WRITTEN, real
-from gatewise.documents.toml_settings import SettingsTable
+from gatewise.columns.kinds import DROP, KINDS, read_kind
+from gatewise.documents import Amount, Meta, Record, Text, read_toml
 from gatewise.errors import InputError
 
-Price = Annotated[float, real(0.0, 1e300)]
+Price = Amount
 """Of a manifest."""
-
-COLUMN_KINDS: Final = ("number", "boolean", "category", "ordinal", "time", "drop")
-"""What a file of prices may say that a column is (:mod:`gatewise.columns`); drop: left out."""
-PRICE_TABLES: Final = ("default", "features", "groups", "cloud", "bill")
-"""What a TOML file of prices may hold; ``bill`` is the simulator's."""
 
 
 def check_price(what: str, price: float) -> None:
@@ -32,8 +28,7 @@ def check_price(what: str, price: float) -> None:
         raise InputError(f"{what} is {price}; a price must be finite and at least 0")
 
 
-@dataclass(frozen=True)
-class CloudPrices:
+class CloudPrices(Record, frozen=True):
     """Prices of an offloaded instance beside its features, in the unit of the feature costs.
 
     Parameters
@@ -41,9 +36,6 @@ class CloudPrices:
     request, byte, evaluation : float, default 0
         Price of a request, of a byte sent up (:func:`request_bytes`), of one evaluation of
         the high-cost model. Request and bytes are the device's, paid once whoever answers.
-    gateway : float, default 0
-        Price of a gateway's work on an instance, where stages run on one
-        (:mod:`gatewise.tiers`), whether it answers or passes the instance on.
     item_size : int, default 4
         Bytes of a value in a request: of float32, unless instances are arrays of another type.
 
@@ -58,14 +50,14 @@ class CloudPrices:
     2.33
     """
 
-    request: Price = field(default=0.0, metadata=NEEDED)
-    byte: Price = field(default=0.0, metadata=NEEDED)
-    evaluation: Price = field(default=0.0, metadata=NEEDED)
-    gateway: Price = field(default=0.0, metadata=WRITTEN)
-    item_size: int = field(default=4, metadata=NO_KEY)
+    request: Amount = 0.0
+    byte: Amount = 0.0
+    evaluation: Amount = 0.0
+    gateway: Amount = 0.0
+    item_size: Annotated[int, Meta(ge=1, le=8)] = 4
 
     def __post_init__(self) -> None:
-        for name in ("request", "byte", "evaluation", "gateway"):
+        for name in ("request", "byte", "evaluation"):
             check_price(f"cloud price {name!r}", getattr(self, name))
 
     def of_offload(self, n_features: int) -> float:
@@ -97,18 +89,32 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 # -- files ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ColumnPrice:
+class ColumnPrice(Record, frozen=True):
     """Entry of a feature, or of a table's column, in a file of prices.
 
-    `kind` is one of :data:`COLUMN_KINDS`, or None where the file does not say; `format` is that of
-    a time.
+    `kind` is that of the column, as in :func:`gatewise.columns.kinds.read_kind`, or None where the
+    file does not say.
     """
 
-    own: float
-    group: str | None = None
-    kind: str | None = None
-    format: str | None = None
+    own: Amount = 0.0
+    group: Text | None = None
+    kind: Text | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is not None:
+            kind, form = read_kind(self.kind)
+            if kind != DROP:
+                KINDS[kind].check_format(form)
+
+
+class PriceFile(Record, frozen=True):
+    """A file of prices in TOML; `bill` is the simulator's."""
+
+    default: Amount | None = None
+    features: dict[Text, Amount | ColumnPrice] = msgspec.field(default_factory=dict)
+    groups: dict[Text, Amount] = msgspec.field(default_factory=dict)
+    cloud: CloudPrices | None = None
+    bill: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class PriceList:
     @property
     def dropped(self) -> tuple[str, ...]:
         """Columns that are no features: of kind ``drop``."""
-        return tuple(name for name, entry in self.features.items() if entry.kind == "drop")
+        return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
 
     def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
         """Get the prices of these columns, in this order.
@@ -176,49 +182,14 @@ def named(names: Sequence[str | int]) -> str:
 
 
 def _read_toml(path: Path, where: str) -> PriceList:
-    document = SettingsTable.read(path, "costs file", PRICE_TABLES)
-    features: dict[str, ColumnPrice] = {}
-    for name, entry in _entries(document, "features").items():
-        values = entry if isinstance(entry, dict) else {"own": entry}
-        at = f"{where}: feature {name!r}"
-        unknown = set(values) - {"own", "group", "kind", "format"}
-        if unknown:
-            raise InputError(f"{at}: unknown {sorted(unknown)[0]!r}")
-        kind = values.get("kind")
-        if kind is not None and kind not in COLUMN_KINDS:
-            raise InputError(f"{at}: kind is {kind!r}; choose one of {', '.join(COLUMN_KINDS)}")
-        own = values.get("own", 0.0)
-        check_price(f"the cost of feature {name!r}", own)
-        group, form = values.get("group"), values.get("format")
-        if form is not None and kind != "time":
-            raise InputError(f"{at}: a format is for kind = 'time'")
-        features[name] = ColumnPrice(
-            float(own),
-            None if group is None else str(group),
-            kind,
-            None if form is None else str(form),
-        )
-    groups = {}
-    for name, price in _entries(document, "groups").items():
-        check_price(f"the shared price of group {name!r}", price)
-        groups[name] = float(price)
-    default = document.number("default") if "default" in document.values else None
-    cloud = None
-    if "cloud" in document.values:
-        keys = ("request", "byte", "evaluation", "gateway")
-        listed = document.table("cloud", keys).numbers(keys)
-        request, byte, evaluation, gateway = (listed.get(key, 0.0) for key in keys)
-        cloud = CloudPrices(request, byte, evaluation, gateway)
-    if not features and default is None:
+    file = read_toml(path, PriceFile, "costs")
+    features = {
+        name: entry if isinstance(entry, ColumnPrice) else ColumnPrice(entry)
+        for name, entry in file.features.items()
+    }
+    if not features and file.default is None:
         raise InputError(f"{where} lists no feature, and no default price")
-    return PriceList(where, features, groups, default, cloud)
-
-
-def _entries(document: SettingsTable, key: str) -> dict[str, Any]:
-    found = document.values.get(key, {})
-    if not isinstance(found, dict):
-        raise InputError(f"{document.place(key)} is {found!r}, not a table")
-    return found
+    return PriceList(where, features, file.groups, file.default, file.cloud)
 
 
 def _read_csv(path: Path, where: str) -> PriceList:
@@ -242,10 +213,10 @@ def _read_csv(path: Path, where: str) -> PriceList:
         if not name or name in features:
             raise InputError(f"{at}: feature {name!r} is empty or stands twice")
         group = row.get("group") or None
-        features[name] = ColumnPrice(_number(row["own"], f"{at}: cost of {name!r}"), group)
+        features[name] = ColumnPrice(_price(row["own"], f"{at}: cost of {name!r}"), group)
         if not row.get("shared"):
             continue
-        price = _number(row["shared"], f"{at}: shared price of {group or name!r}")
+        price = _price(row["shared"], f"{at}: shared price of {group or name!r}")
         if group is None and price:
             ungrouped.append(line)
         elif group is not None and groups.setdefault(group, price) != price:
@@ -257,8 +228,10 @@ def _read_csv(path: Path, where: str) -> PriceList:
     return PriceList(where, features, groups)
 
 
-def _number(text: str | None, where: str) -> float:
+def _price(text: str, where: str) -> float:
     try:
-        return float(text or "")
+        price = float(text)
     except ValueError:
         raise InputError(f"{where} is {text!r}, not a number") from None
+    check_price(where, price)
+    return price

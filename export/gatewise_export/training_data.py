@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from gatewise.columns.cells import is_missing, read_number, read_time
+from gatewise.columns.kinds import DROP
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import PriceList, check_price
@@ -104,13 +106,16 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
 
 
 def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
-    options = replace(settings.columns, allow_missing=settings.allow_missing)
-    aside = [name for name in _named(settings).values() if name not in options.drop]
-    options = replace(options, drop=(*options.drop, *dict.fromkeys(aside)))
+    kinds = dict(settings.columns.kinds) | dict.fromkeys(_named(settings).values(), DROP)
+    options = replace(settings.columns, kinds=kinds, allow_missing=settings.allow_missing)
     if prices is not None:
         options = options.with_prices(prices)
-        gone = {n: replace(e, kind="drop") for n, e in prices.features.items() if n in options.drop}
-        prices = replace(prices, features={**prices.features, **gone})
+        dropped = {
+            name: structs.replace(entry, kind=DROP)
+            for name, entry in prices.features.items()
+            if name in options.dropped
+        }
+        prices = replace(prices, features={**prices.features, **dropped})
     table = datasets.read_table(path, target=settings.target, options=options)
     check_classes(table.y)
     table.check()

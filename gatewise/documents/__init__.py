@@ -60,12 +60,27 @@ Amount = Annotated[float, Meta(ge=0.0, le=LARGEST)]
 Positive = Annotated[float, Meta(gt=0.0, le=LARGEST)]
 #: A probability, or a part of a whole.
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Text = Annotated[str, Meta(min_length=1, max_length=256)]
+#: The end of a text in a pattern; "$" would also match before a line's end.
+END: Final = r"(?![\s\S])"
+#: Characters that are not printed, or change how others are: controls, formats, odd spaces.
+_UNPRINTABLE: Final = (
+    r"\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f\u2028-\u202f"
+    r"\u205f-\u206f\u3000\ufeff\ufff9-\ufffb"
+)
+Text = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=f"^[^{_UNPRINTABLE}]*{END}",
+        description="text without characters that cannot be printed",
+    ),
+]
 #: Name of a file, which leads to no other folder.
 FileName = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$",
+        pattern=rf"^[A-Za-z0-9][A-Za-z0-9_.\-]{{0,99}}{END}",
         description="a plain file name: letters, digits, . _ -",
     ),
 ]
@@ -88,8 +103,8 @@ class DocumentError(InputError):
 def decode_json(data: bytes, cls: type[T], file: str) -> T:
     """Decode JSON into a record; DocumentError if it is malformed or has a value of no use.
 
-    Keys that are unknown or stand twice, NaN, infinity and texts that cannot be printed are
-    refused. `file` names the document in errors.
+    Keys that are unknown or stand twice, NaN and infinity are refused. `file` names the document
+    in errors.
     """
     # An empty list takes 30 times its text in memory.
     n_containers = data.count(b"[") + data.count(b"{")
@@ -103,9 +118,7 @@ def decode_json(data: bytes, cls: type[T], file: str) -> T:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
     # msgspec keeps the last of two equal keys, and another reader may keep the first.
-    value = _plain_json(data, file)
-    if b"\\" in data or not data.isascii() or b"\x7f" in data:
-        _check_printable(value, file)
+    _plain_json(data, file)
     return record
 
 
@@ -118,7 +131,7 @@ def read_toml(path: str | Path, cls: type[T], what: str = "") -> T:
 def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
     """Parse a TOML file into plain values; DocumentError, which names `file`, if it is none."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=_number)
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise DocumentError(file, "", why) from error
@@ -169,13 +182,6 @@ def _decode_path(cls: type, value: Any) -> Any:
     return Path(value)
 
 
-def _number(text: str) -> float:
-    value = float(text)
-    if value != value:
-        raise ValueError(f"{text} is not a number")
-    return value
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
@@ -183,18 +189,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         double = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"key {double[:64]!r} stands twice")
     return entries
-
-
-def _check_printable(value: object, file: str, field: str = "") -> None:
-    if isinstance(value, str) and not value.isprintable():
-        raise DocumentError(file, field, f"{value[:64]!r} holds a character that cannot be printed")
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_printable(key, file, f"a key of {field}" if field else "a key")
-            _check_printable(item, file, _place(field, key))
-    if isinstance(value, list):
-        for i, item in enumerate(value):
-            _check_printable(item, file, _place(field, i))
 
 
 # -- errors ----------------------------------------------------------------------------------
@@ -288,27 +282,32 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
     """Type of the value at a place, of :mod:`msgspec.inspect`; None where it is not known."""
     node: Any = msgspec.inspect.type_info(cls)
     for token in tokens:
-        node = _plain_type(node)
-        if isinstance(node, msgspec.inspect.StructType):
-            fields = {f.encode_name: f.type for f in node.fields}
-            node = fields.get(str(token))
-        elif isinstance(node, msgspec.inspect.DictType):
-            node = node.value_type
-        elif isinstance(node, msgspec.inspect.TupleType) and isinstance(token, int):
-            node = node.item_types[token]
-        else:
-            node = getattr(node, "item_type", None)
+        types = _plain_types(node)
+        tags = [t.tag for t in types if getattr(t, "tag_field", None) == token]
+        if tags:
+            return msgspec.inspect.LiteralType(tuple(tags))
+        node = next((part for t in types if (part := _part(t, token)) is not None), None)
     return node
 
 
-def _plain_type(node: Any) -> Any:
-    """The type without its description, and without null; None for several types."""
+def _part(node: Any, token: str | int) -> Any:
+    """Type of a part of a value of a type; None if there is none."""
+    if isinstance(node, msgspec.inspect.StructType):
+        return next((f.type for f in node.fields if f.encode_name == token), None)
+    if isinstance(node, msgspec.inspect.DictType):
+        return node.value_type
+    if isinstance(node, msgspec.inspect.TupleType) and isinstance(token, int):
+        return node.item_types[token]
+    return getattr(node, "item_type", None)
+
+
+def _plain_types(node: Any) -> list[Any]:
+    """The types that a value may have but null, without their descriptions."""
     if isinstance(node, msgspec.inspect.Metadata):
-        return _plain_type(node.type)
+        return _plain_types(node.type)
     if isinstance(node, msgspec.inspect.UnionType):
-        types = [t for t in node.types if not isinstance(t, msgspec.inspect.NoneType)]
-        return _plain_type(types[0]) if len(types) == 1 else None
-    return node
+        return [part for t in node.types for part in _plain_types(t)]
+    return [] if node is None or isinstance(node, msgspec.inspect.NoneType) else [node]
 
 
 def _problem(problem: str, value: object, node: Any) -> str:
@@ -316,8 +315,8 @@ def _problem(problem: str, value: object, node: Any) -> str:
     if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
-        fields = getattr(_plain_type(node), "fields", ())
-        known = ", ".join(f.encode_name for f in fields)
+        fields = [f for t in _plain_types(node) for f in getattr(t, "fields", ())]
+        known = ", ".join(dict.fromkeys(f.encode_name for f in fields))
         return f"has an unknown key {match[1][:64]!r}" + (f"; there are {known}" if known else "")
     wanted = _wanted(problem, value, node)
     return problem if wanted is None else f"must {wanted}"
@@ -326,10 +325,10 @@ def _problem(problem: str, value: object, node: Any) -> str:
 def _wanted(problem: str, value: object, node: Any) -> str | None:
     """What a value must be or have, and what it is; None if the problem says it already."""
     if problem.endswith("out of range"):
-        return "be within the range of a number of 64 bits"
+        return f"be within the range of a number of 64 bits, not {_short(value)}"
     if re.match("Invalid (enum )?value", problem):
-        values = getattr(_plain_type(node), "values", ())
-        words = " or ".join(map(repr, values)) or "one of those that are known"
+        values = [v for t in _plain_types(node) for v in getattr(t, "values", ())]
+        words = " or ".join(map(repr, values))
         return f"be {words}, not {_short(value)}"
     match = re.match(r"Expected `([^`]*)`(.*)", problem)
     if match is None:

@@ -16,6 +16,9 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar
 
+import msgspec
+
+from gatewise.documents import DocumentError, convert
 from gatewise.errors import ManifestError
 
 MOST_CONTAINERS = 200_000
@@ -125,6 +128,15 @@ class JsonField:
         """An object with the fields of a dataclass, and `others`, as its keys."""
         return cls(**self.values(cls, others=others))
 
+    def convert(self, cls: type[Record]) -> Record:
+        """An object that a msgspec type describes."""
+        try:
+            return convert(self.value, cls, "", "")
+        except DocumentError as error:
+            prefix = "" if self.where == "the document" else self.where
+            separator = "." if prefix and error.field[:1] not in ("", "[") else ""
+            raise ManifestError(f"{prefix}{separator}{error.field}", error.why) from None
+
     def values(
         self, cls: type, apart: Collection[str] = (), others: Collection[str] = ()
     ) -> dict[str, Any]:
@@ -223,6 +235,8 @@ def write_record(value: Any) -> Any:
         return [write_record(item) for item in value]
     if isinstance(value, Mapping):
         return {key: write_record(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
     pairs = [(entry, getattr(value, entry.name)) for entry in _entries(type(value))]
@@ -256,6 +270,8 @@ def _entries(cls: type) -> tuple[_Entry, ...]:
 def _reader(hint: Any) -> Reader:
     """Reader of a type's values; types without one are read apart."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated and isinstance(args[1], msgspec.Meta):
+        return lambda field: field.convert(hint)
     if origin is typing.Annotated and callable(args[1]):
         made: Reader = args[1]
         return made
@@ -272,6 +288,8 @@ def _reader(hint: Any) -> Reader:
         return lambda field: tuple(
             read(i) for read, i in zip(parts, field.items(len(parts), len(parts)), strict=True)
         )
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return lambda field: field.convert(hint)
     return lambda field: field.record(hint)
 
 

@@ -246,7 +246,7 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
         dataset=str(tmp_path / "log.csv"), out=tmp_path / "bundle", target="state",
         method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml",
         rows=rows_beside(tmp_path / "bundle"),
-        columns=ColumnOptions(categorical=("supplier",), impute=True),
+        columns=ColumnOptions(kinds={"supplier": "category"}, impute=True),
     )  # fmt: skip
     run = train_bundle(settings, quiet=True)
     assert run.verification.agrees
@@ -260,6 +260,6 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     seen = SeenRows.find(run.bundle)
     assert seen.count(run.data.X) >= len(run.split.training)
     assert seen.count(run.data.X[run.split.training]) == len(run.split.training)
-    again = replace(settings, columns=ColumnOptions(categorical=("supplier",)))
+    again = replace(settings, columns=ColumnOptions(kinds={"supplier": "category"}))
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
         train_bundle(again, quiet=True)

@@ -94,12 +94,16 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("c.toml", "[features]\na = -1\n", "'a' is -1"),
-        ("c.toml", "[features]\na = {price = 1}\n", "unknown 'price'"),
+        ("c.toml", "[features]\na = -1\n", "features.a: must be a number of at least 0, not -1"),
+        (
+            "c.toml",
+            "[features]\na = {price = 1}\n",
+            "features.a: has an unknown key 'price'; there are own",
+        ),
         ("c.toml", "[features]\na = {kind = 'word'}\n", "kind is 'word'; choose one of number"),
-        ("c.toml", "[features]\na = {format = '%d'}\n", "a format is for kind = 'time'"),
+        ("c.toml", "[features]\na = {kind = 'number:%d'}\n", "'%d': only a time has a format"),
         ("c.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
-        ("c.toml", "features = 3", "features is 3, not a table"),
+        ("c.toml", "features = 3", "features: must be an object, not 3"),
         ("c.toml", "nonsense", "c.toml"),
         (
             "c.csv",
@@ -145,12 +149,12 @@ def test_a_default_price_and_columns_left_out(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text(
         'default = 0.5\n[features]\nage = 1\nid = {own = 9, group = "office", kind = "drop"}\n'
-        'at = {own = 2, kind = "time", format = "%d.%m.%Y"}\n[groups]\noffice = 3\n'
+        'at = {own = 2, kind = "time:%d.%m.%Y"}\n[groups]\noffice = 3\n'
         "[cloud]\nbyte = 1\n"
     )
     prices = PriceList.read(file)
     assert (prices.dropped, prices.cloud) == (("id",), CloudPrices(byte=1.0))
-    assert prices.features["at"] == ColumnPrice(2.0, None, "time", "%d.%m.%Y")
+    assert prices.features["at"] == ColumnPrice(2.0, None, "time:%d.%m.%Y")
     costs = FeatureCosts.from_file(file, names=["at", "age", "new"], default=7.0)
     assert (costs.own.tolist(), len(costs.shared)) == ([2.0, 1.0, 0.5], 0)
     file.write_text("[features]\nage = 1\nb = 1\n")

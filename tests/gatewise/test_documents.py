@@ -89,15 +89,19 @@ def test_a_document_comes_back_as_it_was_written():
         (values(count=0), "count: must be a whole number of at least 1, not 0"),
         (values(count=1.0), "count: must be a whole number or null, not 1.0"),
         (values(pair=[1]), "pair: must have 2 entries, not 1"),
-        (values(model={"kind": "svm"}), "model.kind: must be one of those that are known, not "),
+        (values(model={"kind": "svm"}), "model.kind: must be 'linear' or 'trees', not "),
         (values(model={"kind": "trees", "n_trees": 3}), "model.n_trees: must be a whole number of"),
         (values(share=1.01), "share: must be a number of at most 1, not 1.01"),
         (values(rate=0), "rate: must be a number above 0, not 0"),
         (values(file="../a"), "file: must be a plain file name: letters, digits, . _ -, not "),
         (values(file="a/b"), "file: must be a plain file name"),
+        (values(file="a\n"), "file: must be a plain file name"),
+        *(
+            (values(by_name={f"a{c}": {"own": 1}}), "by_name.")
+            for c in ("\n", "\0", "\x7f", "\u202e", "\u200b", "\ufeff")
+        ),
         (values(on=1), "on: must be true or false, not 1"),
         (values(folder=3), "folder: must be text, not 3"),
-        (values(by_name={"a\nb": {"own": -1}}), "by_name.'a\\nb'.own: must be"),
     ],
 )
 def test_an_error_names_the_field_and_what_is_allowed(document, says):
@@ -125,8 +129,6 @@ def test_no_bounded_number_is_nan_or_infinite(name, value):
         (b'{"items": [{"own": 1}], "share": 1, "share": 1}', "key 'share' stands twice"),
         (b'{"items": [{"own": 1, "own": 1}]}', "key 'own' stands twice"),
         (b'{"items": [{"own": 1}], "file": "\\ud800"}', "truncated"),
-        (b'{"items": [{"own": 1}], "by_name": {"\\u0000": {"own": 1}}}', "cannot be printed"),
-        (b'{"items": [{"own": 1}], "by_name": {"\x7f": {"own": 1}}}', "cannot be printed"),
         (b"[" * 100_000, "recursion"),
         (b"[" * 100_000 + b"{" * 100_001, "more than 200000"),
         (b'{"count": ' + b"1" * 5000 + b"}", "not readable JSON"),
@@ -149,7 +151,7 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("rate = nan", "nan is not a number"),
+        ("rate = nan\nitems = []", "rate: must be a number above 0, not NaN"),
         ("rate = inf\nitems = [{own = 1}]", "rate: must be a number of at most 1e+300, not Inf"),
         ("rate = ", "Invalid value"),
         ("rate = 1\nrate = 1", "Cannot overwrite a value"),

@@ -37,7 +37,7 @@ def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
     """System, encoder and bundle."""
     frame, y = machine_table()
     encoder = TableEncoder(
-        categorical=["supplier"], time=["when"], drop=["serial"], impute=True
+        columns={"supplier": "category", "when": "time", "serial": "drop"}, impute=True
     ).fit(frame[:200])
     x = encoder.transform(frame)
     costs = encoder.feature_costs(PRICES)

@@ -326,7 +326,7 @@ class Manifest:
         )
         document: dict[str, Any] = write_record(listed)
         if self.encoder is not None:
-            document["encoder"] = self.encoder.to_document()
+            document["encoder"] = write_record(self.encoder)
         if self.signal is not None:
             document["signal"] = write_signal(self.signal)
         return document

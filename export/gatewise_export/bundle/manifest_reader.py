@@ -6,12 +6,11 @@ part to another.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
-from gatewise.columns.document import read_encoder
+from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import reachable_exits
 from gatewise.documents.json_reader import JsonField
 from gatewise_export.bundle.manifest import Manifest, request_dtype
@@ -94,7 +93,9 @@ def read_manifest(text: str | bytes) -> Manifest:
     if "reference_accuracy" in values:
         document["reference_accuracy"].number(least_merit(task), 1.0)
     encoder = document.get("encoder")
-    values["prices"] = replace(values["prices"], item_size=request_dtype(instance, signal).itemsize)
+    values["prices"] = structs.replace(
+        values["prices"], item_size=request_dtype(instance, signal).itemsize
+    )
     manifest = Manifest(
         **values,
         classes=classes,
@@ -102,11 +103,18 @@ def read_manifest(text: str | bytes) -> Manifest:
         chains=chains,
         active=document["active"].integer(0, len(points) - 1),
         files=files,
-        encoder=None if encoder is None else read_encoder(encoder, tuple(names)),
+        encoder=None if encoder is None else _read_encoder(encoder, tuple(names)),
         signal=signal,
     )
     check_highest_costs(document["operating_points"], manifest)
     return manifest
+
+
+def _read_encoder(field: JsonField, feature_names: tuple[str, ...]) -> RowEncoder:
+    encoder = field.convert(RowEncoder)
+    if encoder.feature_names != feature_names:
+        field["columns"].fail("their features are not those of the manifest, in its order")
+    return encoder
 
 
 def check_highest_costs(points: JsonField, manifest: Manifest) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatewise.columns.cells import ISO
+from gatewise.columns.kinds import DROP, KINDS
 from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise.formats import plural
@@ -61,17 +62,23 @@ def init(
     if target is not None:
         words += ["--target", target]
     words += ["--costs", str(out)]
-    odd = dict.fromkeys(word for n, f in columns.items() if kinds[n] != "drop" for word in f.odd)
+    odd = dict.fromkeys(word for n, f in columns.items() if kinds[n] != DROP for word in f.odd)
     for word in odd:
         words += ["--na", word]
     if odd or any(
-        f.missing and kinds[n] in ("number", "boolean", "time") for n, f in columns.items()
+        f.missing and kinds[n] != DROP and not KINDS[kinds[n]].takes_missing
+        for n, f in columns.items()
     ):
         words.append("--impute")
     command = shlex.join([*words, "--out", "bundle"])
     lines = [_line(name, facts, kinds[name]) for name, facts in columns.items()]
     try:
-        out.write_text(_TEXT.format(data=data, command=command, columns="\n".join(lines)), "utf-8")
+        out.write_text(
+            _TEXT.format(
+                data=data, command=command, columns="\n".join(lines), kinds=", ".join(KINDS)
+            ),
+            "utf-8",
+        )
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
     if as_json:
@@ -91,8 +98,8 @@ _TEXT = """\
 #     {command}
 #
 # A price is what it takes to acquire the column's value for one instance, in any unit: ms, mJ,
-# cents. Kinds: number, boolean, category, ordinal (a category as one number), time, drop (no
-# feature). docs/tables.md describes this file.
+# cents. Kinds: {kinds}, drop (no feature). docs/tables.md
+# describes this file.
 
 default = 1.0  # of a column that is not listed
 
@@ -117,9 +124,9 @@ def _kind(name: str, facts: ColumnFacts) -> str:
     """The kind that a column seems to be of."""
     words = re.split(r"[\W_]+", name.lower())
     if facts.kind in ("empty", "text"):
-        return "drop"
+        return DROP
     if facts.kind == "number" and facts.distinct == facts.rows and set(words) & set(_ID_NAMES):
-        return "drop"
+        return DROP
     return facts.kind
 
 
@@ -127,8 +134,8 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
     """A line of the file, with what the column holds as a comment."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.forms[0] != ISO:
-        value = f'{{own = 1.0, kind = "time", format = "{facts.forms[0]}"}}'
-    if kind == "drop":
+        value = f'{{own = 1.0, kind = "time:{facts.forms[0]}"}}'
+    if kind == DROP:
         value = '{kind = "drop"}'
     holds = {
         "number": f"numbers from {facts.low:g} to {facts.high:g}",
@@ -140,7 +147,7 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
         holds = facts.advice
     elif facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
         holds += f": if numbers, write them as {re.sub(r'[^0-9.+-]', '', facts.example)}"
-    if kind == "drop" and facts.kind == "number":
+    if kind == DROP and facts.kind == "number":
         holds += ", each once"
     if facts.odd:
         holds += f"; in {plural(facts.n_odd, 'row')} not, as {facts.odd[0]!r}"

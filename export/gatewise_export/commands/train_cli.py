@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gatewise.columns.kinds import read_kind
 from gatewise.console import emit, note
+from gatewise.errors import InputError
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
 from gatewise_export.commands.tables import print_trained
@@ -57,23 +59,13 @@ def train(
     default_price: Annotated[
         float | None, typer.Option(help="Price of a column that --costs does not list.")
     ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
-    ] = None,
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="A column of categories; may be repeated.")
-    ] = None,
-    ordinal: Annotated[
-        list[str] | None, typer.Option(help="The same, as one number; may be repeated.")
-    ] = None,
-    boolean: Annotated[
-        list[str] | None, typer.Option(help="A column of y and n, 1 and 0; may be repeated.")
-    ] = None,
-    time: Annotated[
+    column: Annotated[
         list[str] | None,
         typer.Option(
-            help="A column of dates; NAME=FORMAT for others than ISO 8601, as %d.%m.%Y, or "
-            "unix (seconds). May be repeated."
+            metavar="NAME=KIND",
+            help="Kind of a column: category, ordinal (a category as one number), boolean (y and "
+            "n, 1 and 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, drop (no "
+            "feature). May be repeated.",
         ),
     ] = None,
     groups: Annotated[
@@ -125,7 +117,7 @@ def train(
     Example:
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
-        gatewise train log.csv --drop id --categorical supplier --time when --impute --out bundle
+        gatewise train log.csv --column id=drop --column supplier=category --impute --out bundle
         gatewise train log.csv --max-loss fault=0.05 --max-loss ok=0.01 --out bundle
         gatewise train windows.csv --target activity --groups subject --out bundle
     """
@@ -162,11 +154,7 @@ def train(
         costs=costs,
         default_price=default_price,
         columns=ColumnOptions(
-            categorical=tuple(categorical or ()),
-            ordinal=tuple(ordinal or ()),
-            boolean=tuple(boolean or ()),
-            time=dict(_with_format(text) for text in time or ()),
-            drop=tuple(drop or ()),
+            kinds=_column_kinds(column or ()),
             impute=impute,
             missing_words=tuple(na or ()),
         ),
@@ -206,6 +194,19 @@ def train(
 
 
 commands: dict[str, Callable[..., None]] = {"train": train}
+
+
+def _column_kinds(texts: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=KIND`` of each column."""
+    kinds: dict[str, str] = {}
+    for text in texts:
+        name, equals, kind = text.rpartition("=")
+        if not equals or name in kinds:
+            why = "is given two kinds" if equals else "write it as NAME=KIND"
+            raise InputError(f"--column {text}: {why}")
+        read_kind(kind)
+        kinds[name] = kind
+    return kinds
 
 
 def _with_format(text: str) -> tuple[str, str]:

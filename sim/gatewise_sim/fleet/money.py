@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Self
 
 from gatewise.documents.toml_settings import SettingsTable, take_number, take_text
 from gatewise.errors import InputError
-from gatewise.prices import PRICE_TABLES
+from gatewise.prices import PriceFile
 
 MONTH: Final = 365.25 / 12 * 86_400.0  # seconds
 _KWH: Final = 3.6e6  # joules
@@ -102,8 +102,8 @@ class Prices:
         """Read a TOML list of prices at `path`; InputError names the file and the key."""
         names = [field.name for field in fields(cls)]
         known = (*names, "per_kwh")
-        table = SettingsTable.read(Path(path), "price file", (*known, *PRICE_TABLES))
-        if table.values.keys() & set(PRICE_TABLES):
+        table = SettingsTable.read(Path(path), "price file", (*known, *PriceFile.__struct_fields__))
+        if table.values.keys() & set(PriceFile.__struct_fields__):
             if mixed := sorted(table.values.keys() & set(known)):
                 raise InputError(f"{table.place(mixed[0])}: put it under [bill]")
             if "bill" not in table.values:

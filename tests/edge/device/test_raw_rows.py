@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from gatewise.columns.encoders import NumberColumn, RowEncoder
+from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.kinds import NumberColumn
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors

@@ -47,20 +47,23 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
     (put("hue", np.inf), "'hue' has infinite values"),
-    (put("hue", "red"), "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --drop"),
+    (put("hue", "red"), "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --column"),
     (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
-    (lambda f: f.assign(hue="2025-01-03"), "'hue' holds dates (as '2025-01-03') (--time hue"),
+    (
+        lambda f: f.assign(hue="2025-01-03"),
+        "'hue' holds dates (as '2025-01-03') (--column hue=time",
+    ),
     (
         lambda f: f.assign(hue="13.04.2025"),
-        "'hue' holds dates (as '13.04.2025') (--time hue=%d.%m.%Y",
+        "'hue' holds dates (as '13.04.2025') (--column hue=time:%d.%m.%Y",
     ),
     (
         lambda f: f.assign(hue="03/04/2025 08:30"),
-        "(--time 'hue=%d/%m/%Y %H:%M' or --time 'hue=%m/%d/%Y %H:%M' or --drop hue)",
+        "(--column 'hue=time:%d/%m/%Y %H:%M' or --column 'hue=time:%m/%d/%Y %H:%M' or --column ",
     ),
     (
         lambda f: f.assign(ash=np.nan, hue="x"),
-        "To mend all: --drop ash --categorical hue; or have `gatewise init`",
+        "To mend all: --column ash=drop --column hue=category; or have `gatewise init`",
     ),
     (put("cultivar", "moon"), "class 'moon' has one row only"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
@@ -82,11 +85,11 @@ def test_bad_tables(
 
 
 BAD_COSTS = [
-    (COSTS.replace("hue = 0.1", "hue = -0.1"), "'hue' is -0.1"),
+    (COSTS.replace("hue = 0.1", "hue = -0.1"), "features.hue: must be a number of at least"),
     (COSTS.replace("hue = 0.1", ""), "no price for feature 'hue'"),
     (COSTS.replace("hue", "hew"), "'hue'"),
     (COSTS.replace("hue = 0.1", "hue = 0.1\nflavour = 1"), "unknown feature 'flavour'"),
-    (COSTS.replace("1.5", "nan"), "'lab' is nan"),
+    (COSTS.replace("1.5", "nan"), "groups.lab: must be a number of at least 0, not NaN"),
     ("[features", "prices.toml"),
 ]
 
@@ -114,10 +117,10 @@ BAD_OPTIONS = [
     ("--min-recall north=0.1 --min-recall north=0.2", "north=0.2: the class stands twice"),
     ("--method magic", "no method 'magic'"),
     ("--budget 0.5", "below the price of the cheapest feature"),
-    ("--time hue=%A", "'%A' is no format of a time"),
-    ("--categorical huge", "'huge' is named, but there is no such"),
-    ("--drop hue --boolean hue", "'hue' is given two kinds"),
-    ("--boolean hue", "'hue' is not true or false in "),
+    ("--column hue=time:%A", "'%A' is no format of a time"),
+    ("--column huge=category", "'huge' is named, but there is no such"),
+    ("--column hue=drop --column hue=boolean", "hue=boolean: is given two kinds"),
+    ("--column hue=boolean", "'hue' is not true or false in "),
     ("--default-price -1", "--default-price is -1.0"),
     ("--test-size 1.5", "between 0 and 1"),
     ("--test-size 0.001", "--test-size 0.001"),
@@ -154,7 +157,7 @@ def test_a_table_with_semicolons_and_decimal_commas_is_the_same_table(
         data.parent.mkdir()
         frame.to_csv(data, **form)
         frame[:40].rename(columns={"cultivar": "label"}).to_csv(data.parent / "rows.csv", **form)
-        args = ["--target", "cultivar", "--categorical", "soil", "--method", "adapt-gbrt"]
+        args = ["--target", "cultivar", "--column", "soil=category", "--method", "adapt-gbrt"]
         assert run("train", data, *args, "--max-loss", "0.02", "--out", out)[0] == 0
         rows = ["--data", data.parent / "rows.csv"]
         edge = [json.loads(line) for line in run("edge", out, *rows)[1].splitlines()]
@@ -310,7 +313,9 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     frame = machines()
     frame.to_csv(log, index=False)
     fit = ["train", log, "--target", "state", "--method", "cegb", "--json"]
-    status, text, _ = run(*fit, "--groups", "machine", "--drop", "when", "--out", tmp_path / "a")
+    status, text, _ = run(
+        *fit, "--groups", "machine", "--column", "when=drop", "--out", tmp_path / "a"
+    )
     result = json.loads(text)
     assert (status, result["test"]["groups"]) == (0, 4)
     assert result["operating_point"]["validation_groups"] == 12
@@ -325,7 +330,7 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     # `init` lists every column: what is none by an option has no price then
     assert run("init", log, "--target", "state", "--out", tmp_path / "prices.toml")[0] == 0
     fit += ["--costs", tmp_path / "prices.toml"]
-    split = ["--time-split", "when=%d.%m.%Y %H:%M", "--drop", "machine"]
+    split = ["--time-split", "when=%d.%m.%Y %H:%M", "--column", "machine=drop"]
     assert run(*fit, *split, "--out", tmp_path / "b")[0] == 0
     held = pd.read_csv(tmp_path / "b-test.csv")
     assert held.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
@@ -334,4 +339,4 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
         (["--groups", "who"], "'who' is named, but there is no such column"),
         (["--groups", "machine", "--time-split", "when"], "is not a date"),
     ]:
-        assert message in refused(*fit, *options, "--drop", "when", "--out", tmp_path / "c")
+        assert message in refused(*fit, *options, "--column", "when=drop", "--out", tmp_path / "c")

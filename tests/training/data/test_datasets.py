@@ -64,12 +64,14 @@ def test_bad_tables_are_refused(tmp_path, text, message):
 def test_columns_without_a_name_are_named_by_their_place(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",a,y,\n5,1,0,\n5,3,1,\n6,4,1,\n")
-    table = datasets.read_table(path, options=ColumnOptions(drop=("Unnamed: 3",)))
+    table = datasets.read_table(path, options=ColumnOptions(kinds={"Unnamed: 3": "drop"}))
     data = table.encoded(np.arange(3))
     assert data.feature_names == ("Unnamed: 0", "a")
     assert data.X.tolist() == [[5, 1], [5, 3], [6, 4]]
     path.write_text(",a,y\n0,1,0\n1,3,1\n")  # an index that was written along
-    with pytest.raises(InputError, match=r"'Unnamed: 0' has no name and numbers the rows \(drop"):
+    with pytest.raises(
+        InputError, match=r"'Unnamed: 0' has no name and numbers the rows \(columns"
+    ):
         datasets.read_table(path).encoded(np.arange(2))
 
 

@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training.data.table_encoder import TableEncoder
 from tests.support.machine_table import PRICES, machine_table
 
-KINDS = {"categorical": ["supplier"], "time": ["when"], "drop": ["serial"]}
+KINDS = {"supplier": "category", "when": "time", "serial": "drop"}
 
 
 @pytest.fixture
@@ -29,14 +29,12 @@ def test_all_that_is_unclear_is_listed_at_once(frame):
     text = str(caught.value)
     assert "5 columns need an option" in text
     assert text.endswith(
-        "To mend all: drop=['serial', 'flat'], categorical=['supplier'], time=['when'], "
-        "missing_words=['ERR']"
+        "To mend all: columns={'serial': 'drop', 'supplier': 'category', 'when': 'time', "
+        "'flat': 'drop'}, missing_words=['ERR']"
     )
     with pytest.raises(InputError, match="'oh' is named, but there is no such column; it has ser"):
-        TableEncoder(drop=["oh"]).fit(frame)
-    mended = TableEncoder(
-        drop=["serial", "flat"], categorical=["supplier"], time=["when"], missing_words=["ERR"]
-    )
+        TableEncoder(columns={"oh": "drop"}).fit(frame)
+    mended = TableEncoder(columns=KINDS | {"flat": "drop"}, missing_words=["ERR"])
     assert np.isnan(mended.fit(frame).transform(frame).mass[7])
 
 
@@ -64,24 +62,24 @@ def test_commas_in_numbers_are_no_categories_and_no_reason_to_drop_a_column(colu
         with pytest.raises(InputError) as caught:
             TableEncoder().fit(table)
         parts = str(caught.value).partition(": ")[2].split(". To mend")[0].split("; '")
-        assert not any("categorical" in p or "drop" in p for p in parts if "commas" in p)
+        assert not any("category" in p or "drop" in p for p in parts if "commas" in p)
     with pytest.raises(InputError, match=says):
         TableEncoder().fit(frame)
-    TableEncoder(categorical=["a", "b", "kind"]).fit(frame)  # where they are
+    TableEncoder(columns=dict.fromkeys(("a", "b", "kind"), "category")).fit(frame)  # where they are
 
 
 def test_two_words_that_are_not_true_and_false_are_a_category():
     door = pd.DataFrame({"door": ["ja", "nein"]})
     with pytest.raises(
-        InputError, match=r"'door' is not true or false .*categorical=\['door'\]\)$"
+        InputError, match=r"'door' is not true or false .*columns=\{'door': 'category'\}\)$"
     ):
-        TableEncoder(boolean=["door"]).fit(door)
-    with pytest.raises(InputError, match=r"missing_words=\['ERR'\] or drop"):
-        TableEncoder(boolean=["door"]).fit(pd.DataFrame({"door": ["on", "off", "ERR"]}))
+        TableEncoder(columns={"door": "boolean"}).fit(door)
+    with pytest.raises(InputError, match=r"missing_words=\['ERR'\] or columns"):
+        TableEncoder(columns={"door": "boolean"}).fit(pd.DataFrame({"door": ["on", "off", "ERR"]}))
 
 
 def test_it_has_scikit_learn_s_habits(frame):
-    encoder = clone(TableEncoder(**KINDS, impute=True))
+    encoder = clone(TableEncoder(columns=KINDS, impute=True))
     x = encoder.fit_transform(frame)
     assert x.columns.tolist() == encoder.get_feature_names_out().tolist()
     assert (x.dtypes == np.float32).all()
@@ -97,26 +95,28 @@ def test_it_has_scikit_learn_s_habits(frame):
 
 def test_what_columns_become(frame):
     parts = {"time_parts": ["hour", "days"], "max_one_hot": 2}
-    encoder = TableEncoder(**KINDS, **parts).fit(frame)
+    encoder = TableEncoder(columns=KINDS, **parts).fit(frame)
     names = ["supplier", "supplier_missing", "when_hour", "when_days", "mass", "heat", "ok"]
     assert encoder.get_feature_names_out().tolist() == names
     row = encoder.transform(frame.assign(supplier="new").iloc[:1]).iloc[0]
     assert row.tolist()[:4] == [-1.0, 0.0, 0.0, 20089.0]
     for change, says in (
         ({"time_parts": ["century"]}, "'century' is none of year"),
-        ({"time": {"when": "%A"}}, "no format of a time"),
-        ({"categorical": ["supplier", "nothing"]}, "'nothing' is named, but there is no such"),
-        ({"drop": list(frame.columns), "categorical": [], "time": []}, "no column is left"),
+        ({"columns": KINDS | {"when": "time:%A"}}, "no format of a time"),
+        ({"columns": KINDS | {"nothing": "category"}}, "'nothing' is named, but there is no such"),
+        ({"columns": dict.fromkeys(frame.columns, "drop")}, "no column is left"),
+        ({"columns": {"supplier": "colour"}}, "kind is 'colour'; choose one of number, boolean"),
+        ({"columns": {"supplier": "category:x"}}, "'x': only a time has a format"),
     ):
         with pytest.raises(InputError, match=says):
-            TableEncoder(**KINDS | change).fit(frame)
+            TableEncoder(**{"columns": KINDS} | change).fit(frame)
     twice = frame.assign(**{"supplier=ACME": 1.0})
     with pytest.raises(InputError, match="two columns make a feature 'supplier=ACME'"):
-        TableEncoder(**KINDS).fit(twice)
+        TableEncoder(columns=KINDS).fit(twice)
 
 
 def test_features_share_the_price_of_their_column(frame):
-    encoder = TableEncoder(**KINDS, impute=True).fit(frame)
+    encoder = TableEncoder(columns=KINDS, impute=True).fit(frame)
     costs = encoder.feature_costs(PRICES)
     for c, name in enumerate(encoder.encoder_.names):
         members = list(encoder.encoder_.members(c))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
@@ -109,7 +110,7 @@ class TrainedClassifier(BudgetedClassifier):
         self.cloud_prices_ = self.cloud_prices or CloudPrices()
         if first is not None:
             size = np.dtype(self.signal_input_.dtype).itemsize
-            self.cloud_prices_ = replace(self.cloud_prices_, item_size=size)
+            self.cloud_prices_ = msgspec.structs.replace(self.cloud_prices_, item_size=size)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         calibration = None
         if self.guarantee is not None:

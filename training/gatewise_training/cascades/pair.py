@@ -345,7 +345,7 @@ class PairCascade(CascadeClassifier):
             whole if self.feature_costs is None else self.feature_costs, names, named
         )
         prices = self.cloud_prices or CloudPrices(request=1.0)
-        self.cloud_prices_ = replace(prices, item_size=self.instance_.item_size)
+        self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
 
     def _class_indices(self, y: ArrayLike, n: int) -> NDArray[np.int64]:
         given = np.asarray(y).ravel().tolist()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import ISO, MISSING_WORDS
+from gatewise.columns.cells import MISSING_WORDS
 from gatewise.columns.csv_file import csv_rows, plain_csv
-from gatewise.columns.encoders import NumberColumn, RowEncoder
+from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.kinds import DROP, KINDS, NumberColumn, read_kind
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.formats import plural
@@ -79,7 +80,7 @@ class RawTable:
     @property
     def used(self) -> DataFrame:
         """The columns that are features, or are encoded."""
-        return self.frame.drop(columns=list(self.options.drop))
+        return self.frame.drop(columns=self.options.dropped)
 
     def check(self) -> None:
         """Raise InputError if columns cannot be used; it names all, and what mends them."""
@@ -95,7 +96,7 @@ class RawTable:
         return (
             numbers
             and not self.options.impute
-            and not self.options.kinds.keys() - set(self.options.drop)
+            and not self.options.kinds.keys() - set(self.options.dropped)
         )
 
     def numbers(self) -> Dataset:
@@ -259,10 +260,8 @@ def read_rows(
     path = Path(path)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{path}: the bundle takes raw columns: give a .csv or .parquet file")
-    kinds = {column.name: column.kind for column in (() if encoder is None else encoder.columns)}
     options = ColumnOptions(
-        categorical=tuple(name for name, kind in kinds.items() if kind == "category"),
-        time={name: ISO for name, kind in kinds.items() if kind == "time"},
+        kinds={c.name: c.kind for c in (() if encoder is None else encoder.columns)},
         missing_words=() if encoder is None else tuple(encoder.missing_words),
     )
     frame, target = _read_frame(path, target, options, names)
@@ -341,7 +340,8 @@ def _read_csv(
     _, header = next(csv_rows(path))
     _check_names(path, header)
     label = _label_column(path, [name for name in header if name not in features], target)
-    kinds = options.kinds.keys() - set(options.boolean)
+    kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
+    texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
     missing = _cases([*MISSING_WORDS, *options.words])
     frame: DataFrame = pd.read_csv(
         plain_csv(path),  # pandas would fill a row that is cut short
@@ -353,7 +353,7 @@ def _read_csv(
         keep_default_na=False,
         # A label may well be called "none".
         na_values={name: _NO_LABEL if name == label else missing for name in header},
-        dtype={name: str for name in header if name in kinds},
+        dtype={name: str for name in header if name in texts},
     )
     return frame
 

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import (
-    ISO,
-    check_time_format,
-    is_missing,
-    read_boolean,
-    read_category,
-    read_number,
-    read_time,
-)
+from gatewise.columns.cells import ISO, is_missing, read_number, read_time
 from gatewise.columns.csv_file import DECIMAL_COMMA
-from gatewise.columns.encoders import MOST_CELL_BYTES
-from gatewise.documents.json_reader import text_trouble
+from gatewise.columns.kinds import (
+    DROP,
+    KINDS,
+    MAX_LEARNED_CATEGORIES,
+    BooleanColumn,
+    NumberColumn,
+    read_kind,
+)
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.prices import PriceList
@@ -31,8 +29,6 @@ from gatewise.prices import PriceList
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-MOST_CATEGORIES: Final = 1000
-"""Of a column in training; more of them are hardly categories."""
 _MOST_NAME_BYTES: Final = 200
 _MOST_ODD: Final = 10
 _MOST_SHOWN: Final = 20
@@ -46,34 +42,23 @@ Commas = Literal["decimal", "thousands", "either"]
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOptions:
-    """Kinds of a table's columns and other settings of them, as a user gives them.
+    """Kinds of a table's columns and other settings of them.
 
-    `categorical`, `ordinal`, `boolean`, `drop`: columns that are categories (one-hot where they are
-    few), categories as one number, true or false, and none of the model's business. `time`: columns
-    of dates, with their formats; ``iso``, ``unix`` or strptime's. `impute`: fill empty cells, and
-    say so in a further feature where training has seen some. `allow_missing`: take empty cells as
-    values (NaN). `missing_words`: texts of an empty cell beside the usual ones.
+    `kinds`: of columns by name, as ``category``, ``ordinal``, ``boolean``, ``time:%d.%m.%Y`` or
+    ``drop`` (:mod:`gatewise.columns.kinds`). `impute`: fill empty cells, and say so in a further
+    feature where training has seen some. `allow_missing`: take empty cells as values (NaN).
+    `missing_words`: texts of an empty cell in addition to the usual ones.
     """
 
-    categorical: tuple[str, ...] = ()
-    ordinal: tuple[str, ...] = ()
-    boolean: tuple[str, ...] = ()
-    time: Mapping[str, str] = field(default_factory=dict)
-    drop: tuple[str, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=dict)
     impute: bool = False
     allow_missing: bool = False
     missing_words: tuple[str, ...] = ()
 
     @property
-    def kinds(self) -> dict[str, str]:
-        """Kind of each column that is named."""
-        return (
-            dict.fromkeys(self.time, "time")
-            | dict.fromkeys(self.boolean, "boolean")
-            | dict.fromkeys(self.ordinal, "ordinal")
-            | dict.fromkeys(self.categorical, "category")
-            | dict.fromkeys(self.drop, "drop")
-        )
+    def dropped(self) -> list[str]:
+        """Columns that are no features."""
+        return [name for name, kind in self.kinds.items() if kind == DROP]
 
     @property
     def words(self) -> frozenset[str]:
@@ -82,20 +67,8 @@ class ColumnOptions:
 
     def with_prices(self, prices: PriceList) -> ColumnOptions:
         """Add the kinds that a file of prices gives to columns that are not named here."""
-        kinds = self.kinds
-        listed = {n: e for n, e in prices.features.items() if e.kind and n not in kinds}
-
-        def of_kind(kind: str) -> tuple[str, ...]:
-            return tuple(name for name, entry in listed.items() if entry.kind == kind)
-
-        return replace(
-            self,
-            categorical=self.categorical + of_kind("category"),
-            ordinal=self.ordinal + of_kind("ordinal"),
-            boolean=self.boolean + of_kind("boolean"),
-            time={n: listed[n].format or ISO for n in of_kind("time")} | dict(self.time),
-            drop=self.drop + of_kind("drop"),
-        )
+        listed = {name: entry.kind for name, entry in prices.features.items() if entry.kind}
+        return replace(self, kinds=listed | dict(self.kinds))
 
 
 @dataclass(frozen=True)
@@ -225,53 +198,65 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
 
 def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProblem]:
     """List what keeps the columns of a table from being used; nothing if all may be."""
-    kinds, columns = options.kinds, [str(name) for name in frame.columns]
-    unknown = [name for name in kinds if name not in columns]
+    columns = [str(name) for name in frame.columns]
+    unknown = [name for name in options.kinds if name not in columns]
     problems = [ColumnProblem(name, "is named, but there is no such column") for name in unknown]
     if unknown:
         some = ", ".join(columns[:_MOST_SHOWN]) + (", ..." if columns[_MOST_SHOWN:] else "")
         problems[-1] = ColumnProblem(unknown[-1], f"{problems[-1].what}; it has {some}")
-    named = [*options.time, *options.boolean, *options.ordinal, *options.categorical, *options.drop]
-    problems += [
-        ColumnProblem(name, "is given two kinds") for name, n in Counter(named).items() if n > 1
-    ]
-    for name, form in options.time.items():
+    kinds = {}
+    for name, text in options.kinds.items():
         try:
-            check_time_format(form)
+            kind, form = read_kind(text)
+            if kind != DROP:
+                KINDS[kind].check_format(form)
         except InputError as error:
             problems.append(ColumnProblem(name, str(error)))
-    used = [name for name in columns if kinds.get(name) != "drop"]
+        else:
+            kinds[name] = (kind, form)
+    unclear = options.kinds.keys() - kinds.keys()
+    used = [
+        name for name in columns if kinds.get(name, ("", ""))[0] != DROP and name not in unclear
+    ]
     for name, facts in table_facts(frame[used], options.words).items():
         problems += _problems_of(name, frame[name], facts, kinds.get(name), options)
     return problems
 
 
 def _problems_of(
-    name: str, cells: Series, facts: ColumnFacts, kind: str | None, options: ColumnOptions
+    name: str,
+    cells: Series,
+    facts: ColumnFacts,
+    declared: tuple[str, str] | None,
+    options: ColumnOptions,
 ) -> list[ColumnProblem]:
-    drop = (("drop", name),)
-    if text_trouble(name, _MOST_NAME_BYTES) is not None:
+    drop = (_as_kind(name, DROP),)
+    if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MOST_NAME_BYTES):
         return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
     if facts.kind == "empty":
         return [ColumnProblem(name, "is empty", (drop,))]
     filled = options.impute or options.allow_missing
-    if kind is None:
-        kind, problem = _undeclared(name, facts, fill=not filled)
+    if declared is None:
+        kind_name, problem = _undeclared(name, facts, fill=not filled)
         if problem is not None:
             return [problem]
-    elif (problem := _misdeclared(name, cells, kind, options)) is not None:
-        return [problem]
-    if kind == "number" and max(-facts.low, facts.high) > np.finfo(np.float32).max:
+    else:
+        kind_name = declared[0]
+        if (problem := _misdeclared(name, cells, *declared, options.words)) is not None:
+            return [problem]
+    kind = KINDS[kind_name]
+    if kind is NumberColumn and max(-facts.low, facts.high) > np.finfo(np.float32).max:
         what = "has infinite values, or too large for float32"
         return [ColumnProblem(name, what, (drop,))]
-    if facts.missing and not filled and kind in ("number", "boolean", "time"):
+    if facts.missing and not filled and not kind.takes_missing:
         what = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"
         return [ColumnProblem(name, what, ((("impute", None),), (("allow_missing", None),)))]
     return []
 
 
 def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, ColumnProblem | None]:
-    drop, category = (("drop", name),), (("categorical", name),)
+    drop = (_as_kind(name, DROP),)
+    category = (_as_kind(name, "category"),)
     na: tuple[tuple[str, str | None], ...] = tuple(("na", word) for word in facts.odd)
     if fill and (na or facts.missing):
         na += (("impute", None),)
@@ -290,48 +275,44 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
         what = f"holds dates (as {facts.example!r})"
         if facts.odd:
             what += f", in {plural(facts.n_odd, 'row')} not (as {some})"
-        named = [name if form == ISO else f"{name}={form}" for form in facts.forms]
-        return "time", ColumnProblem(name, what, (*((("time", n), *na) for n in named), drop))
+        named = ["time" if form == ISO else f"time:{form}" for form in facts.forms]
+        ways = [(_as_kind(name, kind), *na) for kind in named]
+        return "time", ColumnProblem(name, what, (*ways, drop))
     what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
-    if facts.distinct > MOST_CATEGORIES:
+    if facts.distinct > MAX_LEARNED_CATEGORIES:
         return "category", ColumnProblem(name, what, (drop,))
-    ways = (category, drop) if facts.kind == "category" else (drop, category)
-    return "category", ColumnProblem(name, what, ways)
+    if facts.kind == "category":
+        return "category", ColumnProblem(name, what, (category, drop))
+    return "category", ColumnProblem(name, what, (drop, category))
 
 
 def _misdeclared(
-    name: str, cells: Series, kind: str, options: ColumnOptions
+    name: str, cells: Series, kind_name: str, form: str, words: frozenset[str]
 ) -> ColumnProblem | None:
     """Problem of a column that is not of the kind that the user gave."""
-    drop = (("drop", name),)
-    counts = Counter(_key(c) for c in cells.tolist() if not is_missing(c, options.words))
-    form = options.time.get(name, ISO)
-    read: dict[str, Callable[[Any], object]] = {
-        "time": lambda cell: read_time(cell, form),
-        "boolean": read_boolean,
-        "category": _checked_category,
-        "ordinal": _checked_category,
-    }
-    try:
-        odd = _odd(counts, read[kind])
-    except ValueError:  # of a format, listed already
-        return None
+    kind = KINDS[kind_name]
+    drop = (_as_kind(name, DROP),)
+    counts = Counter(_key(c) for c in cells.tolist() if not is_missing(c, words))
+    odd = _odd(counts, lambda cell: kind.check_cell(cell, form))
     if odd:
         rows = sum(counts[cell] for cell in odd)
         some = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
-        wanted = {
-            "time": "not a date" + (f" as {form}" if form != ISO else " in ISO 8601"),
-            "boolean": "not true or false",
-        }.get(kind, f"text of more than {MOST_CELL_BYTES} bytes, or not Unicode,")
-        what = f"is {wanted} in {plural(rows, 'row')} (as {some})"
-        if kind == "boolean" and len(odd) == len(counts) <= MOST_CATEGORIES:
-            return ColumnProblem(name, f"{what}; make it a category", ((("categorical", name),),))
-        words = tuple(("na", str(cell).strip()) for cell in odd)
-        return ColumnProblem(name, what, (words, drop) if len(odd) <= _MOST_ODD else (drop,))
-    if kind in ("category", "ordinal") and len(counts) > MOST_CATEGORIES:
-        what = f"has {len(counts):,} categories, more than {MOST_CATEGORIES:,}"
+        as_format = f" as {form}" if form else ""
+        what = f"is not {kind.wanted}{as_format} in {plural(rows, 'row')} (as {some})"
+        if kind is BooleanColumn and len(odd) == len(counts) <= MAX_LEARNED_CATEGORIES:
+            category = _as_kind(name, "category")
+            return ColumnProblem(name, f"{what}; make it a category", ((category,),))
+        na = tuple(("na", str(cell).strip()) for cell in odd)
+        return ColumnProblem(name, what, (na, drop) if len(odd) <= _MOST_ODD else (drop,))
+    if kind.max_distinct is not None and len(counts) > kind.max_distinct:
+        what = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"
         return ColumnProblem(name, what, (drop,))
     return None
+
+
+def _as_kind(name: str, kind: str) -> tuple[str, str]:
+    """Option that gives a column a kind."""
+    return "column", f"{name}={kind}"
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
@@ -363,11 +344,12 @@ def _options(way: Iterable[tuple[str, str | None]], style: Style) -> str:
             f"--{option.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(value)}")
             for option, value in way
         )
-    named: dict[str, list[str]] = {}
-    for option, value in way:
-        named.setdefault(option, []).extend([] if value is None else [value])
-    keys = {"na": "missing_words"}
-    return ", ".join(f"{keys.get(o, o)}={v or True!r}" for o, v in named.items())
+    columns = dict(v.rpartition("=")[::2] for option, v in way if option == "column" and v)
+    words = [value for option, value in way if option == "na"]
+    others = [f"{option}=True" for option, value in way if value is None]
+    parts = [f"columns={columns!r}"] if columns else []
+    parts += [f"missing_words={words!r}"] if words else []
+    return ", ".join([*parts, *others])
 
 
 def _key(cell: Any) -> Any:
@@ -383,15 +365,6 @@ def _odd(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
         except InputError:
             odd.append(cell)
     return odd
-
-
-def _checked_category(cell: Any) -> None:
-    try:
-        size = len(read_category(cell).encode())
-    except UnicodeEncodeError:
-        raise InputError("not Unicode") from None
-    if size > MOST_CELL_BYTES:
-        raise InputError("too long")
 
 
 def _numbers(cells: Series) -> NDArray[np.float64] | None:

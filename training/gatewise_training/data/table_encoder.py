@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.columns.cells import (
-    ISO,
-    TIME_PARTS,
-    is_missing,
-    read_boolean,
-    read_category,
-    read_number,
-    read_time,
-    time_part,
-)
-from gatewise.columns.encoders import (
-    BooleanColumn,
-    CategoryColumn,
+from gatewise.columns.cells import is_missing
+from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.kinds import (
+    KINDS,
     Column,
+    Learning,
     NumberColumn,
-    RowEncoder,
-    TimeColumn,
+    check_time_parts,
+    read_kind,
 )
 from gatewise.costs import CostsLike, FeatureCosts
 from gatewise.errors import InputError
@@ -45,8 +37,7 @@ from gatewise_training.data.table_columns import (
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-_PARTS: Final = ("month", "day", "weekday", "hour")
-_FINER: Final = ("minute", "second")
+    from gatewise.columns.kinds import AnyColumn
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -59,18 +50,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     Parameters
     ----------
-    categorical : sequence of str, default ()
-        Columns of categories: one feature each (one-hot) up to `max_one_hot` of them, else the
-        index of the category. A category that training has not seen is all 0, or -1.
-    ordinal : sequence of str, default ()
-        Columns of categories as one feature, the index.
-    boolean : sequence of str, default ()
-        Columns of true and false in words that are not told by themselves (y, n, 0, 1).
-    time : sequence of str, or mapping of str to str, default ()
-        Columns of dates; the mapping gives formats: ``"iso"`` (the default), ``"unix"``, or one of
-        strptime such as ``"%d.%m.%Y %H:%M"``.
-    drop : sequence of str, default ()
-        Columns that are no features.
+    columns : mapping of str to str, optional
+        Kinds of columns by name: ``"category"`` (one feature per category up to `max_one_hot` of
+        them, else its index; one that training has not seen is all 0, or -1), ``"ordinal"`` (one
+        feature, the index), ``"boolean"`` (true and false in other words: y, n, 0, 1), ``"time"``
+        (dates in ISO 8601), ``"time:unix"``, a format of strptime such as
+        ``"time:%d.%m.%Y %H:%M"``, or ``"drop"`` (no feature).
     impute : bool, default False
         Fill missing cells of numbers and dates with the median, of booleans with the usual value,
         in columns where :meth:`fit` has seen some; one more feature says so. Elsewhere a missing
@@ -93,18 +78,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     --------
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"supplier": ["ACME", "Bolt", None], "mass": ["1.5", "2", "3"]})
-    >>> encoder = TableEncoder(categorical=["supplier"]).fit(frame)
+    >>> encoder = TableEncoder(columns={"supplier": "category"}).fit(frame)
     >>> encoder.transform(frame).iloc[1].to_dict()
     {'supplier=ACME': 0.0, 'supplier=Bolt': 1.0, 'supplier_missing': 0.0, 'mass': 2.0}
     >>> encoder.feature_costs({"supplier": 5.0, "mass": 1.0}).total
     6.0
     """
 
-    categorical: Sequence[str] = ()
-    ordinal: Sequence[str] = ()
-    boolean: Sequence[str] = ()
-    time: Sequence[str] | Mapping[str, str] = ()
-    drop: Sequence[str] = ()
+    columns: Mapping[str, str] | None = None
     impute: bool = False
     missing_words: Sequence[str] = ()
     max_one_hot: int = 12
@@ -123,8 +104,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         -------
         TableEncoder
         """
-        given = vars(options).items()
-        return cls(**{name: value for name, value in given if name != "allow_missing"})
+        return cls(
+            columns=options.kinds, impute=options.impute, missing_words=options.missing_words
+        )
 
     def fit(self, X: DataFrame, y: Any = None) -> Self:
         """Learn categories, medians and the parts of dates that vary.
@@ -147,31 +129,23 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
         """Learn from rows of a table; `gaps` are columns with missing cells in other rows."""
-        time = self.time if isinstance(self.time, Mapping) else dict.fromkeys(self.time, ISO)
         options = ColumnOptions(
-            categorical=tuple(self.categorical),
-            ordinal=tuple(self.ordinal),
-            boolean=tuple(self.boolean),
-            time=time,
-            drop=tuple(self.drop),
+            kinds={} if self.columns is None else self.columns,
             impute=self.impute,
             allow_missing=True,
             missing_words=tuple(self.missing_words),
         )
-        strange = [part for part in self.time_parts or () if part not in TIME_PARTS]
-        if strange:
-            raise InputError(f"time_parts: {strange[0]!r} is none of {', '.join(TIME_PARTS)}")
+        check_time_parts(self.time_parts or ())
         if problems := column_problems(frame, options):
             raise InputError(problem_text(problems, style="python"))
-        kinds = options.kinds
         columns = [
-            self._column(str(name), frame[name], kinds.get(str(name)), options, str(name) in gaps)
+            self._column(str(name), frame[name], options, has_gaps=str(name) in gaps)
             for name in frame.columns
-            if kinds.get(str(name)) != "drop"
+            if str(name) not in options.dropped
         ]
         if not columns:
             raise InputError("no column is left to learn from")
-        encoder = RowEncoder(tuple(columns), options.words)
+        encoder = RowEncoder(cast("tuple[AnyColumn, ...]", tuple(columns)), options.words)
         double = [n for n, k in Counter(encoder.feature_names).items() if k > 1]
         if double:
             raise InputError(f"two columns make a feature {double[0]!r}: rename one of them")
@@ -181,60 +155,20 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return self
 
     def _column(
-        self, name: str, cells: Series, kind: str | None, options: ColumnOptions, gap: bool
+        self, name: str, cells: Series, options: ColumnOptions, *, has_gaps: bool
     ) -> Column:
-        words = options.words
-        if kind is None:
-            kind = column_facts(cells, words).kind
-        present = [cell for cell in cells.tolist() if not is_missing(cell, words)]
-        some = len(present) < len(cells)
-        filled = self.impute and (some or gap)
-        if kind in ("category", "ordinal"):
-            return self._category(name, present, kind, some=some, filled=filled)
-        if kind == "time":
-            return self._time(name, present, options.time[name], some=some, filled=filled)
-        fill = None
-        if filled and kind == "boolean":
-            fill = float(2 * sum(map(read_boolean, present)) >= len(present))
-        elif filled:
-            fill = float(np.float32(np.median([read_number(cell) for cell in present])))
-        indicator = (f"{name}_missing",) if some and fill is not None else ()
-        make = BooleanColumn if kind == "boolean" else NumberColumn
-        return make(name=name, features=(name, *indicator), fill=None if fill is None else (fill,))
-
-    def _category(
-        self, name: str, present: list[Any], kind: str, *, some: bool, filled: bool
-    ) -> CategoryColumn:
-        categories = tuple(sorted({read_category(cell) for cell in present}, key=_by_value))
-        ordinal = kind == "ordinal" or len(categories) > self.max_one_hot
-        features = [name] if ordinal else _one_hot_names(name, categories)
-        empty = (-1.0,) if ordinal else (0.0,) * len(categories)
-        return CategoryColumn(
-            name=name,
-            features=(*features, f"{name}_missing") if some else tuple(features),
-            fill=empty if some or filled else None,
-            categories=categories,
-            form="ordinal" if ordinal else "one-hot",
+        text = options.kinds.get(name) or column_facts(cells, options.words).kind
+        kind, form = read_kind(text)
+        present = [cell for cell in cells.tolist() if not is_missing(cell, options.words)]
+        has_missing = len(present) < len(cells)
+        how = Learning(
+            format=form,
+            has_missing=has_missing,
+            fill_missing=self.impute and (has_missing or has_gaps),
+            max_one_hot=self.max_one_hot,
+            time_parts=None if self.time_parts is None else tuple(self.time_parts),
         )
-
-    def _time(
-        self, name: str, present: list[Any], form: str, *, some: bool, filled: bool
-    ) -> TimeColumn:
-        times = sorted(
-            (read_time(cell, form) for cell in present), key=lambda time: time_part(time, "days")
-        )
-        if self.time_parts is None:
-            parts = _varying(times, _PARTS) or _varying(times, _FINER) or _PARTS[:1]
-        else:
-            parts = tuple(self.time_parts)
-        fill = None
-        if filled:
-            middle = times[len(times) // 2]
-            fill = tuple(float(np.float32(time_part(middle, part))) for part in parts)
-        features = [f"{name}_{part}" for part in parts]
-        if some and fill is not None:
-            features.append(f"{name}_missing")
-        return TimeColumn(name=name, features=tuple(features), fill=fill, parts=parts, format=form)
+        return KINDS[kind].learn(name, present, how)
 
     def transform(self, X: DataFrame) -> DataFrame:
         """Encode rows.
@@ -340,7 +274,9 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         for c, name in enumerate(encoder.names):
             place = slice(encoder.starts[c], encoder.starts[c + 1])
-            numbers = _numbers(frame[name]) if encoder.columns[c].kind == "number" else None
+            numbers = (
+                _numbers(frame[name]) if isinstance(encoder.columns[c], NumberColumn) else None
+            )
             if numbers is None or frame[name].dtype.kind == "b":
                 x[:, place] = _encode_cells(encoder, c, frame[name].tolist())
             else:
@@ -388,25 +324,3 @@ def _frame(X: Any) -> DataFrame:
     if not X.columns.is_unique:
         raise InputError(f"column {X.columns[X.columns.duplicated()][0]!r} stands twice")
     return X.rename(columns=str)
-
-
-def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
-    """Names that a manifest may hold: printable, short, each once."""
-    made: list[str] = []
-    for number, category in enumerate(categories):
-        short = "".join(c if c.isprintable() else "_" for c in category)[:12]
-        fits = category and category.isprintable() and len(category.encode()) <= 40
-        made.append(f"{name}={category if fits else f'{short}~{number}'}")
-    return made
-
-
-def _by_value(category: str) -> tuple[bool, float, str]:
-    """Sort numbers by value, before all other texts."""
-    try:
-        return False, read_number(category), category
-    except InputError:
-        return True, 0.0, category
-
-
-def _varying(times: Sequence[Any], parts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(p for p in parts if len({time_part(time, p) for time in times}) > 1)

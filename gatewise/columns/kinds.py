@@ -1,0 +1,369 @@
+"""Kinds of columns: how cells of each are read, what training learns of them, their features.
+
+::
+
+    number     the number
+    boolean    1 or 0
+    category   one feature per category (one-hot; all 0 for a category that training has not seen)
+    ordinal    index of the category (-1 for one that training has not seen)
+    time       parts of a date: month, weekday, hour, ...
+
+A missing cell becomes `fill` and, where the column has one feature more, 1 in that indicator; else
+NaN. A further kind is a class here, named in :data:`AnyColumn`: tables, files of prices, commands
+and bundles then know it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Final, Self, TypeAlias, TypeVar, get_args
+
+import numpy as np
+
+from gatewise.columns import cells
+from gatewise.documents import Meta, Record, Text
+from gatewise.errors import InputError
+
+MAX_CATEGORIES: Final = 10_000
+"""Categories of a column in a bundle."""
+MAX_LEARNED_CATEGORIES: Final = 1000
+"""Categories of a column in training; texts with more of them are hardly categories."""
+MAX_CELL_BYTES: Final = 256
+"""Bytes of a category's name, in UTF-8."""
+
+Value = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]
+FeatureNames = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_CATEGORIES + 1)]
+Fill = Annotated[tuple[Value, ...], Meta(min_length=1, max_length=MAX_CATEGORIES)]
+Categories = Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_CATEGORIES)]
+TimeParts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=len(cells.TIME_PARTS))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """How a column is learned from cells of training.
+
+    `format`: what follows the kind, as a time's. `has_missing`: the training rows have missing
+    cells. `fill_missing`: missing cells are filled. `max_one_hot`: categories that become one
+    feature each. `time_parts`: parts of a date; None: those that vary.
+    """
+
+    format: str = ""
+    has_missing: bool = False
+    fill_missing: bool = False
+    max_one_hot: int = 12
+    time_parts: tuple[str, ...] | None = None
+
+
+class Column(Record, frozen=True, dict=True, tag_field="kind"):
+    """A raw column and the features that it becomes.
+
+    `fill`: values of a missing cell, without the indicator; None: NaN.
+    """
+
+    name: Text
+    features: FeatureNames
+    fill: Fill | None = None
+
+    #: What a cell must be, in errors.
+    wanted: ClassVar[str]
+    #: Whether cells of a file are read as their texts, not as numbers where they all are.
+    is_text: ClassVar[bool] = True
+    #: Whether a missing cell is one more category, and so needs no filling.
+    takes_missing: ClassVar[bool] = False
+    #: Distinct cells of a column in training; None: any number.
+    max_distinct: ClassVar[int | None] = None
+
+    def __post_init__(self) -> None:
+        extra = len(self.features) - self.width
+        if extra not in (0, 1) or (extra and self.fill is None):
+            raise InputError(f"column {self.name!r}: {len(self.features)} features do not fit it")
+        if self.fill is not None and len(self.fill) != self.width:
+            raise InputError(f"column {self.name!r}: fill has {len(self.fill)} values")
+
+    @property
+    def kind(self) -> str:
+        """Name of the kind, as in files and options."""
+        return kind_name(type(self))
+
+    @property
+    def width(self) -> int:
+        """Features of a cell that is not missing, the indicator apart."""
+        return 1
+
+    @classmethod
+    def check_format(cls, form: str) -> None:
+        """Refuse what follows the kind, as in ``time:%d.%m.%Y``."""
+        if form:
+            raise InputError(f"{form!r}: only a time has a format")
+
+    @classmethod
+    def check_cell(cls, cell: Any, form: str) -> None:
+        """Refuse a cell of training that is not of this kind."""
+        raise NotImplementedError
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Column:
+        """Learn a column from the cells of training that are not missing."""
+        raise NotImplementedError
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        """Values of a cell that is not missing; InputError if it is none of this kind."""
+        raise NotImplementedError
+
+    def encode(self, cell: Any, missing_words: frozenset[str]) -> tuple[float, ...]:
+        """Values of all features of a cell; InputError, which names the column, if it is bad."""
+        if cells.is_missing(cell, missing_words):
+            return self._missing
+        try:
+            return self.read(cell) + self._indicator
+        except InputError as error:
+            raise InputError(f"column {self.name!r}: {error}") from None
+
+    @cached_property
+    def _missing(self) -> tuple[float, ...]:
+        values = (math.nan,) * self.width if self.fill is None else self.fill
+        return (*values, 1.0)[: len(self.features)]
+
+    @cached_property
+    def _indicator(self) -> tuple[float, ...]:
+        return (0.0,) * (len(self.features) - self.width)
+
+
+class NumberColumn(Column, frozen=True, tag="number"):
+    """A column of numbers."""
+
+    wanted: ClassVar[str] = "a number"
+    is_text: ClassVar[bool] = False
+
+    @classmethod
+    def check_cell(cls, cell: Any, form: str) -> None:
+        cells.read_number(cell)
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
+        fill = None
+        if how.fill_missing:
+            fill = float(np.float32(np.median([cells.read_number(cell) for cell in present])))
+        return _plain_column(cls, name, fill, how)
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        return (cells.read_number(cell),)
+
+
+class BooleanColumn(Column, frozen=True, tag="boolean"):
+    """A column of true and false."""
+
+    wanted: ClassVar[str] = "true or false"
+    is_text: ClassVar[bool] = False
+
+    @classmethod
+    def check_cell(cls, cell: Any, form: str) -> None:
+        cells.read_boolean(cell)
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
+        fill = None
+        if how.fill_missing:
+            fill = float(2 * sum(map(cells.read_boolean, present)) >= len(present))
+        return _plain_column(cls, name, fill, how)
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        return (cells.read_boolean(cell),)
+
+
+P = TypeVar("P", bound=Column)
+
+
+def _plain_column(cls: type[P], name: str, fill: float | None, how: Learning) -> P:
+    """Column of one value, with an indicator where missing cells were seen and are filled."""
+    indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
+    return cls(name, (name, *indicator), None if fill is None else (fill,))
+
+
+class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
+    """A column of categories, one feature for each that training has seen."""
+
+    categories: Categories
+
+    wanted: ClassVar[str] = f"text of at most {MAX_CELL_BYTES} bytes"
+    takes_missing: ClassVar[bool] = True
+    max_distinct: ClassVar[int | None] = MAX_LEARNED_CATEGORIES
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for category in self.categories:
+            if not category or category != category.strip():
+                raise InputError(f"category {category!r} is empty, or has a space at an end")
+            _check_category(category)
+        if len(set(self.categories)) < len(self.categories):
+            raise InputError(f"column {self.name!r}: a category stands twice")
+
+    @property
+    def width(self) -> int:
+        return len(self.categories)
+
+    @classmethod
+    def check_cell(cls, cell: Any, form: str) -> None:
+        _check_category(cells.read_category(cell))
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> CategoryColumn:
+        categories = _sorted_categories(present)
+        if len(categories) > how.max_one_hot:
+            return OrdinalColumn.learn(name, present, how)
+        return cls(
+            name,
+            (*_one_hot_names(name, categories), *_indicator_name(name, how)),
+            (0.0,) * len(categories) if how.has_missing or how.fill_missing else None,
+            categories=categories,
+        )
+
+    @cached_property
+    def _place(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.categories)}
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        place = self._place.get(cells.read_category(cell), -1)
+        return tuple(float(i == place) for i in range(len(self.categories)))
+
+
+class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
+    """A column of categories as one feature: the index of those that training has seen."""
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> CategoryColumn:
+        fill = (-1.0,) if how.has_missing or how.fill_missing else None
+        features = (name, *_indicator_name(name, how))
+        return cls(name, features, fill, categories=_sorted_categories(present))
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        return (float(self._place.get(cells.read_category(cell), -1)),)
+
+
+class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
+    """A column of dates or times, as some of their parts."""
+
+    parts: TimeParts
+    format: Text = cells.ISO
+
+    wanted: ClassVar[str] = "a date"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        cells.check_time_format(self.format)
+        check_time_parts(self.parts)
+
+    @property
+    def width(self) -> int:
+        return len(self.parts)
+
+    @classmethod
+    def check_format(cls, form: str) -> None:
+        cells.check_time_format(form or cells.ISO)
+
+    @classmethod
+    def check_cell(cls, cell: Any, form: str) -> None:
+        cells.read_time(cell, form or cells.ISO)
+
+    @classmethod
+    def learn(cls, name: str, present: Sequence[Any], how: Learning) -> Self:
+        form = how.format or cells.ISO
+        times = sorted(
+            (cells.read_time(cell, form) for cell in present),
+            key=lambda time: cells.time_part(time, "days"),
+        )
+        parts = how.time_parts or _varying_parts(times)
+        fill = None
+        if how.fill_missing:
+            middle = times[len(times) // 2]
+            fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in parts)
+        indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
+        features = (*(f"{name}_{part}" for part in parts), *indicator)
+        return cls(name, features, fill, parts=parts, format=form)
+
+    def read(self, cell: Any) -> tuple[float, ...]:
+        time = cells.read_time(cell, self.format)
+        return tuple(cells.time_part(time, part) for part in self.parts)
+
+
+AnyColumn: TypeAlias = NumberColumn | BooleanColumn | CategoryColumn | OrdinalColumn | TimeColumn
+
+
+def kind_name(kind: type[Column]) -> str:
+    """Name of a kind of columns, as in files and options."""
+    return str(kind.__struct_config__.tag)
+
+
+KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
+DROP: Final = "drop"
+"""What a file or an option says of a column that is no feature."""
+
+
+def read_kind(text: str) -> tuple[str, str]:
+    """Read the kind of a column and its format, as ``time:%d.%m.%Y``; InputError if there is none.
+
+    >>> read_kind("category"), read_kind("time:unix")
+    (('category', ''), ('time', 'unix'))
+    """
+    kind, _, form = text.partition(":")
+    if kind not in KINDS and kind != DROP:
+        raise InputError(f"kind is {kind!r}; choose one of {', '.join((*KINDS, DROP))}")
+    return kind, form
+
+
+def check_time_parts(parts: Sequence[str]) -> None:
+    """Refuse parts that no time has."""
+    strange = [part for part in parts if part not in cells.TIME_PARTS]
+    if strange:
+        raise InputError(f"time_parts: {strange[0]!r} is none of {', '.join(cells.TIME_PARTS)}")
+
+
+def _check_category(text: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InputError(f"{text!r} is not valid Unicode") from None
+    if size > MAX_CELL_BYTES:
+        raise InputError(f"category {text[:40]!r}... has more than {MAX_CELL_BYTES} bytes")
+
+
+def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
+    """Categories, numbers by value before all other texts."""
+
+    def by_value(category: str) -> tuple[bool, float, str]:
+        try:
+            return False, cells.read_number(category), category
+        except InputError:
+            return True, 0.0, category
+
+    return tuple(sorted({cells.read_category(cell) for cell in present}, key=by_value))
+
+
+def _indicator_name(name: str, how: Learning) -> tuple[str, ...]:
+    return (f"{name}_missing",) if how.has_missing else ()
+
+
+def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
+    """Names that a manifest may hold: printable, short, each once."""
+    names: list[str] = []
+    for number, category in enumerate(categories):
+        short = "".join(c if c.isprintable() else "_" for c in category)[:12]
+        fits = category and category.isprintable() and len(category.encode()) <= 40
+        names.append(f"{name}={category if fits else f'{short}~{number}'}")
+    return names
+
+
+def _varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
+    """The coarse parts of dates that vary; the fine ones where none does."""
+
+    def varying(*parts: str) -> tuple[str, ...]:
+        return tuple(p for p in parts if len({cells.time_part(time, p) for time in times}) > 1)
+
+    return varying("month", "day", "weekday", "hour") or varying("minute", "second") or ("month",)
