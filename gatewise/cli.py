@@ -82,13 +82,8 @@ TABLE: dict[str, Entry] = {
     "broker": Entry(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
     ),
-    "calibrate": Entry(
-        "gatewise_sim.calibration.calibrate_command",
-        "Measure this machine: prices of blocks, service times.",
-        "edge",
-    ),
     "report": Entry(
-        "gatewise_sim.report.report_command", "Show a report's figures, or compare reports.", "sim"
+        "gatewise_sim.report.report_command", "Show reports, side by side in one table.", "sim"
     ),
     "doctor": Entry(
         "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"

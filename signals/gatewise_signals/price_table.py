@@ -21,8 +21,8 @@ KIND: Final = "gatewise-block-prices"
 class PriceTable:
     """What each step of some blocks takes for one window, measured on one machine.
 
-    ``gatewise calibrate --device`` writes such a table as a file, and a bundle holds that of its
-    blocks.
+    :func:`.price_table` measures it, :meth:`to_document` gives the JSON document of its file, and
+    a bundle holds the table of its blocks.
 
     Attributes
     ----------
@@ -51,13 +51,11 @@ class PriceTable:
         if self.watts is not None and not 0 < self.watts < 1e6:
             raise InputError(f"watts is {self.watts}; give the processor's power")
         if self.unit == "uj" and self.watts is None:
-            raise InputError(
-                "prices in microjoules need the processor's power: measure with watts (--watts)"
-            )
+            raise InputError("prices in microjoules need the processor's power: measure with watts")
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read the file at `path` that ``gatewise calibrate --device`` wrote.
+        """Read the JSON document of :meth:`to_document` from the file at `path`.
 
         Raises
         ------

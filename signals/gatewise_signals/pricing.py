@@ -108,7 +108,7 @@ def priced(
     ----------
     blocks : sequence of Block
     prices : PriceTable or path
-        A file of ``gatewise calibrate --device``, or ``manifest.signal.prices`` of a bundle.
+        A table of :func:`price_table`, its file, or ``manifest.signal.prices`` of a bundle.
     unit : {"us", "uj"}, default "us"
         Microseconds, or microjoules where the table has the processor's power.
 
@@ -130,7 +130,7 @@ def priced(
     if missing:
         raise InputError(
             f"the price table has no {', '.join(missing[:4])}: measure these blocks "
-            "(gatewise calibrate --device)"
+            "(gatewise_signals.pricing.price_table)"
         )
     found = {step: table.price(step.label) for step in graph.steps}
     return [block.with_prices(found, table) for block in blocks]

@@ -112,7 +112,7 @@ class SignalInput:
         if table is not None and table.shape != found.shape:
             raise InputError(
                 f"the blocks were measured on windows of shape {table.shape}, these have "
-                f"{found.shape}: measure them on such (gatewise calibrate --device)"
+                f"{found.shape}: measure them on such (gatewise_signals.pricing.price_table)"
             )
         return replace(found, graph=graph, prices=table)
 

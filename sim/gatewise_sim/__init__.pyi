@@ -5,7 +5,6 @@ from .experiment.demo_settings import DemoSettings as DemoSettings
 from .experiment.scenario import Scenario as Scenario
 from .experiment.simulation import Job as Job
 from .experiment.simulation import simulate as simulate
-from .experiment.sweep.run import run_sweep as run_sweep
 from .fleet.estimate.stepping import estimate_fleet as estimate_fleet
 from .fleet.money import Prices as Prices
 from .fleet.network.link import LinkProfile as LinkProfile

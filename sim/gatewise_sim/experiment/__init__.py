@@ -1,1 +1,1 @@
-"""One simulation, its baselines and sweeps of them; the demo is one of its settings."""
+"""One simulation and its baselines; the demo is one of its settings."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from gatewise.console import emit, note, progress
 from gatewise.errors import InputError
 from gatewise.formats import read_span
 from gatewise_export.commands.options import BlockFunctions, BundlePath, Target
@@ -48,13 +46,6 @@ def simulate(
             "workers:2:+1min-+2min, broker:...; may be repeated."
         ),
     ] = None,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Several values: devices=10,100,1000 (outages, mix: joined by |); repeated: "
-            "every combination."
-        ),
-    ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="First measure service times here (15 s).")
     ] = False,
@@ -78,7 +69,6 @@ def simulate(
         gatewise simulate demo-out/bundle --data demo-out/instances.csv
         gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day
             --outage cloud:12:00-12:10 --prices prices.toml
-        gatewise simulate bundle --data rows.csv --sweep devices=10,100,1000 --sweep link=wifi,4g
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
@@ -93,10 +83,7 @@ def simulate(
     scenario = Scenario(**options, outages=",".join(outage or []))
     job = Job(str(bundle), data, target, scenario, blocks=tuple(block or ()))
     with exit_on_termination():
-        if sweep:
-            failed = _sweep(job, sweep, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
-        else:
-            failed = _simulate(job, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
+        failed = _simulate(job, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
     if failed:
         raise typer.Exit(1)
 
@@ -124,31 +111,6 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
     return any(policy.answers.lost for policy in report.policies)
 
 
-def _sweep(
-    job: Job, sweeps: list[str], out: Path, *, calibrate: bool, jobs: int | None, as_json: bool
-) -> bool:
-    """Run a sweep and show the result; True if a point failed."""
-    from gatewise_sim.experiment.sweep.run import run_sweep
-    from gatewise_sim.report.progress_display import shown_progress
-    from gatewise_sim.report.sweep.views import print_sweep
-
-    job.open()  # an error in bundle or rows is reported once, not for every point
-    if calibrate:
-        with shown_progress() as watch:
-            job = calibrated_once(job, out, lambda: _calibrated(job, watch))
-    words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in sweeps)]
-    words += ["--calibrate"] * calibrate
-    with progress("sweep") as report:
-        result = run_sweep(
-            job, sweeps, folder=out, jobs=jobs, progress=report, command=" ".join(words)
-        )
-    if as_json:
-        emit(result.document)
-    else:
-        print_sweep(result.document, result.folder)
-    return bool(result.failed)
-
-
 def _calibrated(job: Job, watch: ProgressListener | None) -> Job:
     """Measure the job's service times in a short live run."""
     from gatewise_sim.calibration.measuring import calibrate
@@ -165,25 +127,6 @@ def _calibrated(job: Job, watch: ProgressListener | None) -> Job:
             watch=watch,
         )
     return replace(job, calibration=measured)
-
-
-def calibrated_once(job: Job, folder: Path, measure: Callable[[], Job]) -> Job:
-    """Return the job with the service times measured for this folder, or measure them now.
-
-    Points are named by their service times: with others, none that is finished would be used.
-    """
-    from gatewise_sim.calibration.figures import Calibration
-    from gatewise_sim.experiment.sweep.store import CALIBRATION, SweepFolder
-
-    path = SweepFolder(folder).folder / CALIBRATION
-    if path.exists():
-        note(f"service times as measured before: {path}; remove it to measure again")
-    else:
-        measured = measure().calibration
-        assert measured is not None
-        measured.write(path)
-    # Read back: figures are rounded in the file, and points are named by these.
-    return replace(job, calibration=Calibration.from_file(path))
 
 
 def _cores() -> int:

@@ -58,7 +58,7 @@ class ServiceTime:
 
     @classmethod
     def from_timing(cls, timing: Mapping[int, float]) -> Self:
-        """Fit a line to the seconds of a run by its instances."""
+        """Fit a line to `timing`: seconds of a run by its instances."""
         if not timing:
             raise InputError("no run of the cloud model was timed")
         sizes = np.array(list(timing), np.float64)

@@ -1,1 +1,1 @@
-"""Reports of runs: the typed document, its page, tables, plots and comparisons."""
+"""Reports of runs: the typed document, its page, tables and plots."""

@@ -1,4 +1,4 @@
-"""The report of a run: one typed document behind pages, tables, CSV and comparisons.
+"""The report of a run: one typed document behind page, tables and CSV.
 
 A simulation and the demo (a simulation on the live engine, of a bundle that it has just trained)
 write the same report. Its headline keys (``instances, offload_rate, accuracy, feature_cost,
@@ -23,8 +23,6 @@ SCHEMA_VERSION: Final = 2
 
 DEMO_KIND: Final = "gatewise-demo"
 SIMULATION_KIND: Final = "gatewise-simulation"
-SWEEP_KIND: Final = "gatewise-sweep"
-POINT_KIND: Final = "gatewise-sweep-point"
 KINDS: Final = (DEMO_KIND, SIMULATION_KIND)
 """The values of ``kind``."""
 

@@ -12,39 +12,28 @@ from gatewise.console import emit
 
 
 def report(
-    reports: Annotated[
-        list[Path],
-        typer.Argument(help="report.json files, their folders, points of a sweep, sweep.json."),
-    ],
-    html: Annotated[Path | None, typer.Option(help="Write a page with tables and plot.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    reports: Annotated[list[Path], typer.Argument(help="Files report.json, or their folders.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the reports as JSON.")] = False,
 ) -> None:
-    """Compare runs: reports of the demo, of simulations and of sweeps.
+    """Show a report, or several side by side in one table.
 
-    Shows every figure with its difference to the first report, whether that is beyond the 95 %
-    intervals (where there are any), and which settings differ. A single report is shown.
+    The table has a column for each report: every figure of its system with the 95 % interval, and
+    the settings that differ.
 
-      gatewise report demo-out sim-out
+      gatewise report demo-out
 
-      gatewise report wifi/report.json 4g/report.json --html compared.html
-
-      gatewise report sweep-out/sweep.json --json
+      gatewise report wifi/report.json 4g/report.json
     """
-    from gatewise_sim.report.comparison.figures import compare_runs
-    from gatewise_sim.report.comparison.reading import read_runs
-    from gatewise_sim.report.comparison.views import comparison_page, print_comparison
+    from gatewise_sim.report.side_by_side import comparison_table, read_report
+    from gatewise_sim.report.tables import print_report, print_table
 
-    comparison = compare_runs(read_runs(reports))
-    if html is not None:
-        from gatewise_sim.report.output import write_text
-
-        write_text(html, comparison_page(comparison))
+    read = [read_report(path) for path in reports]
     if as_json:
-        emit(comparison)
+        emit({"reports": [one.to_dict() for one in read]})
+    elif len(read) == 1:
+        print_report(read[0])
     else:
-        print_comparison(comparison)
-        if html is not None:
-            print(html)
+        print_table(comparison_table([str(path) for path in reports], read))
 
 
 commands: dict[str, Callable[..., None]] = {"report": report}

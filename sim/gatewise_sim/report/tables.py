@@ -66,7 +66,8 @@ def _table(name: str, things: Iterable[T], columns: Mapping[str, Callable[[T], C
     return PageTable(name, list(columns), rows)
 
 
-def _cell(figure: Measurement | float | None, form: Format) -> Cell:
+def figure_cell(figure: Measurement | float | None, form: Format) -> Cell:
+    """Write a figure with its interval, if it has one, in small type."""
     if not isinstance(figure, Measurement):
         return form(figure)
     ends = bounds(figure, form)
@@ -163,7 +164,7 @@ def _first_names(features: Sequence[str]) -> str:
     return listed(features) or "nothing new"
 
 
-_FIGURES: Final[
+FIGURES: Final[
     Sequence[tuple[str, Format, Callable[[PolicyResult], Measurement | float | None]]]
 ] = (
     ("accuracy", percent, lambda p: p.accuracy),
@@ -181,11 +182,12 @@ _FIGURES: Final[
     ("battery, days", number, lambda p: p.battery_days),
     ("workers busy", percent, lambda p: p.utilisation),
 )
+"""Figures of a policy: name, format, and the figure itself."""
 
 
 def policy_table(report: Report) -> PageTable:
     """All figures of all policies, a column each, so that it grows downwards."""
-    figures, policies = list(_FIGURES), report.policies
+    figures, policies = list(FIGURES), report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
         unit = f"{report.money.currency} a month"
         figures.append((unit, number, lambda p: p.money.total if p.money else None))
@@ -193,7 +195,7 @@ def policy_table(report: Report) -> PageTable:
     for name, form, get in figures:
         found = [get(policy) for policy in policies]
         if any(figure is not None for figure in found):
-            rows.append([name, *(_cell(figure, form) for figure in found)])
+            rows.append([name, *(figure_cell(figure, form) for figure in found)])
     if any(policy.engine != report.engine for policy in policies):
         rows.append(["engine", *(policy.engine for policy in policies)])
     return PageTable("Every policy", ["", *(policy.name for policy in policies)], rows)

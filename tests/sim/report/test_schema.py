@@ -27,6 +27,6 @@ def test_it_takes_reports_and_needs_their_keys(report):
     for key in SCHEMA["required"]:
         with pytest.raises(fastjsonschema.JsonSchemaException):
             check({k: v for k, v in document.items() if k != key})
-    for key, wrong in (("instances", "1000"), ("legs", {}), ("kind", "gatewise-sweep")):
+    for key, wrong in (("instances", "1000"), ("legs", {}), ("kind", "gatewise-other")):
         with pytest.raises(fastjsonschema.JsonSchemaException, match=key):
             check(document | {key: wrong})

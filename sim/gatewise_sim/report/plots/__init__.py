@@ -1,1 +1,1 @@
-"""Plots of reports, sweeps and comparisons: matplotlib's SVG in the page's own colours."""
+"""Plots of reports: matplotlib's SVG in the page's own colours."""

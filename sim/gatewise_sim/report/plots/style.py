@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Final
 
 import matplotlib
 from markupsafe import Markup
@@ -43,11 +43,6 @@ MARKERS: Final = {
     "oracle": "P", "thresholds": "*",
 }  # fmt: skip
 """A marker for each policy, so that colour is not all that tells them apart."""
-
-LOOKS: Final = tuple(MARKERS)
-"""Colour and marker of each of a few runs or lines, by key."""
-
-_FAR: Final = 20.0  # from here on a scale is logarithmic: largest over smallest
 
 _SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -126,20 +121,6 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(_formatter(form))
-
-
-def log_where_far(
-    axes: Axes, values: Sequence[float], form: Format, which: Literal["x", "y"] = "x"
-) -> bool:
-    """Make an axis logarithmic, with its ticks, where its values are far apart."""
-    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
-    far = min(values) > 0 and max(values) / min(values) >= _FAR
-    if far:
-        axes.set(**{f"{which}scale": "log"})
-        log_ticks(axis, form)
-    else:
-        axis.set_major_formatter(_formatter(form))
-    return far
 
 
 def reach(figure: Measurement) -> list[list[float]] | None:

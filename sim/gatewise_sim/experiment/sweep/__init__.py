@@ -1,1 +1,0 @@
-"""Several simulations that differ in some settings, each kept as soon as it is finished."""

@@ -1,1 +1,0 @@
-"""Comparison of runs: figures, differences with their intervals, a table and a plot."""

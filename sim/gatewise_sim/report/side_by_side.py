@@ -1,0 +1,51 @@
+"""One table of several reports: their systems' figures, and the settings that differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gatewise.errors import InputError
+from gatewise.formats import count
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.tables import FIGURES, PageTable, figure_cell, plain_text
+
+_FILE = "report.json"
+
+
+def read_report(path: Path) -> Report:
+    """Read a ``report.json``, or that of a folder.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is no report; the message names the file.
+    """
+    file = path / _FILE if path.is_dir() else path
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(document, dict):
+            raise InputError("not a report")
+        return Report.from_dict(document)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
+
+
+def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTable:
+    """Make the table, with a column for each report under its name."""
+    rows: list[list[str | tuple[str, str]]] = [
+        ["instances", *(count(report.instances) for report in reports)]
+    ]
+    for name, form, figure in FIGURES:
+        figures = [figure(report.system) for report in reports]
+        if any(value is not None for value in figures):
+            rows.append([name, *(figure_cell(value, form) for value in figures)])
+    settings = [{"data": r.dataset, "method": r.method, **r.settings} for r in reports]
+    for key in dict.fromkeys(key for setting in settings for key in setting):
+        texts = [plain_text(setting.get(key, "")) for setting in settings]
+        if len(set(texts)) > 1:
+            rows.append([key.replace("_", " "), *texts])
+    return PageTable("Side by side", ["", *names], rows)

@@ -1,0 +1,55 @@
+"""Reports side by side: figures with intervals, the settings that differ, files that are none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gatewise import cli
+from gatewise.errors import InputError
+from gatewise_sim.report.side_by_side import comparison_table, read_report
+from tests.sim.report.reports import made_up
+
+
+def written(folder, name, report):
+    (folder / name).mkdir()
+    (folder / name / "report.json").write_text(report.to_json())
+    return folder / name
+
+
+def test_a_report_is_read_from_its_file_or_folder(tmp_path):
+    folder = written(tmp_path, "one", made_up())
+    assert read_report(folder) == read_report(folder / "report.json") == made_up()
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"kind": "other"}'])
+def test_what_is_no_report_is_refused_by_its_name(tmp_path, text):
+    path = tmp_path / "report.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=r"report\.json"):
+        read_report(path)
+
+
+def test_the_table_has_figures_and_the_settings_that_differ():
+    wifi = made_up(settings={"link": "wifi", "devices": 20})
+    other = made_up(settings={"link": "4g", "devices": 20})
+    rows = {row[0]: row[1:] for row in comparison_table(["a", "b"], [wifi, other]).rows}
+    assert rows["link"] == ["wifi", "4g"]
+    assert "devices" not in rows
+    accuracy, same = rows["accuracy"]
+    assert accuracy == same
+    assert " to " in accuracy[1]
+
+
+def test_the_command_prints_one_table_or_json(tmp_path, capsys):
+    folders = [str(written(tmp_path, name, made_up())) for name in ("one", "two")]
+    assert cli.main(["report", *folders]) == 0
+    printed = capsys.readouterr().out
+    assert "accuracy" in printed
+    assert cli.main(["report", *folders, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [one["kind"] for one in document["reports"]] == [made_up().kind] * 2
+    assert cli.main(["report", folders[0]]) == 0
+    assert "All cloud" in capsys.readouterr().out
