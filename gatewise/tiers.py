@@ -7,15 +7,14 @@ leaving, whoever answers in the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.acquisition import Acquired, exit_costs
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
 from gatewise.prices import CloudPrices
 
 Tier = Literal["device", "gateway", "cloud"]
@@ -34,59 +33,6 @@ def in_order(tiers: Sequence[Tier]) -> bool:
 def on_device(tiers: Sequence[Tier]) -> int:
     """Count the stages, the first ones, that run on the device."""
     return sum(tier == "device" for tier in tiers)
-
-
-def place(wanted: Any, n_stages: int) -> tuple[Tier, ...]:
-    """Assign a tier to each stage of a cascade.
-
-    >>> place({"device": 2, "gateway": None}, 4)
-    ('device', 'device', 'gateway', 'gateway')
-    >>> place(("device", "gateway", "cloud"), 2)
-    ('device', 'gateway')
-    """
-    if wanted is None:
-        return (TIERS[0],) * n_stages
-    if isinstance(wanted, Mapping):
-        listed = _from_counts(wanted)
-    elif isinstance(wanted, str) or not isinstance(wanted, Sequence):
-        raise InputError(
-            f"tiers must be a sequence of {list(TIERS)}, or how many stages run on each, "
-            f"not {wanted!r}"
-        )
-    else:
-        listed = list(wanted)
-    for tier in listed:
-        if tier not in TIERS:
-            raise InputError(f"tiers has {tier!r}; a tier is one of {list(TIERS)}")
-    if not listed or listed[0] != "device":
-        raise InputError("tiers must start on the device: it needs an answer of its own")
-    if not in_order(listed):
-        raise InputError(
-            f"tiers {tuple(listed)!r} go back; stages run on the device, then a gateway, then "
-            "the cloud"
-        )
-    placed: list[Tier] = [*listed, *[listed[-1]] * n_stages]
-    return tuple(placed[:n_stages])
-
-
-def _from_counts(wanted: Mapping[Any, Any]) -> list[Any]:
-    for tier in wanted:
-        if tier not in TIERS:
-            raise InputError(f"tiers has {tier!r}; a tier is one of {list(TIERS)}")
-    named = [tier for tier in TIERS if tier in wanted]
-    listed: list[Any] = []
-    for tier in named:
-        count = wanted[tier]
-        last = tier == named[-1]
-        if count is None and last:
-            count = 1
-        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 0:
-            rest = " or None" if last else ""
-            raise InputError(f"tiers[{tier!r}] must be a number of stages{rest}, not {count!r}")
-        if last and count == 0:
-            raise InputError(f"tiers[{tier!r}] is 0, but the last tier takes all further stages")
-        listed += [tier] * int(count)
-    return listed
 
 
 def sent(

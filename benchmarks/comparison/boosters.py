@@ -55,7 +55,7 @@ class Booster:
     def nbytes(self) -> int:
         """Size as tables of C99."""
         trees = TreeEnsemble.from_lightgbm(self.model, num_iteration=self.rounds)
-        return packed_bytes([Stage.from_model(trees, link_of(self.n_classes))], "c99")
+        return packed_bytes([Stage.from_model(trees, link_of(self.n_classes))])
 
 
 def capacities(

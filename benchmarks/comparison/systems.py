@@ -12,7 +12,6 @@ from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold, Truth
 from gatewise.acquisition import at_exits, exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
-from gatewise.tiers import cascade_costs
 from gatewise_training.graphs.packed_size import packed_bytes
 
 
@@ -36,7 +35,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             for (x, truth), cloud in zip(parts, clouds, strict=True)
         ]
         union, paper = _exit_costs(system, stages, fold.test[0])
-        sizes = [packed_bytes(stages[: s + 1], "c99") for s in range(len(stages))]
+        sizes = [packed_bytes(stages[: s + 1]) for s in range(len(stages))]
         for point in system.frontier_.points:
             if point.chain != number:
                 continue
@@ -79,7 +78,7 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
         float(chosen.cost(x).mean()),
         float(chosen.cost(x, accounting="paper").mean()),
         float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
-        packed_bytes(chosen.stages_, "c99"),
+        packed_bytes(chosen.stages_),
     )
 
 
@@ -142,7 +141,7 @@ def _exit_costs(
     if f0 is None:
         here = exit_costs(costs, bought)
         return here, here
-    asked, prices = costs.mask(f0.features), system.cloud_prices_
-    tiers = [stage.tier for stage in stages]
-    union = cascade_costs(costs, bought, asked, prices, tiers)
-    return union, cascade_costs(costs, bought, asked, prices, tiers, union=False)
+    sent = costs.mask(f0.features)
+    request = system.cloud_prices_.of_offload(len(f0.features))
+    union = exit_costs(costs, bought, sent, request=request)
+    return union, exit_costs(costs, bought, sent, request=request, union=False)

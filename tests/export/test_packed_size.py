@@ -1,4 +1,4 @@
-"""``max_bytes``: sizes are those of what is packed, and never exceeded by it."""
+"""``max_bytes``: sizes are those of C's tables, and never exceeded by them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ import pytest
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise_export import pack, to_c
-from gatewise_export.onnx_files.graph_rules import MOST_STAGE_BYTES
-from gatewise_training.graphs.packed_size import (
-    ARRAYS_BYTES,
-    SUMS_GRAPH_BYTES,
-    TREES_GRAPH_BYTES,
-    packed_bytes,
-)
-from gatewise_training.learners.stage_bounds import LARGEST_STAGE
+from gatewise_training.graphs.packed_size import packed_bytes
 from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 STAGED = {
@@ -22,11 +15,6 @@ STAGED = {
     "staged-forest": ("staged", {"families": ("extra-trees",)}),
     "staged-svm": ("staged", {"families": ("svm", "linear")}),
 }
-
-
-def file_sizes(bundle):
-    manifest = bundle.manifest
-    return [len(bundle.read(stage.file)) for stage in manifest.every_stage]
 
 
 @pytest.fixture(
@@ -49,27 +37,16 @@ def fitted(request, make_once):
 
 
 @pytest.mark.slow
-def test_sizes_are_those_of_the_packed_files(fitted, tmp_path) -> None:
-    system, X = fitted
-    bundle = pack(system, tmp_path / "bundle", sample=X.to_numpy()[:8])
-    stages = list(dict.fromkeys(stage for chain in system.chains_ for stage in chain))
-    for stage, size in zip(stages, file_sizes(bundle), strict=True):
-        most = packed_bytes((stage,), "onnx")
-        slack = max(ARRAYS_BYTES, SUMS_GRAPH_BYTES, TREES_GRAPH_BYTES)
-        if stage.acquisition == "node":  # deflated
-            assert size <= most
-        else:
-            assert size <= most <= size + slack
-        assert size <= 1.95 * stage.nbytes + slack  # devices read what `LARGEST_STAGE` allows
-    assert MOST_STAGE_BYTES >= 2 * LARGEST_STAGE
+def test_sizes_are_those_of_the_tables(fitted, tmp_path) -> None:
+    system, _ = fitted
     for number, chain in enumerate(system.chains_):
         own = next(p for p in system.operating_points_ if p.chain == number)
         system.operating_point_, before = own, system.operating_point_
         tables = to_c(system, tmp_path / f"c{number}").table_bytes
         system.operating_point_ = before
-        assert tables <= packed_bytes(chain, "c99")
+        assert tables <= packed_bytes(chain)
         shared = 3 * N_FEATURES * len(chain) + 64  # a feature's number, stage by stage
-        assert packed_bytes(chain, "c99") <= 1.02 * tables + shared
+        assert packed_bytes(chain) <= 1.02 * tables + shared
 
 
 @pytest.mark.slow
@@ -97,33 +74,26 @@ def test_at_never_exceeds_the_bytes_given_and_decides_as_before(fitted, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "packed_as"),
-    [("staged", "c99"), ("staged", "onnx"), ("staged-lazy", "onnx"), ("adapt-gbrt", "c99")],
-)
-def test_a_fit_within_bytes_packs_within_them(method, packed_as, tmp_path) -> None:
+@pytest.mark.parametrize("method", ["staged", "adapt-gbrt"])
+def test_a_fit_within_bytes_packs_within_them(method, tmp_path) -> None:
     X, X_test, y, y_test = table()
     most = 12_000
-    system = ready(method, X, y, max_bytes=most, packed_as=packed_as).fit(X, y)
+    system = ready(method, X, y, max_bytes=most).fit(X, y)
     assert system.score(X_test, y_test) > 0.85
-    for chain in system.chains_:
-        assert packed_bytes(chain, packed_as) <= most
+    assert all(packed_bytes(chain) <= most for chain in system.chains_)
     bundle = pack(system, tmp_path / "bundle", sample=X_test.to_numpy()[:8])
     point = bundle.manifest.active_point
-    assert (point.bytes, bundle.manifest.packed_as) == (system.operating_point_.bytes, packed_as)
-    if packed_as == "onnx":
-        assert sum(file_sizes(bundle)) <= most
-    else:
-        assert to_c(system, tmp_path / "c").table_bytes <= most
-        assert to_c(bundle, tmp_path / "c").table_bytes <= most
-        assert len(bundle.manifest.operating_points) >= len(system.frontier_.points)
+    assert point.bytes == system.operating_point_.bytes
+    assert to_c(system, tmp_path / "c").table_bytes <= most
+    assert to_c(bundle, tmp_path / "c").table_bytes <= most
+    assert len(bundle.manifest.operating_points) >= len(system.frontier_.points)
     alone = pack(system, tmp_path / "alone", sample=X_test.to_numpy()[:8], lean=True)
     assert len(alone.manifest.every_stage) == len(system.stages_)
     assert alone.manifest.active_point.thresholds == point.thresholds
 
 
-@pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"max_bytes": 1.5}, {"packed_as": "zip"}])
+@pytest.mark.parametrize("wrong", [0, 1.5])
 def test_settings_that_say_no_size(wrong) -> None:
     X, _, y, _ = table()
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        ready("staged", X, y, **wrong).fit(X, y)
+    with pytest.raises(InputError, match="max_bytes"):
+        ready("staged", X, y, max_bytes=wrong).fit(X, y)

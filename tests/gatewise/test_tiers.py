@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.base import clone
-from sklearn.datasets import make_classification
-from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise.acquisition import exit_costs
-from gatewise.errors import InputError
 from gatewise.prices import request_bytes
-from gatewise.tiers import TIERS, cascade_costs, in_order, on_device, place
-from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from gatewise.tiers import TIERS, cascade_costs
+from gatewise_training import CloudPrices, FeatureCosts
 from tests.support.prices import price_of
 
 K = 8
@@ -76,109 +70,3 @@ def test_all_on_the_device_is_as_without_tiers():
     plain = exit_costs(COSTS, acquired, asked, request=PRICES.of_offload(3))
     for tiers in ((), ("device", "device")):
         assert np.array_equal(cascade_costs(COSTS, acquired, asked, PRICES, tiers), plain)
-
-
-@given(st.lists(st.sampled_from(TIERS), max_size=6), st.integers(0, 9))
-def test_places_are_in_order_or_refused(tiers, n):
-    if tiers and tiers[0] == "device" and tiers == sorted(tiers, key=TIERS.index):
-        placed = place(tiers, n)
-        assert len(placed) == n
-        assert in_order(placed)
-        assert list(placed[: len(tiers)]) == tiers[:n]
-        assert set(placed[len(tiers) :]) <= {tiers[-1]}
-    else:
-        with pytest.raises(InputError, match="tiers"):
-            place(tiers, n)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (None, "ddddd"),
-        ({"device": 2, "gateway": None}, "ddggg"),
-        ({"gateway": 1, "device": 2, "cloud": None}, "ddgcc"),  # the order is not the mapping's
-        ({"device": 1, "cloud": 1}, "dcccc"),
-        ({"device": 9, "gateway": 1}, "ddddd"),
-        ({"device": None}, "ddddd"),
-        ({"device": 1, "gateway": 0, "cloud": 2}, "dcccc"),
-    ],
-)
-def test_mappings_count_stages(wanted, expected):
-    placed = place(wanted, 5)
-    assert "".join(tier[0] for tier in placed) == expected
-    assert on_device(placed) == expected.count("d")
-
-
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        ("device", "must be a sequence"),
-        (3, "must be a sequence"),
-        (("device", "fog"), "'fog'"),
-        ({"device": 1, "edge": 2}, "'edge'"),
-        ({}, "start on the device"),
-        (("gateway",), "start on the device"),
-        ({"device": 0, "gateway": 2}, "start on the device"),
-        ({"gateway": 2}, "start on the device"),
-        ({"device": -1, "gateway": 2}, "number of stages"),
-        ({"device": 1.5, "gateway": 2}, "number of stages"),
-        ({"device": True, "gateway": 2}, "number of stages"),
-        ({"device": None, "gateway": 2}, "number of stages"),
-        ({"device": 1, "gateway": 0}, "takes all further"),
-        (("device", "cloud", "gateway"), "go back"),
-    ],
-)
-def test_bad_places_are_refused_with_a_reason(wanted, message):
-    with pytest.raises(InputError, match=message):
-        place(wanted, 3)
-    with pytest.raises(InputError, match=message):  # before any work
-        StagedCascade(tiers=wanted).fit(np.zeros((1, 1)), [0])
-
-
-SYSTEM = StagedCascade(
-    ExtraTreesClassifier(40, random_state=0),
-    COSTS,
-    cloud_prices=PRICES,
-    n_stages=3,
-    families=("linear",),
-    effort="low",
-    random_state=0,
-)
-
-
-@pytest.fixture(scope="module")
-def fitted():
-    X, y = make_classification(
-        900, K, n_informative=3, n_redundant=3, class_sep=1.2, flip_y=0.05, random_state=0
-    )
-    X = X.astype(np.float32)
-    system = clone(SYSTEM).set_params(tiers={"device": 1, "gateway": None})
-    return system.fit(X[:500], y[:500]), X[500:]
-
-
-def test_a_system_charges_each_instance_step_by_step(fitted):
-    system, X = fitted
-    cloud = set(system.high_cost_model_.features.tolist())
-    seen = set()
-    for point in {p.chain: p for p in system.frontier_.points}.values():
-        scores = [stage.run(X)[1] for stage in system.chains_[point.chain]]
-        halves = tuple(float(np.median(s)) for s in scores)  # half of the rows go on each time
-        other = _at(system, replace(point, thresholds=halves))
-        tiers = [stage.tier for stage in other.stages_]
-        assert tiers == list(place({"device": 1, "gateway": None}, len(tiers)))
-        exits = other.exit_stage(X)
-        seen |= {"cloud" if e == len(tiers) else tiers[e] for e in exits}
-        acquired = [np.broadcast_to(stage.acquired(X), X.shape) for stage in other.stages_]
-        for accounting in ("union", "paper"):
-            costs = other.cost(X, accounting=accounting)
-            for i in range(0, len(X), 3):
-                sets = [set(np.flatnonzero(mask[i])) for mask in acquired]
-                expected = cost_step_by_step(exits[i], sets, tiers, cloud, accounting)
-                assert costs[i] == pytest.approx(expected)
-    assert seen == {"device", "gateway", "cloud"}
-
-
-def _at(system, point):
-    other = system.at(budget=1e9)
-    other.operating_point_ = point
-    return other

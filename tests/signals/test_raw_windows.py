@@ -143,7 +143,6 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
     [
         ({"high_cost_input": "pixels"}, "high_cost_input"),
         ({"blocks": None}, "high_cost_input='window' needs blocks"),
-        ({"tiers": ("device", "gateway")}, "leave tiers out"),
         ({"blocks": [sig.Block.from_function(np.ravel, ["window"], 1.0, name="f")]}, "'window'"),
     ],
 )

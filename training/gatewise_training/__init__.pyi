@@ -19,5 +19,4 @@ from .forests.budget_prune import BudgetPrune as BudgetPrune
 from .graphs.given_graph import OnnxModel as OnnxModel
 from .learners.high_cost_model import HighCostModel as HighCostModel
 from .operating_points.frontier import Frontier as Frontier
-from .operating_points.operating_point import OperatingPoint as OperatingPoint
 from .views.frontier_display import FrontierDisplay as FrontierDisplay

@@ -42,13 +42,6 @@ def train(
         float | None,
         typer.Option(help="Certify the bounds on rows set aside, with this confidence: 0.95."),
     ] = None,
-    packed_as: Annotated[
-        str | None,
-        typer.Option(
-            help="What --max-bytes counts: c99 (tables of C, unless said otherwise) or onnx "
-            "(the stages' files)."
-        ),
-    ] = None,
     class_weight: Annotated[
         list[str] | None,
         typer.Option(help="balanced, or CLASS=WEIGHT, repeated: what a row of a class counts."),
@@ -138,7 +131,6 @@ def train(
         "max_bytes": options.bytes_option(max_bytes),
         "max_instance_cost": max_instance_cost,
         "guarantee": guarantee,
-        "packed_as": packed_as,
     }
     if losses:
         objectives["max_loss"] = losses if total is None else {None: total, **losses}

@@ -69,7 +69,7 @@ def pack(
     created: datetime | None = None,
     sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
-    lean: bool | None = None,
+    lean: bool = False,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -92,9 +92,8 @@ def pack(
     encoder : TableEncoder, optional
         The fitted encoder whose features the system was fitted on: devices then take raw columns.
         `sample` may be a table of them, too.
-    lean : bool, optional
+    lean : bool, default False
         Take along only the stages of the active operating point, and the points of these stages.
-        By default where the system's `max_bytes` are those of such files (`packed_as="onnx"`).
 
     Returns
     -------
@@ -128,8 +127,6 @@ def pack(
     if rows is not None:
         _check_encoder(system, rows)
         sample = encode_table(rows, sample)
-    if lean is None:
-        lean = getattr(system, "max_bytes_", None) is not None and system.packed_as == "onnx"
     if lean:
         system = _active_chain_alone(system)
     signal: SignalInput | None = getattr(system, "signal_input_", None)

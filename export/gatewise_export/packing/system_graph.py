@@ -233,5 +233,4 @@ def _exit_costs(system: BudgetedClassifier) -> NDArray[np.float64]:
     """Cost of leaving at each stage and, last, at none."""
     nothing = np.zeros((1, system.n_features_in_), np.float32)
     acquired = [stage.acquired(nothing) for stage in system.stages_]
-    tiers = [stage.tier for stage in system.stages_]
-    return np.asarray(system._exit_costs(acquired, tiers=tiers), np.float64)
+    return np.asarray(system._exit_costs(acquired), np.float64)

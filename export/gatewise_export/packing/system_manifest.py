@@ -111,7 +111,7 @@ def manifest_of_system(
         reference_weighted_accuracy=frontier.reference_weighted_accuracy,
         reference_recall=_rounded(frontier.reference_recall),
         class_rows=frontier.class_rows or None,
-        packed_as=system.packed_as if points[0].bytes else None,
+        packed_as="c99" if points[0].bytes else None,
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_bounds(system),
     )

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from sklearn.ensemble import ExtraTreesClassifier
 
 from benchmarks.c99.compiled import STRICT, build, compiler
 from gatewise.cli import main
@@ -45,16 +44,9 @@ COSTS = FeatureCosts(
 )
 
 
-def tiered() -> StagedCascade:
-    f0 = ExtraTreesClassifier(20, random_state=0)
-    return StagedCascade(f0, COSTS, n_stages=3, tiers={"device": 1, "gateway": None},
-                         families=("linear", "svm"), effort="low", random_state=0)  # fmt: skip
-
-
 #: Fitted in tests/export/conftest.py.
 FITTED = ("heart-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
 MODELS = {
-    "tiered": tiered,
     "budget-forest": lambda: BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
     "cegb": lambda: CEGBClassifier(COSTS, penalties=(0.02,), n_rounds=15, random_state=0),
 }
@@ -73,7 +65,7 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
     sources, out = [], {}
     for i, (name, (system, rows)) in enumerate(systems.items()):
         bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
-        sizes = [spec.outputs for spec in bundle.manifest.stages if spec.tier == "device"]
+        sizes = [spec.outputs for spec in bundle.manifest.stages]
         for coded in ("float", 16):
             c_name = f"m{i}_{coded}"
             source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
@@ -88,16 +80,15 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [*FITTED, *MODELS])
 def test_c_decides_and_buys_as_the_system(made, name):
     system, rows, bundle, libraries = made[name]
-    assert (name == "tiered") == any(not stage.on_device for stage in system.stages_)
-    on_device = [stage for stage in system.stages_ if stage.on_device]
-    columns = np.unique(np.concatenate([stage.features for stage in on_device]))
+    stages = system.stages_
+    columns = np.unique(np.concatenate([stage.features for stage in stages]))
     routed = system.exit_stage(rows_as_table(system, rows))
     for c in libraries:
         assert c.selftest() == 0
         said = c(rows)
-        np.testing.assert_array_equal(said.exits, np.minimum(routed, len(on_device)))
+        np.testing.assert_array_equal(said.exits, np.minimum(routed, len(stages)))
         at_home = said.outcomes == 0
-        np.testing.assert_array_equal(at_home, routed < len(on_device))
+        np.testing.assert_array_equal(at_home, routed < len(stages))
         predicted = system.predict(rows_as_table(system, rows))[at_home]
         np.testing.assert_array_equal(system.classes_[said.labels[at_home]], predicted)
         bought = np.zeros(rows.shape, bool)
@@ -106,7 +97,7 @@ def test_c_decides_and_buys_as_the_system(made, name):
         if system.high_cost_model_ is None:
             paid = system.feature_costs_.per_instance(bought)
             np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
-        for stage, outputs in zip(on_device, said.outputs, strict=True):
+        for stage, outputs in zip(stages, said.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
 
 

@@ -194,11 +194,6 @@ def test_a_system_for_a_device_of_few_bytes(
     manifest = Bundle.open(out).manifest
     assert json.loads(text)["operating_point"]["bytes"] == manifest.active_point.bytes
     assert all(p.bytes <= 2048 for p in manifest.operating_points)
-    files = ["--packed-as", "onnx", "--max-bytes", "5KB", "--method", "confidence"]
-    assert run("train", *table_, *files, "--out", out, "--json")[0] == 0
-    manifest = Bundle.open(out).manifest
-    assert manifest.packed_as == "onnx"
-    assert sum(stage.bytes for stage in manifest.every_stage) <= 5120
     single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
     assert "--max-bytes" in refused("train", *table_, *single)
 

@@ -80,7 +80,7 @@ class AdaptGBRT(Growth, Adapt):
         As for :class:`StagedCascade`.
     max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
-    packed_as, allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than

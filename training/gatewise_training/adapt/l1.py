@@ -46,7 +46,7 @@ class L1Cascade(PenalisedCascade):
         As for :class:`StagedCascade`.
     max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
-    packed_as, random_state, n_jobs, verbose
+    random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     penalties : sequence of float, default 12 values from 0.9 to 0.001
         Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;

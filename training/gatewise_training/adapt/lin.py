@@ -59,7 +59,7 @@ class AdaptLin(Adapt):
         As for :class:`StagedCascade`.
     max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
-    packed_as, random_state, n_jobs, verbose
+    random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1, 0.3, 0.7 and 0.9, and on

@@ -38,7 +38,7 @@ class AdaptLstsq(AdaptLin):
         As for :class:`StagedCascade`.
     max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
-    packed_as, random_state, n_jobs, verbose
+    random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     penalties, stop, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.

@@ -23,7 +23,6 @@ from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise.tiers import PackedAs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.graphs.packed_size import packed_sizes
@@ -61,7 +60,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     guarantee: float | None = None
     max_bytes: int | None = None
     max_instance_cost: float | None = None
-    packed_as: PackedAs = "c99"
 
     classes_: NDArray[Any]
     high_cost_model_: HighCostModel | None
@@ -131,7 +129,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         if records is None or self.high_cost_model_ is None or not self.class_bounds_:
             return msgspec.structs.replace(point, gate_range=None)
         record, stages = records[point.chain], self.chains_[point.chain]
-        gate = sum(stage.on_device for stage in stages) - 1
+        gate = len(stages) - 1
         rows = self.frontier_.class_rows
         bounds = self.class_bounds_.as_recalls(self.frontier_.reference_recall)
         limits = gate_limits(record, point, gate, bounds, rows)
@@ -151,20 +149,19 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Record what stages do on labelled rows, beside the reference's indices and chances."""
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         answers = [*(labels(margins) for margins, _ in parts), reference]
-        tiers = [stage.tier for stage in stages]
         weights, n_classes = self.class_weights_, len(self.classes_)
         of_stages = [probabilities(p[0], s.link) for p, s in zip(parts, stages, strict=True)]
         return CascadeRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack([answer == y for answer in answers]).astype(np.float64),
             agrees=np.stack([answer == reference for answer in answers]),
-            exit_costs=self._exit_costs(acquired, tiers),
+            exit_costs=self._exit_costs(acquired),
             cost_limits=self._exit_limits(stages),
             weights=weight / weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
-            trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
-            nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
-            packed=packed_sizes(stages, self.packed_as),
+            trees=tuple(stage.n_trees for stage in stages),
+            nbytes=tuple(stage.nbytes for stage in stages),
+            packed=packed_sizes(stages),
             class_weights=None if weights is None else weights[y],
             answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
             given_splitter=splitter,
@@ -195,10 +192,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self.chains_, self.operating_point_ = chains, point
         if self.max_bytes_ is None:
             return
-        sizes = packed_sizes(stages, self.packed_as).alone
-        kept = [
-            s for s, t in enumerate(point.thresholds) if t is not None or not stages[s].on_device
-        ]
+        sizes = packed_sizes(stages).alone
+        kept = [s for s, t in enumerate(point.thresholds) if t is not None]
         if any(sizes) and not any(sizes[s] for s in kept):  # one answers when the cloud does not
             smallest = min(filter(None, sizes))
             kept = sorted([*kept, sizes.index(smallest)])
@@ -213,7 +208,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             cost -= float(shares @ (before[exits] - after))
         # exits that instances can reach cost no more than the point's limit, rarely others
         reached = before[exits] <= (np.inf if point.max_cost is None else point.max_cost)
-        gate = sum(stage.on_device for stage in stages) - 1
+        gate = len(stages) - 1
         self.chains_ = (*chains, left)
         self.operating_point_ = replace(
             point,
@@ -370,8 +365,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
         x = self._rows(X)
         acquired = [stage.acquired(x) for stage in self.stages_]
-        tiers = [stage.tier for stage in self.stages_]
-        by_exit = self._exit_costs(acquired, tiers, union=accounting == "union")
+        by_exit = self._exit_costs(acquired, union=accounting == "union")
         return at_exits(by_exit, self._exits(x))
 
     def explain(self, x: Any) -> Explanation:

@@ -26,7 +26,6 @@ from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise.tiers import Tier, cascade_costs
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
@@ -194,17 +193,19 @@ class BudgetedModel(BaseEstimator, ABC):
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
         """Get the most that leaving at each exit of a cascade can cost, on any row."""
         acquired = [stage.at_most(self.n_features_in_) for stage in stages]
-        return self._exit_costs(acquired, [stage.tier for stage in stages])
+        return self._exit_costs(acquired)
 
     def _exit_costs(
-        self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
+        self, acquired: Sequence[Acquired], *, union: bool = True
     ) -> NDArray[np.float64]:
         """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none."""
-        costs, f0 = self.feature_costs_, self.high_cost_model_
+        costs = self.feature_costs_
+        f0 = self.high_cost_model_
         if f0 is None:
             return exit_costs(costs, acquired)
+        request = self.cloud_prices_.of_offload(len(f0.features))
         offload = costs.mask(f0.features)
-        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
+        return exit_costs(costs, acquired, offload, request=request, union=union)
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,6 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.costs import CloudPrices, CostsLike
 from gatewise.errors import InputError, one_line
 from gatewise.operating_point import OperatingPoint
-from gatewise.tiers import PackedAs
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
@@ -58,7 +57,6 @@ class CascadeClassifier(BudgetedClassifier):
     guarantee: float | None = None
     max_bytes: int | None = None
     max_instance_cost: float | None = None
-    packed_as: PackedAs = "c99"
     random_state: Any = None
     n_jobs: int | None = None
     verbose: int = 0
@@ -67,7 +65,6 @@ class CascadeClassifier(BudgetedClassifier):
         "max_loss": [SHARE, Mapping, None],
         "max_bytes": [AT_LEAST_1, None],
         "max_instance_cost": [NOT_NEGATIVE, None],
-        "packed_as": [StrOptions(set(get_args(PackedAs)))],
     }
 
     def _check_settings(self) -> None:

@@ -30,7 +30,7 @@ class ConfidenceCascade(TrainedCascade):
         As for :class:`StagedCascade`.
     max_bytes, max_instance_cost
         As for :class:`StagedCascade`.
-    packed_as, allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

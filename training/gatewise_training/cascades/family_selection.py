@@ -155,7 +155,7 @@ class FamilySelection:
         for done, ((chosen, family), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
             report(done)
             if not self.bounds.admit(stage):
-                self.too_large.append(packed_bytes((stage,), self.bounds.packed_as))
+                self.too_large.append(packed_bytes((stage,)))
                 continue
             regret = self._regret(stage, outputs)
             self.regrets[chosen, family] = regret

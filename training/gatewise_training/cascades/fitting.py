@@ -176,9 +176,9 @@ class TrainedClassifier(BudgetedClassifier):
         lowest = math.inf
         for candidate in candidates:
             limits = partial(self._limits_of_part, candidate.stages)
-            first = [s for s, stage in enumerate(candidate.stages) if stage.on_device]
-            lowest = min(lowest, *(float(limits([s])[0]) for s in first))
-            choices = stages_within_cost(limits, first, len(candidate.stages), most)
+            n_stages = len(candidate.stages)
+            lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
+            choices = stages_within_cost(limits, n_stages, most)
             parts += map(candidate.part, choices)
         if not parts:
             raise cost_too_low(most, lowest)

@@ -96,7 +96,7 @@ class PairCascade(CascadeClassifier):
         Whether NaN is a value to both models.
     class_weight : None
         Refused, since nothing is fitted: give `min_recall`.
-    max_bytes, packed_as, n_jobs, verbose
+    max_bytes, n_jobs, verbose
         As for :class:`StagedCascade`.
 
     Attributes

@@ -13,7 +13,6 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
-from gatewise.tiers import Tier, place
 from gatewise_training.cascades.cascade import TrainedCascade
 from gatewise_training.cascades.family_selection import (
     FamilySelection,
@@ -94,10 +93,6 @@ class StagedCascade(TrainedCascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
         `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
-    tiers : sequence or mapping, optional
-        Where stages run: the tier of each, "device", "gateway" or "cloud", in this order (further
-        stages run where the last one does), or the number on each tier,
-        ``{"device": 3, "gateway": None}``. All on the device by default.
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
@@ -109,17 +104,15 @@ class StagedCascade(TrainedCascade):
         extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
         `allow_missing` boosting alone is tried.
     max_bytes : int, optional
-        Bytes that a device keeps of all its stages together. Which stages, and how many trees of
-        how many leaves, is chosen on validation rows.
+        Bytes that a device keeps of all its stages together, as the tables of :func:`.to_c` in
+        float form. Which stages, and how many trees of how many leaves, is chosen on validation
+        rows.
     max_instance_cost : float, optional
         The most that any one instance may cost, whatever its values: features of all stages on its
         way, the high-cost model's, the price of an offload. `budget` bounds the mean, this every
         instance, on devices too.
-    packed_as : {"c99", "onnx"}
-        What `max_bytes` and an operating point's `bytes` count: the tables of :func:`.to_c`, in
-        float form, or the stages' files in a bundle of this one operating point.
     max_stage_bytes, max_trees : int, optional
-        Bounds of a stage, on every tier: size of its flat arrays, and its trees.
+        Bounds of a stage: size of its flat arrays, and its trees.
     first_stages : sequence, default ()
         Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
         pairs of one and the columns that it reads, by name or number (by default all, or those of
@@ -148,11 +141,8 @@ class StagedCascade(TrainedCascade):
     Thresholds are tuned jointly for the exact mean cost, along the whole frontier
     (:mod:`.thresholds`).
 
-    An instance leaves the device in one request. It pays for the features that the request carries
-    (those of all stages beyond the device and of the high-cost model), the request and its bytes,
-    a gateway's work where stages run there, and the cloud's evaluation only if the high-cost model
-    answers (:func:`gatewise.tiers.cascade_costs`). ``offload`` is about the high-cost model alone.
-    The frontier's bytes and trees are those on the device.
+    An offloaded instance pays for the features of the stages that it visited and of the high-cost
+    model, the request and its bytes, and the cloud's evaluation.
 
     Examples
     --------
@@ -164,7 +154,6 @@ class StagedCascade(TrainedCascade):
     True
     """
 
-    tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None
     n_stages: int = 10
     effort: Literal["low", "normal", "high"] = "normal"
     max_stage_bytes: int | None = None
@@ -213,7 +202,7 @@ class StagedCascade(TrainedCascade):
             by_clones=not self._first_stages_are_new,
         )
         before = [_behind(given, candidate, problem.plan) for candidate in own if given]
-        return self._placed([*before, *own])
+        return [*before, *own]
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)
@@ -257,33 +246,13 @@ class StagedCascade(TrainedCascade):
         shape = best_shape(problem, families, of_size=of_size)
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
-        bounds, room = replace(bounds, packed_as=self.packed_as), self.max_bytes
-        if self.packed_as == "c99":
-            plan = problem.plan
-            grid = grid_of(plan.x[plan.fit_rows], room)
-            if grid is not None:
-                bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
-                room -= grid[1]
+        room = self.max_bytes
+        grid = grid_of(problem.plan.x[problem.plan.fit_rows], room)
+        if grid is not None:
+            bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
+            room -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
         return [replace(bounds, packed_bytes=room // share).with_shape(shape) for share in shares]
-
-    def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
-        """Put the stages on their tiers; a stage of several candidates stays one on each tier."""
-        known: dict[tuple[Stage, Tier], Stage] = {}
-        placed = []
-        for fitted in candidates:
-            pairs = list(zip(fitted.stages, place(self.tiers, len(fitted.stages)), strict=True))
-            for stage, tier in pairs:
-                known.setdefault((stage, tier), _on_tier(stage, tier))
-            stages, acquired = tuple(known[pair] for pair in pairs), fitted.acquired
-            if acquired is not None:  # beyond the device all rows acquire the same features
-                n = acquired[0].shape[-1]
-                acquired = tuple(
-                    mask if stage.on_device else stage.at_most(n)
-                    for mask, stage in zip(acquired, stages, strict=True)
-                )
-            placed.append(replace(fitted, stages=stages, acquired=acquired))
-        return placed
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
         """Given families, less those that take no NaN where values may be missing."""
@@ -322,12 +291,6 @@ class StagedCascade(TrainedCascade):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        tiers = set(place(self.tiers, self.n_stages + len(self.first_stages)))
-        if self.high_cost_input != "features" and tiers != {"device"}:
-            raise InputError(
-                f"high_cost_input={self.high_cost_input!r}: a request carries the window alone, "
-                "and stages beyond the device would need features: leave tiers out"
-            )
         check_given(self.first_stages, allow_missing=self.allow_missing)
         if self.families is not None and (
             not len(self.families) or not set(self.families) <= set(FAMILIES)
@@ -345,8 +308,3 @@ def _behind(
         acquired = (*(stage.acquired(rows) for stage, _ in given), *acquired)
     stages, outputs = (stage for stage, _ in given), (outputs for _, outputs in given)
     return FittedStages((*stages, *own.stages), (*outputs, *own.outputs), acquired)
-
-
-def _on_tier(stage: Stage, tier: Tier) -> Stage:
-    """The stage on a tier; beyond the device its features come with the request, all of them."""
-    return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")

@@ -1,7 +1,4 @@
-"""Bytes of stages as a device keeps them: as tables of C99, or as the files of a bundle.
-
-Sizes are close upper bounds. A bundle's sample, its manifest and the code are not counted.
-"""
+"""Bytes of stages as a device keeps them, as tables of C99: close upper bounds, without code."""
 
 from __future__ import annotations
 
@@ -14,29 +11,21 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from gatewise.models.tree_attributes import attributes_of
 from gatewise.models.trees import TreeEnsemble, byte_leaves
-from gatewise.tiers import PackedAs
 from gatewise_training.operating_points.operating_point import PackedSizes
 
-TREES_GRAPH_BYTES, SUMS_GRAPH_BYTES = 256, 1536
-"""What a graph of trees, or of any other model, takes beside its numbers, at most."""
 CODES = 254
 """Distinct thresholds of a feature that ranks of 8 bits tell apart, missing values beside."""
-ARRAYS_BYTES = 2560
-"""What an npz file of trees takes beside them, at most."""
 
 
-def packed_sizes(stages: Sequence[Stage], packed_as: PackedAs) -> PackedSizes:
+def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
     """Sizes of a cascade's stages as a device keeps them."""
-    if packed_as == "onnx":
-        return PackedSizes.plain([_file_bytes(s) if s.on_device else 0 for s in stages])
     return PackedSizes(tuple(_table_forms(stages)))
 
 
-def packed_bytes(stages: Sequence[Stage], packed_as: PackedAs) -> int:
+def packed_bytes(stages: Sequence[Stage]) -> int:
     """Bytes of the stages of a cascade at most."""
-    return packed_sizes(stages, packed_as).total(range(len(stages)))
+    return packed_sizes(stages).total(range(len(stages)))
 
 
 def _table_forms(
@@ -46,9 +35,8 @@ def _table_forms(
 
     Numbers in the tables are as wide as the largest model needs.
     """
-    here = [stage for stage in stages if stage.on_device]
-    columns = {int(c) for stage in here for c in stage.features}
-    forests = [stage.model for stage in here if isinstance(stage.model, TreeEnsemble)]
+    columns = {int(c) for stage in stages for c in stage.features}
+    forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner = [_inner_nodes(forest) for forest in forests]
     widths = (
         slot_width(len(columns), nan=any(bool(f.nan_left.any()) for f in forests)),
@@ -63,8 +51,6 @@ def _table_forms(
         lists = 2 * listed + (1 if key == 4 else 5)  # with ranks, where a feature's edges begin
         own = [
             _table_bytes(stage, key, *widths) + lists * max(len(stage.features), 1) + 6
-            if stage.on_device
-            else 0
             for stage in stages
         ]
         shared = known[:0] if key == 4 else known
@@ -72,15 +58,11 @@ def _table_forms(
         yield np.array(own, np.int64), np.reshape(needed, (len(own), len(shared)))
 
 
-def tree_bytes(
-    leaves: int, leaf: int, values: int, n_columns: int, packed_as: PackedAs, *, key: int = 4
-) -> int:
-    """Bytes of a tree of so many leaves with so many values each, at most.
+def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
+    """Bytes of a tree of `leaves` leaves with `values` values each, at most.
 
-    In C's tables a value takes `leaf` bytes, a threshold `key`.
+    A value takes `leaf` bytes, a threshold `key`.
     """
-    if packed_as == "onnx":  # node by node: ten numbers, a word, and the values' places
-        return (2 * leaves - 1) * 34 + 11 * leaves * values
     inner = leaves - 1
     return (
         inner * (key + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
@@ -105,9 +87,9 @@ def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
 
 
 def _thresholds(stage: Stage) -> NDArray[np.int64]:
-    """Features that a stage's trees test on the device, and the bits of their thresholds."""
+    """Features that a stage's trees test, and the bits of their thresholds."""
     trees = stage.model
-    if not isinstance(trees, TreeEnsemble) or not stage.on_device:
+    if not isinstance(trees, TreeEnsemble):
         return np.zeros(0, np.int64)
     inner = trees.feature >= 0
     columns = stage.features[trees.feature[inner]]
@@ -146,17 +128,3 @@ def _numbers(model: LinearModel | KernelModel) -> int:
     if isinstance(model, KernelModel):
         arrays.append(model.landmarks)
     return sum(4 * max(array.size, 1) for array in arrays)
-
-
-def _file_bytes(stage: Stage) -> int:
-    model = stage.model
-    if isinstance(model, GraphModel):
-        return model.nbytes
-    if not isinstance(model, TreeEnsemble):
-        return _numbers(model) + SUMS_GRAPH_BYTES
-    if stage.acquisition == "node":
-        return int(model.nbytes) + 8 * model.n_trees + ARRAYS_BYTES
-    from onnx import helper
-
-    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["margins"], **attributes_of(model))
-    return int(node.ByteSize()) + TREES_GRAPH_BYTES

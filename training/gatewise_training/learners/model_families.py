@@ -195,7 +195,7 @@ def _svm(task: _Task) -> _Fitted:
 def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
     marks = min(MARKS, len(task.rows) // 2)
     outputs = 1 if task.n_classes == 2 else task.n_classes
-    for size in (task.bounds.stage_bytes, task.bounds.packed_numbers):
+    for size in (task.bounds.stage_bytes, task.bounds.packed_bytes):
         if size is not None:
             marks = min(marks, size // (4 * (task.x.shape[1] + outputs)) - 4)
     model, left_out = fit_kernel(

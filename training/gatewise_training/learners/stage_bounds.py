@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from gatewise.models.stage import Stage
 from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise.models.trees import NODE_BYTES, TreeEnsemble
-from gatewise.tiers import PackedAs
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.graphs.packed_size import (
-    SUMS_GRAPH_BYTES,
-    TREES_GRAPH_BYTES,
     packed_sizes,
     tree_bytes,
 )
@@ -125,8 +122,8 @@ class ThresholdGrid:
 class Bounds:
     """What a stage must keep; None: no bound.
 
-    `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as a device
-    keeps it, in the form `packed_as`. `shape`: that of boosted trees, where it is known or
+    `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as C's
+    tables. `shape`: that of boosted trees, where it is known or
     searched. `bins`: of a feature, where they are known to be best. `alone`: no high-cost model
     stands behind the stages. `forest`: the shape of extra-trees, where it is searched.
     `thresholds`: of a feature, in the trees of all stages; `grid_bytes` are for them, beside.
@@ -135,20 +132,12 @@ class Bounds:
     stage_bytes: int | None = None
     trees: int | None = None
     packed_bytes: int | None = None
-    packed_as: PackedAs = "c99"
     shape: TreeShape | None = None
     bins: int | None = None
     alone: bool = False
     forest: ForestShape | None = None
     thresholds: int | None = None
     grid_bytes: int = 0
-
-    @property
-    def packed_numbers(self) -> int | None:
-        """Bytes for a model's numbers, less what is packed beside them."""
-        if self.packed_bytes is None:
-            return None
-        return self.packed_bytes - (SUMS_GRAPH_BYTES if self.packed_as == "onnx" else 0)
 
     def with_shape(self, shape: TreeShape | None) -> Bounds:
         """Get the bounds with the best shape of trees, where size is bounded its bins alone."""
@@ -167,8 +156,7 @@ class Bounds:
 
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Round leaves to 8 bits where the size of C's tables is bounded."""
-        small = self.packed_bytes is not None and self.packed_as == "c99"
-        return trees.centred().with_byte_leaves() if small else trees
+        return trees if self.packed_bytes is None else trees.centred().with_byte_leaves()
 
     def most_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
         """Find how many of so many rounds a stage within the bounds can keep; at least one.
@@ -187,7 +175,7 @@ class Bounds:
         """Whether a fitted stage is within the bounds."""
         fits = stage.nbytes <= (LARGEST_STAGE if self.stage_bytes is None else self.stage_bytes)
         if fits and self.packed_bytes is not None:
-            sizes = packed_sizes((stage,), self.packed_as)
+            sizes = packed_sizes((stage,))
             fits = sizes.total((0,), free_thresholds=self.grid_bytes // 4) <= self.packed_bytes
         return fits and (self.trees is None or stage.n_trees <= self.trees)
 
@@ -205,9 +193,7 @@ class Bounds:
             most.append(self.stage_bytes // flat)
         if self.packed_bytes is not None:
             beside = 6 * n_columns + 4 * outputs + 16
-            if self.packed_as == "onnx":
-                beside = TREES_GRAPH_BYTES
-            size = (leaves, 1, values, n_columns, self.packed_as)  # leaves as `rounded` has them
+            size = (leaves, 1, values, n_columns)  # leaves as `rounded` has them
             room, more = self.packed_bytes - beside, int(outputs > 1)
             fitting = room // (tree_bytes(*size, key=1 if at_best else 4) + more)
             if self.thresholds is not None:

@@ -84,14 +84,11 @@ def _worth(record: CascadeRecord, kept: list[int], price: float) -> float:
     return float(np.average(right * part.worths - price * part.costs(left), weights=part.weights))
 
 
-def stages_within_cost(
-    limits: ExitLimits, first_stages: Sequence[int], n_stages: int, most: float
-) -> list[tuple[int, ...]]:
+def stages_within_cost(limits: ExitLimits, n_stages: int, most: float) -> list[tuple[int, ...]]:
     """List choices of stages that an instance can run within a cap; each as rising numbers.
 
     A cascade that keeps the cap is kept as it is. Of one that does not there are the first stages
-    that keep it together without an offload, the same with one, and each of `first_stages`, those
-    that a cascade may begin with, alone.
+    that keep it together without an offload, the same with one, and each stage alone.
 
     Stages at 1, 3 and 5, a high-cost model for 4 more:
 
@@ -99,9 +96,9 @@ def stages_within_cost(
     >>> def limits(kept):
     ...     paid = np.cumsum(costs[list(kept)])
     ...     return np.append(paid, paid[-1] + 4.0)
-    >>> stages_within_cost(limits, (0, 1, 2), 3, 13.0)
+    >>> stages_within_cost(limits, 3, 13.0)
     [(0, 1, 2)]
-    >>> stages_within_cost(limits, (0, 1, 2), 3, 5.0)
+    >>> stages_within_cost(limits, 3, 5.0)
     [(0, 1), (0,), (1,), (2,)]
     """
     if limits(range(n_stages))[-1] <= most:
@@ -110,8 +107,8 @@ def stages_within_cost(
     for last in (-2, -1):  # the last stage, the high-cost model
         kept: list[int] = []
         for s in range(n_stages):
-            if (kept or s in first_stages) and limits([*kept, s])[last] <= most:
+            if limits([*kept, s])[last] <= most:
                 kept.append(s)
         found += [tuple(kept)] * bool(kept)
-    alone = [(s,) for s in first_stages if limits([s])[0] <= most]
+    alone = [(s,) for s in range(n_stages) if limits([s])[0] <= most]
     return list(dict.fromkeys([*found, *alone]))

@@ -25,7 +25,6 @@ class ExplainedStage:
 
     name: str  # "stage 0", ..., or "high-cost model"
     model: str  # what it is, as "35 trees"
-    tier: str
     acquired: tuple[str, ...]  # features that it acquired and no stage before
     price: float  # of these, and of leaving the device
     label: Any  # its answer, right or not
@@ -93,7 +92,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = [self.headline]
         for step in self.steps:
-            place = "" if step.tier == "device" else f", in the {step.tier}"
+            place = ", in the cloud" if step.score is None else ""
             lines.append(
                 f"  {step.name} ({step.model}{place}) acquired {step.features} for "
                 f"{step.price:.4g}; {str(step.label)!r} {step.probability:.3f}; {step.why}"
@@ -144,7 +143,7 @@ def explain(system: Any, x: Any) -> Explanation:
     row = system._rows(_one_row(system, x))
     stages, thresholds = system.stages_, system.operating_point_.thresholds
     acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in stages]
-    by_exit = np.asarray(system._exit_costs(acquired, [s.tier for s in stages])).reshape(-1)
+    by_exit = np.asarray(system._exit_costs(acquired)).reshape(-1)
     f0 = system.high_cost_model_
     known, paid, steps = np.zeros(len(acquired[0]), bool), 0.0, []
 
@@ -172,7 +171,6 @@ def explain(system: Any, x: Any) -> Explanation:
                 int(labels(margins)[0]),
                 probabilities(margins, stage.link)[0],
                 name=f"stage {s}",
-                tier=stage.tier,
                 price=float(by_exit[s]) - paid,
                 score=float(score[0]),
                 threshold=None if limit is None else float(limit),
@@ -190,7 +188,6 @@ def explain(system: Any, x: Any) -> Explanation:
                 int(f0.labels(row)[0]),
                 f0.predict_proba(row)[0],
                 name="high-cost model",
-                tier="cloud",
                 price=float(by_exit[-1]) - paid,
                 score=None,
                 threshold=None,

@@ -9,9 +9,9 @@ from gatewise.console import html_table, text_table
 from gatewise.errors import InputError
 from gatewise.formats import byte_size, percent, plural, threshold
 
-STAGE_HEADER = ("stage", "model", "tier", "features", "cost if it ends here", "stops at", "answers")
-COLOURS = {"device": "#3b6fb6", "gateway": "#4b9b7d", "cloud": "#c5703b"}
-"""By tier."""
+STAGE_HEADER = ("stage", "model", "features", "cost if it ends here", "stops at", "answers")
+DEVICE_COLOUR = "#3b6fb6"
+CLOUD_COLOUR = "#c5703b"
 MOST_NAMED = 4
 MOST_CLASSES = 6
 
@@ -82,8 +82,7 @@ def _lines(system: Any) -> list[str]:
     lines.append(cost)
     most = getattr(system, "max_bytes_", None)
     if most is not None:
-        form = "tables of C" if system.packed_as == "c99" else "files"
-        lines.append(f"stages of {point.bytes} bytes as {form}, at most {most}")
+        lines.append(f"stages of {point.bytes} bytes as tables of C, at most {most}")
     most = getattr(system, "max_instance_cost_", None)
     if most is not None:
         lines.append(f"an instance costs {point.max_cost:.4g} at most, {most:.4g} allowed")
@@ -133,7 +132,6 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     """List the stages and the high-cost model, a row each."""
     point, stages, f0 = system.operating_point_, system.stages_, system.high_cost_model_
     names, shares = system.feature_names_, point.exit_shares
-    tiers = [stage.tier for stage in stages]
     costs, lazy = system._exit_limits(system.stages_), False
     rows: list[Sequence[str]] = []
     for s, stage in enumerate(stages):
@@ -146,7 +144,6 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
             (
                 f"{s}",
                 f"{stage.model_name}, {byte_size(stage.nbytes)}",
-                tiers[s],
                 f"{len(used)}: {listed}",
                 "up to " * lazy + f"{costs[s]:.4g}",
                 _limit(system, s),
@@ -158,7 +155,6 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
             (
                 "cloud",
                 high_cost_name(f0),
-                "cloud",
                 f"{len(f0.features)}",
                 "up to " * lazy + f"{costs[-1]:.4g}",
                 "",
@@ -179,7 +175,7 @@ def draw_stages(system: Any, ax: Any) -> Any:
     stages, point, f0 = system.stages_, system.operating_point_, system.high_cost_model_
     if not point.exit_shares:
         raise InputError(f"{type(system).__name__} does not say what its stages answer")
-    names, colours = [], [COLOURS[stage.tier] for stage in stages]
+    names, colours = [], [DEVICE_COLOUR] * len(stages)
     for s, stage in enumerate(stages):
         limit = _limit(system, s, 3)
         stop = f"{limit} stops" if limit in ("never", "always") else f"stops from {limit}"
@@ -188,7 +184,7 @@ def draw_stages(system: Any, ax: Any) -> Any:
     if f0 is not None:
         features = plural(len(f0.features), "feature")
         names.append(f"high-cost model: {features}\n{high_cost_name(f0)}")
-        colours.append(COLOURS["cloud"])
+        colours.append(CLOUD_COLOUR)
     places, costs = range(len(names)), system._exit_limits(stages)
     shown = [100 * share for share in point.exit_shares[: len(names)]]
     ax.barh(places, shown, color=colours, height=0.6)
