@@ -141,9 +141,9 @@ def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
 class _Answered:
     """A high-cost model's labels of the rows that are offloaded, computed before."""
 
-    def __init__(self, labels: NDArray[np.int64], asked: NDArray[np.intp]) -> None:
+    def __init__(self, labels: NDArray[np.int64], features: NDArray[np.intp]) -> None:
         self._labels = labels
-        self.asked = asked
+        self.features = features
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         assert len(x) == len(self._labels)

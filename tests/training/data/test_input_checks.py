@@ -10,6 +10,7 @@ from sklearn.base import is_classifier
 import gatewise_training
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
@@ -17,7 +18,6 @@ from gatewise_training import (
     CEGBRegressor,
     Frontier,
     GreedyMiser,
-    OperatingPoint,
 )
 from gatewise_training.data.input_checks import (
     check_classes,

@@ -17,7 +17,6 @@ from gatewise_training.operating_points.class_figures import (
     class_weights,
 )
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
 
@@ -176,30 +175,6 @@ def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, wei
     if bounds is not None:
         assert point.guarantee["min_recall 0"] == 0.8
         assert "exact binomial" in point.guarantee["method"]
-
-
-@pytest.mark.parametrize("kind", ["min_recall", "min_precision"])
-def test_a_gate_may_move_as_far_as_the_bounds_hold_and_no_farther(kind):
-    bounds = ClassBounds.from_mappings((0, 1), **{kind: {0: 0.9}})
-    record = rare_record(5, n=600, share=0.1)
-    rows = record.answers.class_rows()
-    point = record.measure((None, 1.5))
-    low, high = gate_limits(record, point, 1, bounds, rows)
-    own = bounds.margin(point, rows)
-
-    def margin(threshold):
-        return bounds.margin(record.measure((None, threshold)), rows)
-
-    cuts = np.unique(record.scores[1])
-    options = [ALWAYS_STOP, *(midway(a, b) for a, b in pairwise(cuts.tolist())), None]
-    least, most = (np.inf if t is None else t for t in (low, high))
-    within = [t for t in options if least <= (np.inf if t is None else t) <= most]
-    assert len(within) > 3
-    assert all(margin(t) >= min(own, 1.0) - 1e-6 for t in within)
-    beyond = options.index(within[0]) - 1, options.index(within[-1]) + 1
-    outside = [options[i] for i in beyond if 0 <= i < len(options)]
-    assert outside
-    assert all(margin(t) < min(own, 1.0) for t in outside)
 
 
 def losses_by_hand(record, exits):

@@ -82,24 +82,17 @@ def test_bounds_and_figures_go_into_the_bundle(fitted, rows, tmp_path):
     active, point = manifest.active_point, system.operating_point_
     assert active.recall == pytest.approx(point.recall, abs=1e-6)
     assert active.log_loss == pytest.approx(point.log_loss, abs=1e-6)
-    low, high = manifest.gate_limits(len(manifest.stages) - 1)
-    gate = active.thresholds[-1]
-    assert (low, high) == point.gate_range
-    assert gate is None or low <= gate
     assert manifest.keeps_bounds(manifest.active)
     looser = set_operating_point(tmp_path / "b", 0, bounds=((0.1, None), (None, None))).manifest
     assert looser.min_recall == (0.1, None)
-    assert looser.active_point.gate_range is None
 
 
-def test_losses_by_class_bound_a_devices_gate_as_recalls(fitted, rows, tmp_path):
+def test_losses_by_class_are_packed_as_recalls(fitted, rows, tmp_path):
     system = fitted[0].at(max_loss={"fault": 0.1})
     manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
     reference = system.frontier_.reference_recall[0]
     assert manifest.min_recall == pytest.approx((reference - 0.1, None), abs=2e-6)
     assert manifest.keeps_bounds(manifest.active)
-    assert manifest.gate_limits(len(manifest.stages) - 1) == system.operating_point_.gate_range
-    assert system.operating_point_.gate_range is not None
 
 
 @pytest.mark.slow

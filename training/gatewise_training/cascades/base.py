@@ -29,7 +29,6 @@ from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.operating_point import points_within_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
@@ -63,10 +62,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
     classes_: NDArray[Any]
     high_cost_model_: HighCostModel | None
+    calibration_: Any
     class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
     max_bytes_: int | None = None
-    _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
 
     # -- fits ------------------------------------------------------------------------------
 
@@ -115,26 +114,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             return self.frontier_
         return replace(self.frontier_, **self._reference(self.calibration_.certifying[-1]))
 
-    def _limit_gates(self) -> None:
-        """Add to the points the limits of their gates' thresholds under the bounds on classes."""
-        if self._records is not None and self.high_cost_model_ is not None:
-            self.frontier_ = replace(
-                self.frontier_,
-                points=tuple(map(self._limited, self.frontier_.points)),
-                others=tuple(map(self._limited, self.frontier_.others)),
-            )
-
-    def _limited(self, point: OperatingPoint) -> OperatingPoint:
-        records = self._records
-        if records is None or self.high_cost_model_ is None or not self.class_bounds_:
-            return msgspec.structs.replace(point, gate_range=None)
-        record, stages = records[point.chain], self.chains_[point.chain]
-        gate = len(stages) - 1
-        rows = self.frontier_.class_rows
-        bounds = self.class_bounds_.as_recalls(self.frontier_.reference_recall)
-        limits = gate_limits(record, point, gate, bounds, rows)
-        return msgspec.structs.replace(point, gate_range=limits)
-
     def _record(
         self,
         stages: Sequence[Stage],
@@ -175,11 +154,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         frontier, most = self.frontier_, self.max_bytes_
         if most is not None:
             frontier = frontier.within_bytes(most)
-        point = self.calibration_.certify(frontier, bounds, self.max_instance_cost_, **wanted)
+        point: OperatingPoint = self.calibration_.certify(
+            frontier, bounds, self.max_instance_cost_, **wanted
+        )
         if most is not None and point.bytes > most:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", most, point.bytes, hint)
-        return self._limited(point)
+        return point
 
     def _take(self, point: OperatingPoint) -> None:
         """Make a point the active one; with `max_bytes_` its chain has no stage that never stops.
@@ -208,15 +189,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             cost -= float(shares @ (before[exits] - after))
         # exits that instances can reach cost no more than the point's limit, rarely others
         reached = before[exits] <= (np.inf if point.max_cost is None else point.max_cost)
-        gate = len(stages) - 1
         self.chains_ = (*chains, left)
-        self.operating_point_ = replace(
+        self.operating_point_ = msgspec.structs.replace(
             point,
             thresholds=tuple(point.thresholds[s] for s in kept),
             cost=cost,
             max_cost=float(after[reached].max()),
             exit_shares=tuple(shares.tolist()),
-            gate_range=point.gate_range if gate in kept else None,
             chain=len(chains),
         )
 
@@ -251,7 +230,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             given = ClassBounds.from_mappings(classes, min_recall, min_precision, losses)
             new = {name: getattr(given, name) for name, is_new in changed.items() if is_new}
             other.class_bounds_ = replace(self.class_bounds_, **new)
-            other._limit_gates()
         other._take(other._choose(**wanted) if goal or not beside else other._pick())
         return other
 

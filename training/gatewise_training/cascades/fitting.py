@@ -229,7 +229,7 @@ class TrainedClassifier(BudgetedClassifier):
         loss = self._goal().get("max_loss", MAX_LOSS)
         frontier = with_group_errors(frontier, points, records, loss)
         # with a guarantee it may come to need any of the candidates
-        kept = self._keep(stages, frontier, every=calibration is not None)
+        self._keep(stages, frontier, every=calibration is not None)
         self.calibration_ = None
         if calibration is not None:
             x, y, weight = calibration.x, calibration.y, calibration.weight
@@ -250,9 +250,6 @@ class TrainedClassifier(BudgetedClassifier):
                 unseen.append(record)
             assert self.guarantee is not None
             self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
-        # for the limits of gates, also under bounds that are given later
-        self._records = tuple(records[c] for c in kept) if further else None
-        self._limit_gates()
         self._take(self._pick())
 
 

@@ -227,7 +227,7 @@ class PairCascade(CascadeClassifier):
         self._stated = {p: self._measure(stating, p.thresholds) for p in every}
         points = [self._stated[p] for p in self._tuned.points]
         self.frontier_ = Frontier(tuple(points), **self._reference(stating))
-        self._records = self.calibration_ = None
+        self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
         self._take(self._pick())
