@@ -24,11 +24,7 @@ def open_client(client: paho.Client, endpoint: Endpoint) -> None:
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:
-        raise LinkError(
-            endpoint.url,
-            f"broker {endpoint.url} cannot be reached ({error.strerror or error}): "
-            "start one (gatewise broker) or correct the URL",
-        ) from error
+        raise unreachable(endpoint, error.strerror or str(error)) from error
 
 
 def close_client(client: paho.Client) -> None:
@@ -103,6 +99,15 @@ def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> 
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
             break
     return done()
+
+
+def unreachable(endpoint: Endpoint, why: str) -> LinkError:
+    """Make the error of a broker that cannot be reached."""
+    return LinkError(
+        endpoint.url,
+        f"broker {endpoint.url} cannot be reached ({why}): start one (gatewise broker) or correct "
+        "the URL",
+    )
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:

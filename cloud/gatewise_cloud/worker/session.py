@@ -6,17 +6,17 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import paho.mqtt.client as paho
+from paho.mqtt.reasoncodes import ReasonCode
 
-from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
+from gatewise_cloud.broker.mqtt_client import refused, unreachable
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import why_lost
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.connection import BrokerConnection
 from gatewise_edge.link.message_forms import CBOR, MessageForm
-from gatewise_edge.link.mqtt import Endpoint, make_client
 
 _LOG = logging.getLogger("gatewise_cloud")
 _CONNECT_SECONDS = 5.0
@@ -49,37 +49,38 @@ class MqttSession:
         self._counters = counters
         self._receive: Receive = lambda topic, payload, retained: None
         self._filters: tuple[str, ...] = ()
-        self._reader: threading.Thread | None = None  # paho's
-        # Guards what is below. Never held around a call of paho's, which takes locks of its
-        # own and calls back while it holds some.
+        # Guards what is below.
         self._changed = threading.Condition()
         self._subscribed = False
         self._denied: frozenset[str] = frozenset()  # filters that the broker did not grant
         self._granted = False  # for the connection that stands
-        self._unsubscribed = False
         self._refusal: str | None = None
+        self._out_of_reach = False
         self.connects = 0
-        self._client = make_client(endpoint, client_id, max_inflight=max_unacked)
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_unsubscribe = self._on_unsubscribe
-        self._client.on_disconnect = self._on_disconnect
-        self._client.on_message = self._on_message
+        self._broker = BrokerConnection(
+            endpoint,
+            client_id,
+            max_unacked=max_unacked,
+            on_connect=self._on_connect,
+            on_subscribe=self._on_subscribe,
+            on_message=self._on_message,
+            on_disconnect=self._on_disconnect,
+        )
 
     @property
     def connected(self) -> bool:
         """Whether the connection stands now."""
-        return self._client.is_connected()
+        return self._broker.connected
 
     @property
     def subscribed(self) -> bool:
         """Whether the connection stands and the broker has granted the subscription on it."""
-        return self._granted and self._client.is_connected()
+        return self._granted and self._broker.connected
 
     @property
     def alive(self) -> bool:
         """Whether the network thread runs, once the session is open."""
-        return self._reader is None or self._reader.is_alive()
+        return self.connects == 0 or self._broker.alive
 
     @property
     def takes_parts(self) -> bool:
@@ -89,7 +90,7 @@ class MqttSession:
     @property
     def unread(self) -> bool:
         """Whether more has come in than was handled so far."""
-        return self._client.unread
+        return self._broker.unread
 
     def open(self, subscription: str, receive: Receive) -> None:
         """Connect and subscribe; returns once the broker granted the `subscription`.
@@ -98,15 +99,18 @@ class MqttSession:
         """
         self._filters = subscription, f"{subscription}/json", wire.parts_of(self.worker)
         self._receive = receive
-        open_client(self._client, self._endpoint)
-        self._client.loop_start()
+        self._broker.start()
         with self._changed:
             self._changed.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
             if self._subscribed:
                 return
             problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
         self.close()
-        raise refused(self._endpoint, problem)
+        raise (
+            unreachable(self._endpoint, problem)
+            if self._out_of_reach
+            else refused(self._endpoint, problem)
+        )
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
         """Send a response to a device."""
@@ -129,42 +133,34 @@ class MqttSession:
         Dropped, and counted, when there is no connection (what is sent later is stale) or when too
         much is unacknowledged.
         """
-        if self._client.send(topic, payload) is None:
+        if not self._broker.publish(topic, payload):
             self._counters.add("unsent")
 
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker has confirmed it."""
-        if self._client.is_connected():
-            self._client.unsubscribe(list(self._filters))
-            with self._changed:
-                self._changed.wait_for(lambda: self._unsubscribed, _ACK_SECONDS)
+        if self._broker.connected:
+            confirmed = threading.Event()
+            self._broker.unsubscribe(self._filters, confirmed.set)
+            confirmed.wait(_ACK_SECONDS)
+        self._granted = False
 
     def close(self) -> None:
         """Wait until the broker has what was published, then disconnect."""
         until = time.monotonic() + _ACK_SECONDS
-        while self.connected and self._client.unacked and time.monotonic() < until:
+        while self.connected and self._broker.n_unacked and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-        close_client(self._client)
+        self._broker.close()
 
-    # -- callbacks, on paho's thread -------------------------------------------------------
+    # -- events, on the network thread -----------------------------------------------------
 
-    def _on_connect(
-        self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
-    ) -> None:
-        self._reader = threading.current_thread()
+    def _on_connect(self) -> None:
         with self._changed:
             self._granted = False
-            if reason.is_failure:
-                self._refusal = str(reason)
-                self._changed.notify_all()
-                return
             self.connects += 1
         # Here and not once: a clean session forgets its subscriptions with the connection.
-        client.subscribe([(each, 1) for each in self._filters])
+        self._broker.subscribe(self._filters)
 
-    def _on_subscribe(
-        self, _client: paho.Client, _userdata: Any, _mid: int, reasons: Any, _properties: Any
-    ) -> None:
+    def _on_subscribe(self, _packet_id: int, reasons: Sequence[ReasonCode]) -> None:
         with self._changed:
             if reasons[0].is_failure:
                 self._refusal = (
@@ -181,22 +177,17 @@ class MqttSession:
                     _LOG.warning("warning: the subscription %s is not allowed", each)
             self._changed.notify_all()
 
-    def _on_unsubscribe(self, *_: Any) -> None:
-        with self._changed:
-            self._unsubscribed = True
-            self._granted = False
-            self._changed.notify_all()
-
-    def _on_disconnect(
-        self, _client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
-    ) -> None:
+    def _on_disconnect(self, why: str) -> None:
         with self._changed:
             had, self._granted = self._granted, False
-        if had and reason.is_failure:
-            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, why_lost(reason))
+            if self.connects == 0:
+                self._out_of_reach = not self._broker.reached
+                self._refusal = why
+                self._changed.notify_all()
+        if had:
+            _LOG.info("the connection to %s is lost: %s", self._endpoint.url, why)
 
-    def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        # An escaping exception would end the connection.
+    def _on_message(self, message: paho.MQTTMessage) -> None:
         try:
             topic = message.topic
         except UnicodeDecodeError:

@@ -1,25 +1,20 @@
 """A broker's address, and a client tuned for it.
 
-What paho-mqtt does by default and neither device nor worker must have: Nagle's delay (44 ms a
-request instead of 1), a dead peer noticed only by the keepalive, a reconnect without jitter (a
-fleet that comes back in step).
+What paho-mqtt does by default and neither device nor worker must have: Nagle's delay (44 ms per
+request instead of 1), and a dead peer that is noticed only by the keepalive.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import socket
 import ssl
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise.errors import InputError
 
@@ -27,12 +22,6 @@ _LOG = logging.getLogger(__name__)
 
 _FORM: Final = "mqtt://[user:password@]host[:port]"
 _USER_TIMEOUT_MS: Final = 3000
-_LONGEST_BACKOFF: Final = 60
-_READ_BYTES: Final = 65536
-#: Bytes of a packet's head at most: its type, and four of length.
-_LONGEST_HEAD: Final = 5
-_PUBLISH_QOS1: Final = 0x32
-_PUBACK: Final = 0x40
 
 
 class Endpoint:
@@ -137,129 +126,12 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     return host, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
-class BrokerClient(paho.Client):
-    """A client that handles all that has come in, writes at once on any thread, outlives damage.
-
-    paho reads a packet's head byte by byte, has its network thread woken to write what any thread
-    publishes, and ends that thread at a packet that it cannot read: then a process lives and hears
-    nothing. Here such a packet ends the connection, and paho connects again.
-
-    Ids of messages of :meth:`send` are `unacked` until the broker has them: then `on_ack` gets
-    them, on the network thread.
-    """
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.on_ack: Callable[[int], None] = lambda mid: None
-        self.unacked: set[int] = set()
-        self._chunk = memoryview(bytearray(_READ_BYTES))
-        self._came = bytearray()
-        # OpenSSL's connections are for one thread at a time, for reads and writes.
-        self._using_socket = threading.RLock()
-
-    @property
-    def unread(self) -> bool:
-        """Whether bytes were received and not handled yet."""
-        return bool(self._came)
-
-    def forget(self) -> None:
-        """Drop what the last connection left."""
-        self._came.clear()
-        self.unacked.clear()
-
-    def send(self, topic: str, payload: bytes) -> int | None:
-        """Publish at QoS 1, on this connection or not at all; return its id, None if not taken."""
-        if not self.is_connected() or len(self.unacked) >= self._max_inflight_messages:
-            return None
-        mid = self._mid_generate()
-        name = topic.encode()
-        packet = bytearray((_PUBLISH_QOS1,))
-        self._pack_remaining_length(packet, len(name) + len(payload) + 4)
-        packet += len(name).to_bytes(2) + name + mid.to_bytes(2) + payload
-        self.unacked.add(mid)
-        self._packet_queue(_PUBLISH_QOS1, packet, mid, 1)
-        return mid
-
-    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
-        """Receive what there is, and handle all packets that are whole."""
-        sock: Any = self._sock
-        if sock is None:
-            return MQTTErrorCode.MQTT_ERR_NO_CONN
-        try:
-            with self._using_socket:
-                size = sock.recv_into(self._chunk)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return MQTTErrorCode.MQTT_ERR_SUCCESS
-        except OSError:
-            size = 0
-        code = MQTTErrorCode.MQTT_ERR_SUCCESS if size else MQTTErrorCode.MQTT_ERR_CONN_LOST
-        self._came += self._chunk[:size]
-        self._last_bytes_received = time.monotonic()
-        while not code and self._next_packet():
-            code = self._packet_handle()
-        return self._loop_rc_handle(code) if code else code
-
-    def _next_packet(self) -> bool:
-        """Take the next packet out of what was received; False if it is not whole."""
-        came, size, at = self._came, 0, 1
-        while at < len(came):
-            size |= (came[at] & 0x7F) << 7 * (at - 1)
-            at += 1
-            if came[at - 1] < 0x80 or at == _LONGEST_HEAD:
-                break
-        else:
-            return False
-        command = came[0]
-        if came[at - 1] >= 0x80:  # a length of more than four bytes: paho refuses type 0
-            command = size = 0
-        if len(came) < at + size:
-            return False
-        packet: Any = {"command": command, "packet": came[at : at + size], "pos": 0}
-        self._in_packet = packet | {"remaining_length": size}
-        del came[: at + size]
-        return True
-
-    def loop_write(self) -> MQTTErrorCode:
-        """Write what is queued; on any thread."""
-        with self._using_socket:
-            return super().loop_write()
-
-    def _packet_queue(
-        self, command: int, packet: Any, mid: int, qos: int, info: Any = None
-    ) -> MQTTErrorCode:
-        sent = 0
-        with self._using_socket:
-            # Of other packets paho has to do more after the write.
-            if qos == 1 and not self._out_packet:
-                try:
-                    sent = self._sock_send(packet)
-                    self._last_msg_out = time.monotonic()
-                except (OSError, ValueError):
-                    _LOG.debug("a packet waits for the network thread")
-                if sent == len(packet):
-                    return MQTTErrorCode.MQTT_ERR_SUCCESS
-            return super()._packet_queue(command, packet[sent:], mid, qos, info)
-
-    def _packet_handle(self) -> MQTTErrorCode:
-        try:
-            if self._in_packet["command"] == _PUBACK:
-                mid = int.from_bytes(self._in_packet["packet"][:2])
-                if mid in self.unacked:
-                    self.unacked.discard(mid)
-                    self.on_ack(mid)
-                    return MQTTErrorCode.MQTT_ERR_SUCCESS
-            return super()._packet_handle()
-        except Exception:
-            _LOG.exception("a packet from the broker cannot be handled: connecting again")
-            return MQTTErrorCode.MQTT_ERR_PROTOCOL
-
-
-def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> BrokerClient:
-    """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
+def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
+    """Make a paho client for 3.1.1 with a clean session and no Nagle delay.
 
     At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
     """
-    client = BrokerClient(
+    client = paho.Client(
         CallbackAPIVersion.VERSION2,
         client_id=client_id,
         protocol=paho.MQTTv311,
@@ -268,16 +140,8 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> Bro
     client.max_inflight_messages_set(max_inflight)
     client.max_queued_messages_set(max_inflight)
     client.on_socket_open = _tune_socket
-    client.on_pre_connect = lambda *_: endpoint.reload_certificate()
     endpoint.prepare(client)
-    spread_backoff(client)
     return client
-
-
-def spread_backoff(client: paho.Client) -> None:
-    """Draw new reconnect delays: from about 1 s, doubling to about a minute."""
-    jitter = random.uniform(0.5, 1.5)
-    client.reconnect_delay_set(jitter, jitter * _LONGEST_BACKOFF)  # type: ignore[arg-type]
 
 
 def why_lost(reason: object) -> str:
@@ -287,7 +151,6 @@ def why_lost(reason: object) -> str:
 
 
 def _tune_socket(client: Any, userdata: Any, sock: Any) -> None:
-    client.forget()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # A dead peer is noticed after this, not after the keepalive's one and a half periods.

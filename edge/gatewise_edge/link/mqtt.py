@@ -1,8 +1,7 @@
 """The link over MQTT 3.1.1, for any broker.
 
 Without a connection a request is refused at once, and what was on its way when the connection
-broke is dropped: paho would replay stale requests on reconnect. See
-:mod:`gatewise_edge.link.broker_url` for the client's other settings.
+broke is dropped: what is sent later is stale. See :mod:`gatewise_edge.link.connection`.
 """
 
 from __future__ import annotations
@@ -10,25 +9,24 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import paho.mqtt.client as paho
+from paho.mqtt.reasoncodes import ReasonCode
 
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_device, check_positive
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff, why_lost
+from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.connection import BrokerConnection
 from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
     answers_topic,
     metrics_topic,
-    part_topic,
     request_topic,
     response_topic,
     session_topic,
@@ -39,12 +37,10 @@ __all__ = ["Endpoint", "MqttLink", "make_client"]
 
 _LOG = logging.getLogger(__name__)
 
-_KEEPALIVE: Final = 10
 _LONGEST_DETAIL: Final = 300
 _LONGEST_TOPIC: Final = 256
-#: Parts of a request that the broker has not acknowledged: what is still sent in vain when its
-#: deadline passes, and more than most links hold in a round trip.
-_PARTS_AHEAD: Final = 4
+#: Seconds to wait at the end until the broker has the status ``offline``.
+_FAREWELL_SECONDS: Final = 1.0
 
 
 class MqttLink:
@@ -99,34 +95,32 @@ class MqttLink:
         self._responses = response_topic(self.device)
         self._receive: Receive = _drop
         self._open = False
-        self._verdict = threading.Event()
-        self._failure: str | None = None
         self._ready = False
+        self._attempt_ended = threading.Event()
+        self._failure: str | None = None
         self.connection = 0
         self._when_ready: list[Callable[[], None]] = []
-        self._deliveries: dict[int, Callable[[], None]] = {}
-        self._delivering = threading.Lock()  # guards the ids of what is being sent
-        self._subscription: int | None = None
         self._status = "online"
-        self._transfers: deque[tuple[str, Iterator[bytes]]] = deque()  # topics and parts
-        self._unacked_parts: set[int] = set()
         self._identity = DeviceIdentity(self.device)
-        self._watched: dict[str, Receive] = {session_topic(self.device): self._identity.read}
-        self._watching: dict[int, str] = {}
-        self._ended = threading.Event()
-        self._client = make_client(self._endpoint, f"gw-{self.device}", max_inflight=max_inflight)
-        self._client.will_set(status_topic(self.device), "offline", qos=1, retain=True)
-        self._client.on_connect = self._on_connect
-        self._client.on_connect_fail = self._on_connect_fail
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_disconnect = self._on_disconnect
-        self._client.on_message = self._on_message
-        self._client.on_ack = self._on_ack
+        self._handlers: dict[str, Receive] = {session_topic(self.device): self._identity.read}
+        #: The topic of each SUBSCRIBE that the broker has not acknowledged, by its id.
+        self._pending_subacks: dict[int, str] = {}
+        self._closed = threading.Event()
+        self._broker = BrokerConnection(
+            self._endpoint,
+            f"gw-{self.device}",
+            max_unacked=max_inflight + 1,  # the status is one
+            on_connect=self._on_connect,
+            on_subscribe=self._on_subscribe,
+            on_message=self._on_message,
+            on_disconnect=self._on_disconnect,
+            last_will=(status_topic(self.device), "offline"),
+        )
 
     @property
     def ready(self) -> bool:
         """Whether the connection stands and the subscription to responses is confirmed."""
-        return self._ready and self._client.is_connected()
+        return self._ready and self._broker.connected
 
     def open(self, receive: Receive) -> None:
         """Connect in the background; `receive` gets every response. See :meth:`.Link.open`."""
@@ -143,26 +137,25 @@ class MqttLink:
             seconds. The link goes on trying in the background until it is closed.
         """
         self._start()
-        if self.ready or (self._verdict.wait(timeout) and self.ready):
+        if self.ready or (self._attempt_ended.wait(timeout) and self.ready):
             return
-        self._verdict.clear()  # a further call waits for the next attempt
+        self._attempt_ended.clear()  # a further call waits for the next attempt
         why = self._failure or f"no answer within {timeout:g} s"
         raise LinkError(self.url, f"broker {self.url} cannot be used: {why}")
 
-    def watch(self, topic: str, take: Receive) -> None:
-        """Subscribe to one more topic, on every connection anew; call this before opening.
+    def watch(self, topic: str, handle: Receive) -> None:
+        """Subscribe to one more topic, again on every connection; call this before opening.
 
-        `topic` may be a filter, as ``gw/v1/model/<name>/manifest``; a broker that denies it is
-        logged, and the link is not the worse for it. `take` gets each message's payload, unchecked
-        and at most 256 MB by MQTT, on the network's thread, perhaps more than once; it must not
-        block, and what it raises is logged. InputError if the link is open already, or the topic is
-        watched.
+        `topic` may be a filter such as ``gw/v1/model/<name>/manifest``. A broker that denies it is
+        logged; the link works without it. `handle` gets each message's payload, unchecked and at
+        most 256 MB by MQTT, on the network thread, perhaps more than once; it must not block, and
+        what it raises is logged. InputError if the link is open already, or the topic is watched.
         """
         if self._open:
             raise InputError(f"topic {topic}: watch it before the link is opened")
-        if topic in self._watched:
+        if topic in self._handlers:
             raise InputError(f"topic {topic} is watched already")
-        self._watched[topic] = take
+        self._handlers[topic] = handle
 
     @property
     def takeovers(self) -> int:
@@ -193,10 +186,7 @@ class MqttLink:
 
         With `retain` the broker keeps it for those who subscribe later.
         """
-        if not self.ready:
-            return False
-        taken = self._client.publish(topic, payload, qos=1, retain=retain)
-        return taken.rc == paho.MQTT_ERR_SUCCESS
+        return self._ready and self._broker.publish(topic, payload, retain=retain)
 
     def deliver(self, topic: str, payload: bytes, acknowledged: Callable[[], None]) -> bool:
         """Publish `payload` on `topic`, on this :attr:`connection` or not at all (False).
@@ -204,11 +194,7 @@ class MqttLink:
         `acknowledged` is called on the network's thread once the broker has it; never if the
         connection ends before.
         """
-        with self._delivering:
-            mid = self._client.send(topic, payload) if self.ready else None
-            if mid is not None:
-                self._deliveries[mid] = acknowledged
-        return mid is not None
+        return self._ready and self._broker.publish(topic, payload, acknowledged=acknowledged)
 
     def when_ready(self, call: Callable[[], None]) -> None:
         """Have `call` called on the network's thread whenever the link becomes ready."""
@@ -223,8 +209,7 @@ class MqttLink:
             raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
         self._status = f"online {detail}".rstrip()
         # Otherwise it is published on connecting.
-        if self._client.is_connected():
-            self._publish_status(self._status)
+        self._publish_status(self._status)
 
     def publish_metrics(
         self, read: Callable[[], Mapping[str, float]], *, every: float = 60.0
@@ -237,164 +222,97 @@ class MqttLink:
         check_positive("every", every)
 
         def publish() -> None:
-            while not self._ended.wait(every):
+            while not self._closed.wait(every):
                 try:
                     payload = json.dumps(dict(read()), allow_nan=False)
                 except Exception:
                     _LOG.exception("the counters cannot be published")
                     continue
                 if self.ready:
-                    self._client.publish(metrics_topic(self.device), payload, qos=0)
+                    self._broker.publish(metrics_topic(self.device), payload, qos=0)
 
         threading.Thread(target=publish, name="gatewise-metrics", daemon=True).start()
 
     def send(self, payload: bytes) -> bool:
         """Publish a request's `payload`, if the link is ready. See :meth:`.Link.send`."""
-        return self._ready and self._client.send(self._topic, payload) is not None
-
-    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Publish `parts` to `worker`, a few at a time. See :meth:`.PartLink.send_parts`."""
-        self._transfers.append((part_topic(self.device, worker), parts))
-        self._send_next()
-
-    def _send_next(self) -> None:
-        # On paho's thread alone: an acknowledgement comes after its id is known.
-        while self._transfers and len(self._unacked_parts) < _PARTS_AHEAD:
-            topic, parts = self._transfers[0]
-            payload = next(parts, None)
-            mid = None if payload is None else self._client.send(topic, payload)
-            if mid is None:
-                self._transfers.popleft()
-            else:
-                self._unacked_parts.add(mid)
+        return self._ready and self._broker.publish(self._topic, payload)
 
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
         if not self._open:
             return
         self._open = False
-        self._ended.set()
+        self._closed.set()
         self._receive = _drop
-        if self._client.is_connected():
-            if not self._identity.takeovers:
-                self._client.publish(session_topic(self.device), b"", qos=0, retain=True)
-            farewell = self._publish_status("offline")
-            try:
-                farewell.wait_for_publish(timeout=1.0)
-            except (RuntimeError, ValueError):
-                _LOG.debug("the broker went before the farewell")
-        self._client.disconnect()
-        self._client.loop_stop()
-        # Else the socket pair that wakes its thread stays open until the garbage collector comes.
-        self._client.reinitialise()
-        self._transfers.clear()
+        if not self._identity.takeovers:
+            self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
+        acknowledged = threading.Event()
+        if self._publish_status("offline", acknowledged.set):
+            acknowledged.wait(_FAREWELL_SECONDS)
+        self._broker.close()
         self._ready = False
 
-    def _publish_status(self, status: str) -> paho.MQTTMessageInfo:
-        return self._client.publish(status_topic(self.device), status, qos=1, retain=True)
+    def _publish_status(self, status: str, acknowledged: Callable[[], None] | None = None) -> bool:
+        topic = status_topic(self.device)
+        return self._broker.publish(topic, status, retain=True, acknowledged=acknowledged)
 
     def _start(self) -> None:
         if not self._open:
             self._open = True
-            self._client.connect_async(
-                self._endpoint.host, self._endpoint.port, keepalive=_KEEPALIVE
-            )
-            self._client.loop_start()
+            self._broker.start()
 
-    # -- callbacks, on paho's thread -------------------------------------------------------
+    # -- events, on the network thread -----------------------------------------------------
 
-    def _on_connect(
-        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
-    ) -> None:
-        # paho would send again what the last connection left: by now it is stale.
-        client.drop_out_messages()
-        self._transfers.clear()
-        self._unacked_parts.clear()
-        if reason.is_failure:
-            self._fail(str(reason))
-            return
-        spread_backoff(client)
-        _, self._subscription = client.subscribe(self._responses, qos=1)
-        self._watching.clear()
-        for topic in self._watched:
-            _, mid = client.subscribe(topic, qos=1)
-            if mid is not None:
-                self._watching[mid] = topic
+    def _on_connect(self) -> None:
+        self._pending_subacks.clear()
+        for topic in (self._responses, *self._handlers):
+            packet_id = self._broker.subscribe([topic])
+            if packet_id is not None:
+                self._pending_subacks[packet_id] = topic
         # Behind the subscription, so that what another process left is read first; at QoS 0, so
         # that requests need not wait for its acknowledgement.
         mark = self._identity.mark
-        client.publish(session_topic(self.device), mark, qos=0, retain=True)
+        self._broker.publish(session_topic(self.device), mark, qos=0, retain=True)
         self._publish_status(self._status)
 
-    def _on_subscribe(
-        self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
-    ) -> None:
-        if mid in self._watching:
-            if any(reason.is_failure for reason in reasons):
-                _LOG.warning("the subscription to %s is not allowed", self._watching[mid])
-            return
-        if mid != self._subscription:
-            return
-        if any(reason.is_failure for reason in reasons):
-            self._fail(f"the subscription to {self._responses} is not allowed")
-            return
-        with self._delivering:
-            self._deliveries.clear()
+    def _on_subscribe(self, packet_id: int, reasons: Sequence[ReasonCode]) -> None:
+        topic = self._pending_subacks.pop(packet_id, None)
+        denied = any(reason.is_failure for reason in reasons)
+        if topic == self._responses and not denied:
+            self._become_ready()
+        elif topic is not None and denied:
+            _LOG.warning("the subscription to %s is not allowed", topic)
+            if topic == self._responses:
+                self._fail(f"the subscription to {topic} is not allowed")
+
+    def _become_ready(self) -> None:
         self.connection += 1
         self._ready = True
         if self._failure is not None:
             _LOG.info("link to %s is ready again", self.url)
         self._failure = None
-        self._verdict.set()
+        self._attempt_ended.set()
         for call in self._when_ready:
             call()
 
-    def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
-        # paho calls this while it handles the error and does not pass it on.
-        error = sys.exception()
-        text = getattr(error, "strerror", None) or str(error or "no connection")
-        self._fail(text)
+    def _on_disconnect(self, why: str) -> None:
+        if self._ready:
+            _LOG.info("link to %s is lost: %s", self.url, why)
+        self._ready = False
+        self._fail(why)
 
-    def _on_disconnect(
-        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
-    ) -> None:
-        had, self._ready = self._ready, False
-        if self._open and reason.is_failure:
-            why = why_lost(reason)
-            if had:
-                _LOG.info("link to %s is lost: %s", self.url, why)
-            # A refused connection has its reason already.
-            self._fail(self._failure or why)
-
-    def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
-        # An escaping exception would end paho's thread, and every response after it.
-        try:
-            if message.topic == self._responses:
-                self._receive(bytes(message.payload))
-                return
-        except Exception:
-            _LOG.exception("a response could not be handled")
+    def _on_message(self, message: paho.MQTTMessage) -> None:
+        topic, payload = message.topic, bytes(message.payload)
+        if topic == self._responses:
+            self._receive(payload)
             return
-        for topic, take in self._watched.items():
-            if paho.topic_matches_sub(topic, message.topic):
-                try:
-                    take(bytes(message.payload))
-                except Exception:
-                    _LOG.exception("a message on %s could not be handled", message.topic)
-
-    def _on_ack(self, mid: int) -> None:
-        if mid in self._unacked_parts:
-            self._unacked_parts.discard(mid)
-            self._send_next()
-            return
-        with self._delivering:
-            acknowledged = self._deliveries.pop(mid, None)
-        if acknowledged is not None:
-            acknowledged()
+        for topic_filter, handle in self._handlers.items():
+            if paho.topic_matches_sub(topic_filter, topic):
+                handle(payload)
 
     def _fail(self, why: str) -> None:
         self._failure = why
-        self._verdict.set()
+        self._attempt_ended.set()
 
 
 def _drop(payload: bytes) -> None:

@@ -13,11 +13,10 @@ import pytest
 from paho.mqtt import publish
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
+from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import MqttClient
@@ -54,61 +53,40 @@ def test_answers_come_back(bundle, broker, make_peer):
 def test_nothing_is_in_the_way_of_small_packets(broker):
     link = MqttLink(broker.url)
     link.connect(60)
-    sock = link._client.socket()
+    sock = link._broker._client.socket()
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a dead peer is noticed before the keepalive
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
     link.close()
 
 
-class SlowSocket:
-    """A socket that takes its time to send, and notes whether it was read meanwhile."""
-
-    def __init__(self, sock):
-        self._sock = sock
-        self._sends = self.read_meanwhile = False
-
-    def __getattr__(self, name):
-        return getattr(self._sock, name)
-
-    def send(self, data):
-        self._sends = True
-        time.sleep(0.02)
-        sent = self._sock.send(data)
-        self._sends = False
-        return sent
-
-    def recv_into(self, buffer):
-        self.read_meanwhile |= self._sends
-        return self._sock.recv_into(buffer)
+def test_clients_speak_3_1_1(broker):
+    client = make_client(Endpoint(broker.url), "c", max_inflight=8)
+    assert client.protocol == paho.MQTTv311
 
 
-def test_a_connection_is_not_read_and_written_at_the_same_time(broker):
-    # OpenSSL's connections break, now and then, if two threads use one.
-    endpoint, acknowledged = Endpoint(broker.url), []
-    client = make_client(endpoint, "", max_inflight=8)
-    client.on_ack = acknowledged.append
-    client.connect(endpoint.host, endpoint.port)
-    client.loop_start()
-    wait_until(client.is_connected, "the connection")
-    client._sock = sock = SlowSocket(client._sock)
-    for _ in range(8):
-        assert client.send("t", b"x") is not None
-    wait_until(lambda: len(acknowledged) == 8, "the acknowledgements")
-    close_client(client)
-    assert not sock.read_meanwhile
+def test_attempts_to_connect_are_spread_over_time():
+    pauses = []
+    link = MqttLink(f"mqtt://127.0.0.1:{free_port()}")
+    link._broker._closing = Pauses(pauses)
+    link.open(lambda payload: None)
+    wait_until(lambda: len(pauses) == 8)
+    for pause, mean in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60), strict=True):
+        assert 0.5 * mean <= pause <= 1.5 * mean
+    assert len(set(pauses)) == 8
 
 
-def test_clients_speak_3_1_1_with_clean_sessions_and_come_back_out_of_step():
-    clients = [make_client(Endpoint("mqtt://h"), f"c{k}", max_inflight=8) for k in range(20)]
-    assert {c.protocol for c in clients} == {paho.MQTTv311}
-    assert all(c._clean_session for c in clients)
-    delays = {(c._reconnect_min_delay, c._reconnect_max_delay) for c in clients}
-    assert len(delays) == 20
-    assert all(0.5 <= low <= 1.5 and 30 <= high <= 90 for low, high in delays)
-    first = clients[0]._reconnect_min_delay
-    spread_backoff(clients[0])
-    assert clients[0]._reconnect_min_delay != first
+class Pauses:
+    """An event that notes how long it is waited for, and is set after eight waits."""
+
+    def __init__(self, pauses: list[float]) -> None:
+        self._pauses = pauses
+
+    def is_set(self) -> bool:
+        return len(self._pauses) == 8
+
+    def wait(self, timeout: float) -> None:
+        self._pauses.append(timeout)
 
 
 def test_status_at_birth_farewell_and_death(broker, make_peer):
@@ -122,8 +100,8 @@ def test_status_at_birth_farewell_and_death(broker, make_peer):
             link.close()
         else:
             # The socket breaks without a goodbye, and the device does not come back.
-            link._client._reconnect_on_failure = False
-            link._client.socket().shutdown(socket.SHUT_RDWR)
+            link._broker._closing.set()
+            link._broker._client.socket().shutdown(socket.SHUT_RDWR)
         wait_until(lambda name=name: (name, "offline") in peer.statuses, "the last message")
         link.close()
 
@@ -131,7 +109,6 @@ def test_status_at_birth_farewell_and_death(broker, make_peer):
 def test_a_refused_broker_is_one_clear_line():
     url = f"mqtt://user:secret@127.0.0.1:{free_port()}"
     link = MqttLink(url)
-    link._client.reconnect_delay_set(60, 60)
     started = time.monotonic()
     with pytest.raises(LinkError, match=r"broker mqtt://127.* cannot be used: Conn.* refused") as e:
         link.connect(60)
@@ -410,7 +387,7 @@ def test_one_device_that_comes_back_is_no_other(broker):
     link = MqttLink(broker.url, device="alone")
     link.connect(60)
     for _ in range(3):
-        link._client.socket().shutdown(socket.SHUT_RDWR)
+        link._broker._client.socket().shutdown(socket.SHUT_RDWR)
         wait_until(lambda: not link.ready)
         wait_until(lambda: link.ready)
     assert (link.takeovers, link.trouble) == (0, None)
