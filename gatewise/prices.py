@@ -160,10 +160,7 @@ class PriceList:
             at_top = ""
             if self.where.endswith(".toml"):
                 at_top = " under [features], or give `default = 1.0` at the top"
-            problems.append(
-                f"has no price for feature {named(absent)}: list it{at_top}, or give "
-                "--default-price"
-            )
+            problems.append(f"has no price for feature {named(absent)}: list it{at_top}")
         extra = [n for n in self.features if n not in order and n not in self.dropped]
         if extra:
             problems.append(f"prices an unknown feature {named(extra)}; there are {named(order)}")

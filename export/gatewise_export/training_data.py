@@ -1,9 +1,9 @@
-"""Settings of a training; the data set that they name, with its prices, and its split."""
+"""The data set that settings of a training name, with its prices, and its split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -17,53 +17,14 @@ from gatewise.columns.cells import is_missing, read_number, read_time
 from gatewise.columns.kinds import DROP
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.prices import PriceList, check_price
+from gatewise.prices import PriceList
+from gatewise_export.training_settings import TrainingSettings
 from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import check_classes
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.data.table_columns import ColumnOptions
 
 Rows = NDArray[np.intp]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """What to learn from, how, and where the bundle goes.
-
-    `dataset` is a bundled set's name or a file, `method` one of
-    :func:`gatewise_training.methods.names` with further `parameters`, `goal` one of budget,
-    max_loss and offload_rate, or nothing. `costs` (TOML or CSV) and `default_price` are feature
-    prices, by default the data set's. `groups` names the column (of an .npz file the array) with
-    each row's subject, machine or recording: whole groups are held out, and :meth:`fit` gets them.
-    `time_split` is a column of times or numbers and the format of its dates: the latest rows are
-    held out. `test_size` is the share held out, unless the data has a test part of its own: it is
-    taken, InputError if it parts groups or is not the latest rows. `test_rows` keeps only so many.
-    Without a `name` the bundle has the data set's; a `version` of None is made from settings and
-    data, so that equal models share it. `sign` is a private key, `rows` a CSV file that the test
-    rows go to.
-    """
-
-    dataset: str
-    out: Path
-    target: str | None = None
-    method: str = "staged"
-    goal: Mapping[str, float] = field(default_factory=dict)
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    costs: Path | None = None
-    default_price: float | None = None
-    columns: ColumnOptions = field(default_factory=ColumnOptions)
-    groups: str | None = None
-    time_split: tuple[str, str] | None = None
-    allow_missing: bool = False
-    needs_cloud: bool = False
-    seed: int = 0
-    test_size: float = 0.25
-    test_rows: int | None = None
-    name: str | None = None
-    version: str | None = "1"
-    sign: Path | None = None
-    rows: Path | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +42,13 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     path = Path(settings.dataset)
     if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
         return _load_table(path, settings, prices)
-    if settings.columns.kinds or settings.columns.impute or settings.columns.missing_words:
+    if settings.column or settings.impute or settings.na:
         raise InputError(
             f"{settings.dataset}: what columns are is a matter of .csv and .parquet files"
         )
     data = datasets.load(settings.dataset, target=settings.target)
     check_classes(data.y)
-    for option, name in _named(settings).items():
+    for option, name in settings.split_columns.items():
         if name not in data.aside:
             some = ", ".join(data.aside) or "none"
             raise InputError(
@@ -102,12 +63,13 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
             f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
             "fill it in, or pass --allow-missing"
         )
-    return _priced(data, prices, settings.default_price)
+    return _priced(data, prices)
 
 
 def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
-    kinds = dict(settings.columns.kinds) | dict.fromkeys(_named(settings).values(), DROP)
-    options = replace(settings.columns, kinds=kinds, allow_missing=settings.allow_missing)
+    options = settings.columns
+    kinds = dict(options.kinds) | dict.fromkeys(settings.split_columns.values(), DROP)
+    options = replace(options, kinds=kinds)
     if prices is not None:
         options = options.with_prices(prices)
         dropped = {
@@ -119,21 +81,15 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     table = datasets.read_table(path, target=settings.target, options=options)
     check_classes(table.y)
     table.check()
-    cells = {name: table.frame[name].to_numpy() for name in _named(settings).values()}
+    cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
     units = _Units.read(cells, settings)
     if table.is_numeric:
-        return _priced(units.given_to(table.numbers()), prices, settings.default_price)
+        return _priced(units.given_to(table.numbers()), prices)
     if prices is not None:  # every column without a price, before anything is learned
-        prices.of_columns(table.used.columns, default=settings.default_price)
+        prices.of_columns(table.used.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
     data = units.given_to(table.encoded(training))
-    return _priced(data, prices, settings.default_price)
-
-
-def _named(settings: TrainingSettings) -> dict[str, str]:
-    """Columns that say how rows are split, by their options."""
-    found = {} if settings.groups is None else {"--groups": settings.groups}
-    return found | ({} if settings.time_split is None else {"--time-split": settings.time_split[0]})
+    return _priced(data, prices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +103,7 @@ class _Units:
     def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _Units:
         """Read them from their columns; InputError if a cell is empty or no time."""
         words, groups, time = settings.columns.words, None, None
-        for option, name in _named(settings).items():
+        for option, name in settings.split_columns.items():
             absent = [i for i, cell in enumerate(cells[name].tolist()) if is_missing(cell, words)]
             if absent:
                 raise InputError(
@@ -156,7 +112,7 @@ class _Units:
         if settings.groups is not None:
             groups = np.array([str(cell).strip() for cell in cells[settings.groups].tolist()])
         if settings.time_split is not None:
-            name, form = settings.time_split
+            name, form = settings.split_time
             time = _times(cells[name].tolist(), name, form)
         return cls(groups, time)
 
@@ -177,18 +133,12 @@ def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
         raise InputError(f"--time-split {name}: {error}; NAME=FORMAT says how dates look") from None
 
 
-def _priced(data: Dataset, prices: PriceList | None, default: float | None) -> Dataset:
-    if default is not None:
-        check_price("--default-price", default)
-    if prices is None and default is None:
+def _priced(data: Dataset, prices: PriceList | None) -> Dataset:
+    if prices is None:
         return data
     if data.encoder is not None:
-        return replace(data, feature_costs=data.encoder.feature_costs(prices, default=default))
-    names = data.feature_names
-    if prices is None:
-        costs = FeatureCosts(np.full(len(names), default, np.float64), names=names)
-    else:
-        costs = FeatureCosts.from_prices(prices, names=names, default=default)
+        return replace(data, feature_costs=data.encoder.feature_costs(prices))
+    costs = FeatureCosts.from_prices(prices, names=data.feature_names)
     return replace(data, feature_costs=costs)
 
 
@@ -219,7 +169,7 @@ def _split(
         _check_own(name, split, settings, units)
         return split
     if not 0 < settings.test_size < 1:
-        raise InputError(f"--test-size must lie between 0 and 1, not {settings.test_size}")
+        raise InputError(f"test_size must lie between 0 and 1, not {settings.test_size}")
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"{name} has one class only: {classes.tolist()[0]!r}")
@@ -234,7 +184,7 @@ def _split(
             np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
         )
     except ValueError as error:
-        raise InputError(f"--test-size {settings.test_size}: {error}") from error
+        raise InputError(f"test_size {settings.test_size}: {error}") from error
     return Split(np.sort(training), none, np.sort(test))
 
 
@@ -254,9 +204,10 @@ def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Unit
     elif time is not None and time[split.training].max() >= time[split.test].min():
         wrong["--time-split"] = "has training rows that are later than test rows"
     for option, why in wrong.items():
+        column = settings.split_columns[option]
         raise InputError(
-            f"{option} {_named(settings)[option]}: the split of {name} (its array part) {why}: "
-            "leave out the option or the array"
+            f"{option} {column}: the split of {name} (its array part) {why}: leave out the option "
+            "or the array"
         )
 
 

@@ -10,10 +10,11 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,17 +25,13 @@ from gatewise.prices import PriceList
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyReport
 from gatewise_export.bundle.repacking import check_destination
+from gatewise_export.bundle.signing import Signer
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.system_manifest import check_column_names
 from gatewise_export.packing.verification import verify
 from gatewise_export.seen_rows import SEEN, SeenRows, beside
-from gatewise_export.training_data import (
-    Split,
-    TrainingSettings,
-    feature_table,
-    load_dataset,
-    split_rows,
-)
+from gatewise_export.training_data import Split, feature_table, load_dataset, split_rows
+from gatewise_export.training_settings import TrainingSettings
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data.datasets import Dataset
@@ -43,18 +40,6 @@ from gatewise_training.data.neighbouring_rows import neighbour_remark
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.recall_check import recall_remark
-
-__all__ = [
-    "Split",
-    "TrainingRun",
-    "TrainingSettings",
-    "load_dataset",
-    "recipe_version",
-    "rows_beside",
-    "split_rows",
-    "topic_level",
-    "train_bundle",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +51,7 @@ class TrainingRun:
     bundle could not be written where it should (it is elsewhere).
     """
 
+    settings: TrainingSettings
     data: Dataset
     split: Split
     system: BudgetedClassifier
@@ -106,6 +92,22 @@ class TrainingRun:
                 "offload_rate": float(np.mean(system.exit_stage(rows) == len(system.stages_))),
             },
             "cloud_only": cloud_only,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """What ``gatewise train --json`` prints."""
+        manifest = self.bundle.manifest
+        return {
+            "bundle": str(self.bundle.path),
+            "bytes": sum(f.size for f in manifest.files.values()),
+            "dataset": self.data.name,
+            "method": self.settings.method,
+            "operating_point": msgspec.to_builtins(manifest.active_point),
+            "test": self.measure(),
+            "remarks": self.remarks,
+            "verify": msgspec.to_builtins(self.verification),
+            "test_rows": str(self.settings.rows),
+            "troubles": self.troubles,
         }
 
     def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
@@ -163,6 +165,8 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     line on stderr says where and how to pack it.
     """
     check_destination(settings.out)
+    if settings.sign is not None:
+        Signer(settings.sign)  # refuse a key that cannot be used before the fit
     _check_names(settings)
     _check_files_beside(settings)
     seconds: dict[str, float] = {}
@@ -176,7 +180,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         bundle, elsewhere = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
     troubles = tuple(text for text in (missed, elsewhere) if text)
-    run = TrainingRun(data, split, system, bundle, verification, seconds, troubles)
+    run = TrainingRun(settings, data, split, system, bundle, verification, seconds, troubles)
     if settings.rows is None:
         return run
     try:
@@ -292,7 +296,7 @@ def _fit(
 ) -> tuple[BudgetedClassifier, str]:
     """Fit a system; a goal that none of its operating points reaches is no reason to lose it."""
     make = methods.cascade if settings.needs_cloud else methods.make
-    options = {"verbose": 0 if quiet else 1, **settings.goal, **settings.parameters}
+    options: dict[str, Any] = {"verbose": 0 if quiet else 1} | settings.objectives
     if settings.allow_missing:
         if "allow_missing" not in make(settings.method).get_params():
             raise InputError(f"method {settings.method} takes no missing values; use staged")
@@ -342,12 +346,8 @@ def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
     """Make a version that differs wherever settings or data could make another model."""
     elsewhere = {"out": None, "name": None, "version": None, "sign": None, "rows": None}
     costs = data.feature_costs
-    chosen = {  # without groups versions stay what they were
-        key: value
-        for key, value in asdict(settings).items()
-        if key not in ("groups", "time_split") or value is not None
-    }
-    parts = (chosen | elsewhere, costs.own.tolist(), costs.shared.tolist())
+    chosen = msgspec.structs.asdict(settings) | elsewhere
+    parts = (chosen, costs.own.tolist(), costs.shared.tolist())
     words = repr((*parts, data.y.tolist())).encode()
     return hashlib.sha256(words + data.X.tobytes()).hexdigest()[:12]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import joblib
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
@@ -19,15 +19,9 @@ from gatewise_export import Bundle, training_run
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.packing.verification import verify
 from gatewise_export.seen_rows import SeenRows
-from gatewise_export.training_run import (
-    TrainingSettings,
-    load_dataset,
-    recipe_version,
-    rows_beside,
-    split_rows,
-    train_bundle,
-)
-from gatewise_training.data.table_columns import ColumnOptions
+from gatewise_export.training_data import load_dataset, split_rows
+from gatewise_export.training_run import recipe_version, rows_beside, train_bundle
+from gatewise_export.training_settings import TrainingSettings
 from tests.support.machine_table import machine_table
 
 #: In a moment; without it several kinds of model are tried.
@@ -84,8 +78,8 @@ def test_a_data_set_s_own_split_is_kept(settings: TrainingSettings, tmp_path: Pa
     ("part", "change", "says"),
     [
         ("mixed", {"groups": "subject"}, r"--groups subject: .* rows of one group on both sides"),
-        ("mixed", {"time_split": ("day", "iso")}, r"--time-split day: .* later than test rows"),
-        ("thirds", {"time_split": ("day", "iso")}, "has validation rows of its own"),
+        ("mixed", {"time_split": "day"}, r"--time-split day: .* later than test rows"),
+        ("thirds", {"time_split": "day"}, "has validation rows of its own"),
         ("ones", {}, "the array part leaves no training rows"),
         ("zeros", {}, "the array part leaves no test rows"),
     ],
@@ -119,7 +113,9 @@ def test_the_share_of_whole_groups_held_out_is_the_one_asked_for(
     assert sorted([*split.training, *split.test]) == list(range(len(y)))
 
 
-@pytest.mark.parametrize("change", [{"test_rows": 1000}, {"test_rows": 0}, {"test_size": 1.5}])
+@pytest.mark.parametrize(
+    "change", [{"test_rows": 1000}, {"test_rows": 0}, {"test_size": 1.5}, {"test_size": 0.001}]
+)
 def test_test_rows_that_cannot_be_held_out(
     settings: TrainingSettings, change: dict[str, float]
 ) -> None:
@@ -132,13 +128,11 @@ def test_a_method_without_a_cloud_is_refused_where_one_is_needed(
     settings: TrainingSettings,
 ) -> None:
     with pytest.raises(InputError, match="cegb"):
-        train_bundle(
-            replace(settings, method="cegb", needs_cloud=True, goal={}, parameters={}), quiet=True
-        )
+        train_bundle(replace(settings, method="cegb", needs_cloud=True, parameters={}), quiet=True)
 
 
 def test_a_goal_out_of_reach_loses_no_training(settings: TrainingSettings) -> None:
-    settings = replace(settings, goal={"budget": 0.5})
+    settings = replace(settings, budget=0.5)
     run = train_bundle(settings, quiet=True)
     (trouble,) = run.troubles
     assert "no operating point costs at most 0.5; the cheapest costs" in trouble
@@ -246,7 +240,7 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
         dataset=str(tmp_path / "log.csv"), out=tmp_path / "bundle", target="state",
         method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml",
         rows=rows_beside(tmp_path / "bundle"),
-        columns=ColumnOptions(kinds={"supplier": "category"}, impute=True),
+        column=("supplier=category",), impute=True,
     )  # fmt: skip
     run = train_bundle(settings, quiet=True)
     assert run.verification.agrees
@@ -260,6 +254,6 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     seen = SeenRows.find(run.bundle)
     assert seen.count(run.data.X) >= len(run.split.training)
     assert seen.count(run.data.X[run.split.training]) == len(run.split.training)
-    again = replace(settings, columns=ColumnOptions(kinds={"supplier": "category"}))
+    again = replace(settings, impute=False)
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
         train_bundle(again, quiet=True)

@@ -98,8 +98,7 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
         except ValueError:
             equals = ""
         if not equals or not label:
-            word = "balanced, or " if name == "--class-weight" else ""
-            raise InputError(f"{name} {text}: give {word}a class and a number, as {name} fault=0.9")
+            raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
         if label in found:
             raise InputError(f"{name} {text}: the class stands twice")
         found[label] = number

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import percent
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bundle
+from gatewise_export.training_run import TrainingRun, train_bundle
+from gatewise_export.training_settings import TrainingSettings
 from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run_scenario
@@ -33,6 +34,7 @@ _SECONDS_BETWEEN: Final = 0.04  # instances of one device
 def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     """Give the settings of the demo's training; the bundle goes to `out`."""
     goal = {g: getattr(settings, g) for g in GOALS if getattr(settings, g) is not None}
+    max_loss = goal.get("max_loss", None if goal else MAX_LOSS)
     if len(goal) > 1:
         raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
     parameters: dict[str, Any] = {}
@@ -46,7 +48,9 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
         out=out,
         target=settings.target,
         method=settings.method,
-        goal=goal or {"max_loss": MAX_LOSS},
+        budget=settings.budget,
+        max_loss=() if max_loss is None else (str(max_loss),),
+        offload_rate=settings.offload_rate,
         parameters=parameters,
         costs=settings.costs,
         allow_missing=settings.allow_missing,

@@ -27,7 +27,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wine().to_csv(path / "wine.csv", index=False)
     (path / "prices.toml").write_text(COSTS)
     args = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
-    args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02", "--test-size", "0.2"]
+    args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]
+    (path / "settings.toml").write_text("test_size = 0.2\n")
+    args += ["--settings", f"{path}/settings.toml"]
     with fit_little():
         done = run_here(*args, "--out", f"{path}/bundle", "--json")
     assert (done.returncode, done.stderr) == (0, "")

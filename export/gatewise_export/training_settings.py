@@ -1,0 +1,181 @@
+"""Settings of a training: what it learns from, how, and where the bundle goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, field
+from typer import Argument, Option
+
+from gatewise.columns.kinds import read_kind
+from gatewise.documents import Amount, Positive, Share
+from gatewise.errors import InputError
+from gatewise.settings import FileOption, Settings
+from gatewise_export.commands.options import (
+    by_class_option,
+    bytes_option,
+    chosen_goal,
+    loss_option,
+)
+from gatewise_training.data.table_columns import ColumnOptions
+
+Repeated = tuple[str, ...]
+
+
+class TrainingSettings(Settings, frozen=True, kw_only=True):
+    """Options of ``gatewise train``, and settings for Python alone.
+
+    `parameters` are further ones of the method. `needs_cloud` refuses a method without a cloud.
+    `test_rows` keeps that many of the rows held out. `rows` is a CSV file that the test rows go to.
+    A `version` of None is made from settings and data, so that equal models share it.
+    """
+
+    dataset: Annotated[
+        str, Argument(help="A .csv, .parquet or .npz file, or digits, wine, iris, breast_cancer.")
+    ]
+    out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
+    target: Annotated[str | None, Option(help="Label's column; target, label, class or y.")] = None
+    method: Annotated[
+        str,
+        Option(
+            help="A cascade (staged, adapt-gbrt, adapt-lin, adapt-lstsq, l1, confidence) or a "
+            "single model without a cloud (cegb, budget-forest, budget-prune, greedy-miser)."
+        ),
+    ] = "staged"
+    budget: Annotated[Amount | None, Option(help="Mean cost per instance, at most.")] = None
+    max_loss: Annotated[
+        Repeated,
+        Option(
+            metavar="SHARE | CLASS=SHARE",
+            help="Loss of accuracy against the high-cost model, at most; or, as fault=0.05, of "
+            "a class's recall. Repeatable for several classes.",
+        ),
+    ] = ()
+    offload_rate: Annotated[
+        Share | None, Option(help="Share of instances offloaded, at most; 0: no link.")
+    ] = None
+    min_recall: Annotated[
+        Repeated, Option(metavar="CLASS=SHARE", help="Recall of a class, at least. Repeatable.")
+    ] = ()
+    min_precision: Annotated[
+        Repeated, Option(metavar="CLASS=SHARE", help="Precision of a class, at least. Repeatable.")
+    ] = ()
+    max_bytes: Annotated[
+        str | None,
+        Option(help="Bytes of the stages as C tables, at most: 65536, 64KB, 1MB."),
+    ] = None
+    max_instance_cost: Annotated[
+        Positive | None, Option(help="Cost of any one instance, at most; no mean.")
+    ] = None
+    guarantee: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        Option(help="Confidence, as 0.95, of the bounds, certified on rows set aside."),
+    ] = None
+    costs: Annotated[Path | None, Option(help="Prices of the features: a .toml or .csv.")] = None
+    column: Annotated[
+        Repeated,
+        Option(
+            metavar="NAME=KIND",
+            help="Kind of a column: category, ordinal (a category as one number), boolean (y and "
+            "n, 1 and 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, drop (no "
+            "feature). Repeatable.",
+        ),
+    ] = ()
+    na: Annotated[
+        Repeated, Option(help="Text of an empty cell, in addition to NA, null, ?. Repeatable.")
+    ] = ()
+    impute: Annotated[
+        bool, Option("--impute", help="Fill empty cells; a feature says which were.")
+    ] = False
+    allow_missing: Annotated[
+        bool, Option("--allow-missing", help="Take empty cells (NaN) as values.")
+    ] = False
+    groups: Annotated[
+        str | None,
+        Option(
+            help="Column (array of an .npz) with each row's subject, machine or recording, no "
+            "feature: whole groups are held out."
+        ),
+    ] = None
+    time_split: Annotated[
+        str | None,
+        Option(
+            metavar="NAME[=FORMAT]",
+            help="Column of numbers or dates, no feature: the latest rows are held out, and later "
+            "ones validate.",
+        ),
+    ] = None
+    seed: Annotated[int, Meta(ge=0), Option(help="Seed of the split and the models.")] = 0
+    name: Annotated[str | None, Option(help="Name of the bundle; the data's.")] = None
+    version: Annotated[str | None, Option("--bundle-version", help="Version of the bundle.")] = "1"
+    sign: Annotated[
+        Path | None, Option(help="Private key that signs the bundle, NAME.key of `keygen`.")
+    ] = None
+    test_size: Annotated[
+        float, FileOption("Share of the rows held out, if the file has no test part (0.25).")
+    ] = 0.25
+    class_weight: Annotated[
+        Literal["balanced"] | dict[str, float] | None,
+        FileOption('"balanced", or {CLASS = WEIGHT}: what a row of a class counts.'),
+    ] = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    needs_cloud: bool = False
+    test_rows: int | None = None
+    rows: Path | None = None
+
+    @property
+    def goal(self) -> dict[str, float]:
+        """The one of budget, max_loss and offload_rate that is set, if any."""
+        total_loss, _ = loss_option(self.max_loss)
+        return chosen_goal(budget=self.budget, max_loss=total_loss, offload_rate=self.offload_rate)
+
+    @property
+    def objectives(self) -> dict[str, Any]:
+        """Parameters of the method: the goal, bounds that hold besides, and `parameters`."""
+        total_loss, class_losses = loss_option(self.max_loss)
+        bounds = {
+            "min_recall": by_class_option("--min-recall", self.min_recall) or None,
+            "min_precision": by_class_option("--min-precision", self.min_precision) or None,
+            "max_bytes": bytes_option(self.max_bytes),
+            "max_instance_cost": self.max_instance_cost,
+            "guarantee": self.guarantee,
+            "class_weight": self.class_weight,
+        }
+        chosen: dict[str, Any] = {**self.goal}
+        chosen |= {name: bound for name, bound in bounds.items() if bound is not None}
+        if class_losses:
+            total: dict[str | None, float] = {} if total_loss is None else {None: total_loss}
+            chosen["max_loss"] = total | class_losses
+        return chosen | dict(self.parameters)
+
+    @property
+    def columns(self) -> ColumnOptions:
+        """Kinds of columns and what empty cells are."""
+        kinds: dict[str, str] = {}
+        for text in self.column:
+            name, equals, kind = text.rpartition("=")
+            if not equals or name in kinds:
+                why = "is given two kinds" if equals else "write it as NAME=KIND"
+                raise InputError(f"--column {text}: {why}")
+            read_kind(kind)
+            kinds[name] = kind
+        return ColumnOptions(
+            kinds=kinds,
+            impute=self.impute,
+            allow_missing=self.allow_missing,
+            missing_words=self.na,
+        )
+
+    @property
+    def split_columns(self) -> dict[str, str]:
+        """Columns that say how rows are split, by their options."""
+        columns = {} if self.groups is None else {"--groups": self.groups}
+        return columns | ({} if self.time_split is None else {"--time-split": self.split_time[0]})
+
+    @property
+    def split_time(self) -> tuple[str, str]:
+        """Column of `time_split`, and the format of its dates."""
+        name, equals, form = (self.time_split or "").rpartition("=")
+        return (name, form) if equals else (form, "iso")
