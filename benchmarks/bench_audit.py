@@ -24,7 +24,8 @@ from benchmarks.data import problems
 from gatewise.console import note, table
 from gatewise.costs import request_bytes
 from gatewise.decision import exit_stages, labels, probabilities, split
-from gatewise_edge.device.audit import AgreementTest, AuditSampler
+from gatewise_cloud.worker.fleet_audit import DisagreementTest
+from gatewise_edge.device.audit import AuditSampler
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import load
 
@@ -153,7 +154,7 @@ def _audit(
     pool: Pool, share: float, rng: np.random.Generator, rows: NDArray[np.intp]
 ) -> int | None:
     """Instances until the alarm of a device that audits a share of its own answers."""
-    test, sampler, drawn = AgreementTest(BOUND, level=LEVEL), AuditSampler(share), rng.random
+    test, sampler, drawn = DisagreementTest(BOUND, level=LEVEL), AuditSampler(share), rng.random
     skipped = 0
     for number, row in enumerate(rows.tolist(), 1):
         p = 0.0

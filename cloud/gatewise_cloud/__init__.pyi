@@ -11,7 +11,6 @@ from .errors import BrokerError as BrokerError
 from .errors import ModelError as ModelError
 from .errors import RefusedRows as RefusedRows
 from .models.cloud_model import CloudModel as CloudModel
-from .models.gateway_model import GatewayModel as GatewayModel
 from .models.oip import OipBackend as OipBackend
 from .worker.batcher import Batcher as Batcher
 from .worker.worker import Worker as Worker

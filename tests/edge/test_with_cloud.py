@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.service.metrics import text_of
-from gatewise_cloud.worker.counters import FleetAudit
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD, answer_sample
 from tests.support.waiting import wait_until
@@ -102,17 +100,5 @@ def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
                 audited = device.counters["audits"]
         found = worker.counters["audits"]["small 7"]
         text = text_of(worker).decode()
-    assert (audited, found) == (30, {"audits": 60, "disagreed": found["disagreed"]})
+    assert (audited, found["audits"]) == (30, 60)
     assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in text
-
-
-@pytest.mark.parametrize(("given", "alarm"), [(1, False), (0, True)])
-def test_audits_of_a_fleet_raise_one_alarm(given, alarm, caplog):
-    audits = FleetAudit()
-    for _ in range(300):
-        audits.observe(("m", "1"), AuditMark(given, 0.1, 9), 1, 0.05)
-    found = audits.snapshot()["m 1"]
-    assert (found["audits"], found["alarm"]) == (300, alarm)
-    assert len(caplog.records) == alarm
-    audits.observe(("m", "1"), AuditMark(0, 1e-6, 0), 1, 0.05)  # too rare
-    assert audits.snapshot()["m 1"] == found

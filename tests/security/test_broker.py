@@ -39,7 +39,7 @@ def test_device_and_worker_through_certificates_and_access_list(secure, bundle, 
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
     assert "Denied" not in secure.log
-    assert "not allowed" not in caplog.text  # its subscriptions, that of parts among them
+    assert "not allowed" not in caplog.text  # its subscriptions
 
 
 def test_presence_metrics_models_and_dead_letters(secure, enter):

@@ -1,6 +1,6 @@
 """Responses that are real, but not for here and now: refused and counted.
 
-Requests are in tests/cloud/test_cloud_worker.py, forged topics in test_broker.py.
+Requests are in tests/cloud/worker/test_worker.py, forged topics in test_broker.py.
 """
 
 from __future__ import annotations

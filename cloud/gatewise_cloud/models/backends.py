@@ -34,6 +34,8 @@ class Backend(Protocol):
 
     local: bool = True
     """Whether it computes in this process, so that a run takes what it takes and never hangs."""
+    kind: str | None = None
+    """What it gives, ``margins`` or ``classifier``; None: what the bundle says."""
 
     @property
     def trouble(self) -> str | None:

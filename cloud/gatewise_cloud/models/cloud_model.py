@@ -11,20 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import decision
-from gatewise_cloud.errors import ModelError
+from gatewise.errors import InputError
+from gatewise.models.jpeg import decode_jpeg, load_decoder
+from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
-from gatewise_cloud.models.tier_stages import (
-    RequestModel,
-    TierAnswer,
-    TierStages,
-    check_rows,
-    columns_of,
-    opened,
-    sample_rows,
-    stages_of,
-)
 from gatewise_cloud.models.window_features import WindowFeatures
-from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.errors import SelfTestError
 
 try:
@@ -52,38 +43,47 @@ class CloudAnswer(NamedTuple):
     """Shape (n, n_classes)."""
 
 
-class CloudModel(RequestModel):
-    """A bundle's high-cost model, behind the stages that its `manifest` places in the cloud.
+class CloudModel:
+    """A bundle's high-cost model.
 
     Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
     kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
-    class indices, then probabilities. `stages` are those of the tier ``cloud``; `features` computes
-    what the model reads, where requests carry raw windows. ModelError if the bundle has no cloud
-    model.
+    class indices, then probabilities. `features` computes what the model reads, where requests
+    carry raw windows. ModelError if the bundle has no cloud model, or takes JPEG files and Pillow
+    is not there.
+
+    Attributes: `key`, name and version; `n_classes`; `n_inputs`, the columns of a request; `local`,
+    whether it computes in this process.
     """
 
     def __init__(
-        self,
-        manifest: Manifest,
-        backend: Backend,
-        stages: TierStages | None = None,
-        features: WindowFeatures | None = None,
+        self, manifest: Manifest, backend: Backend, features: WindowFeatures | None = None
     ) -> None:
-        super().__init__(manifest)
         cloud = cloud_of(manifest)
+        self.key = (manifest.name, manifest.version)
+        self.manifest = manifest
+        self.n_classes = manifest.n_classes
+        self.n_inputs = len(manifest.request_inputs())
+        self._allow_missing = manifest.missing["cloud"] == "allowed"
         self._backend = backend
         self.local = backend.local
-        self.disagreement_bound = disagreement_bound(manifest)
-        self._stages = stages
-        # what gives probabilities does so whatever graph it stands for
-        self._kind, self._link = getattr(backend, "kind", cloud.kind), cloud.link
+        self._kind = backend.kind or cloud.kind
+        self._link = cloud.link
         self._features = features
-        # None where a request holds the model's inputs as they are: nothing is copied then.
-        self._columns = None
-        if features is None:
-            columns = columns_of(manifest, manifest.cloud_inputs())
-            as_they_are = np.array_equal(columns, np.arange(self.n_inputs))
-            self._columns = None if as_they_are else columns
+        if self._takes_files and not load_decoder():
+            raise ModelError(
+                manifest.title,
+                f"bundle {manifest.title} takes JPEG files: install Pillow, "
+                "pip install 'gatewise[jpeg]'",
+            )
+
+    def __str__(self) -> str:
+        return " ".join(self.key)
+
+    @property
+    def _takes_files(self) -> bool:
+        instance = self.manifest.instance
+        return instance is not None and instance.encoding is not None
 
     @classmethod
     def from_bundle(
@@ -102,7 +102,7 @@ class CloudModel(RequestModel):
         ModelError if it has no cloud model, onnxruntime does not load it, or it takes too much
         memory; SelfTestError if a sample row gets another label than where the bundle was packed.
         """
-        bundle = opened(bundle, public_key)
+        bundle = open_bundle(bundle, public_key)
         if backend is not None:  # the operator's own: what it takes is not for us to bound
             return cls._proved(bundle, backend)
         manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
@@ -124,9 +124,8 @@ class CloudModel(RequestModel):
     @classmethod
     def _proved(cls, bundle: Bundle, backend: Backend) -> CloudModel:
         manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
-        stages = TierStages(bundle, "cloud") if stages_of(manifest, "cloud") else None
         features = None if cloud.carries is None else WindowFeatures(bundle)
-        model = cls(manifest, backend, stages, features)
+        model = cls(manifest, backend, features)
         try:
             model._self_test(bundle)
         except BaseException:
@@ -136,15 +135,38 @@ class CloudModel(RequestModel):
 
     @property
     def trouble(self) -> str | None:
-        """Why the backend could not answer now; None if it could."""
+        """Reason why the backend could not answer now; None if it could."""
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse what this model does not take; see :meth:`.RequestModel.check`."""
-        super().check(X)
+        """Refuse what this model does not take, `X` of shape (n, k), without running it.
+
+        RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
+        manifest refuses missing values in the cloud.
+        """
+        self._check_rows(X, self.n_inputs)
         if self._features is not None and len(X):  # so that no window spoils the run of others
-            inputs, n = self._features.compute(X), len(self._features)
-            check_rows(inputs, str(self), n_inputs=n, allow_missing=self._allow_missing)
+            self._check_rows(self._features.compute(X), len(self._features))
+
+    def _check_rows(self, X: NDArray[np.floating[Any]], n_columns: int) -> None:
+        if X.ndim != 2 or X.shape[1] != n_columns:
+            raise RefusedRows("shape", f"model {self} takes {n_columns} columns, not {X.shape}")
+        if not np.isfinite(X).all():
+            if np.isinf(X).any():
+                raise RefusedRows("infinite", "the instances hold an infinite value")
+            if not self._allow_missing:
+                raise RefusedRows("missing", f"model {self} takes no missing values (NaN)")
+
+    def decode(self, jpeg: bytes) -> NDArray[np.uint8]:
+        """Get the instance that the file `jpeg` is, shape (1, k); RefusedRows if it is none."""
+        instance = self.manifest.instance
+        if instance is None or not self._takes_files:
+            raise RefusedRows("type", "the model takes no JPEG files")
+        try:
+            values = decode_jpeg(jpeg, instance)
+        except InputError as error:
+            raise RefusedRows("type", str(error)) from None
+        return values[None, self.manifest.request_inputs()]
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.request_inputs`.
@@ -153,35 +175,16 @@ class CloudModel(RequestModel):
         """
         self.check(X)
         if not len(X):  # some graphs fail on no rows
-            empty = np.empty((0, self.n_classes), np.float32)
-            return CloudAnswer(np.empty(0, np.int64), empty)
-        answer = self.run(np.ascontiguousarray(X, np.float32))
-        return CloudAnswer(answer.labels, answer.probabilities)
-
-    def run(self, X: NDArray[np.float32]) -> TierAnswer:
-        """Classify checked instances, at least one, in C order, and say which stage answered.
-
-        `X` and ModelError as of :meth:`answer`.
-        """
-        if self._stages is None:
-            return TierAnswer(*self._high_cost(X))
-        labels, probabilities, exits, offload = self._stages.answer(X)
-        assert exits is not None
-        assert offload is not None
-        if offload.any():  # those with missing values where the stages take none, too
-            labels[offload], probabilities[offload] = self._high_cost(X[offload])
-            exits[offload] = self.n_stages
-        return TierAnswer(labels, probabilities, exits)
+            return CloudAnswer(np.empty(0, np.int64), np.empty((0, self.n_classes), np.float32))
+        return self.run(np.ascontiguousarray(X, np.float32))
 
     def close(self) -> None:
         """Let go of what the backend holds open."""
         self._backend.close()
 
-    def _high_cost(self, X: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        inputs = X if self._columns is None else np.ascontiguousarray(X[:, self._columns])
-        if self._features is not None:
-            inputs = self._features.compute(X)
-        outputs = self._backend.run(inputs)
+    def run(self, X: NDArray[np.float32]) -> CloudAnswer:
+        """Classify checked instances, at least one, in C order; see :meth:`answer`."""
+        outputs = self._backend.run(X if self._features is None else self._features.compute(X))
         if self._kind == "margins":
             margins = outputs[0]
             labels = decision.labels(margins)
@@ -192,11 +195,12 @@ class CloudModel(RequestModel):
         if labels.shape != (len(X),) or probabilities.shape != (len(X), self.n_classes):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
             raise ModelError(str(self), f"model {self} gave {shapes} for {len(X)} instances")
-        return labels, probabilities
+        return CloudAnswer(labels, probabilities)
 
     def _self_test(self, bundle: Bundle) -> None:
         expected = bundle.sample()["cloud_label"]
-        labels, _ = self._high_cost(sample_rows(bundle))
+        sample = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
+        labels = self.run(np.ascontiguousarray(sample, np.float32)).labels
         differing = int(np.count_nonzero(labels != expected))
         if differing:
             raise SelfTestError(
@@ -224,3 +228,20 @@ def _memory_limit(more: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def open_bundle(
+    bundle: Bundle | str | Path, public_key: str | Path | bytes | None = None
+) -> Bundle:
+    """Open a bundle; with a `public_key` one that its owner has signed.
+
+    One that is open already is taken as it is, unless its signature was not checked with this key.
+    """
+    from gatewise_export.bundle.bundle import Bundle
+    from gatewise_export.bundle.signing import PublicKey
+
+    if isinstance(bundle, Bundle):
+        if public_key is None or bundle.signed_by == PublicKey(public_key).key_id:
+            return bundle
+        bundle = bundle.path
+    return Bundle.open(bundle, public_key=public_key)

@@ -24,12 +24,6 @@ def cloud(
     broker: Annotated[
         str, typer.Option(help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].")
     ] = "mqtt://127.0.0.1:1883",
-    tier: Annotated[
-        str, typer.Option(help="cloud, or gateway: the bundles' gateway stages.")
-    ] = "cloud",
-    uplink: Annotated[
-        str | None, typer.Option(help="Of a gateway: URL of the broker above it.")
-    ] = None,
     shared: Annotated[
         bool,
         typer.Option(
@@ -82,13 +76,6 @@ def cloud(
         typer.Option(help="This worker's certificate."),
     ] = None,
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    uplink_device: Annotated[
-        str | None,
-        typer.Option(help="Of a gateway: its device id on the broker above."),
-    ] = None,
-    uplink_ca_file: Annotated[Path | None, typer.Option(help="As --ca-file, above.")] = None,
-    uplink_cert_file: Annotated[Path | None, typer.Option(help="As --cert-file, above.")] = None,
-    uplink_key_file: Annotated[Path | None, typer.Option(help="As --key-file, above.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
 ) -> None:
     """Serve the high-cost models of bundles to the devices of a broker.
@@ -99,29 +86,16 @@ def cloud(
 
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
       gatewise cloud bundle --metrics-port 9100
-      gatewise cloud bundle --tier gateway --uplink mqtts://cloud.example:8883
       gatewise cloud bundle --backend python:my_models:predict_proba
       gatewise cloud --watch bundles/ --public-key factory.pub
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_cloud").setLevel(logging.INFO)
-    above = {
-        "ca_file": uplink_ca_file,
-        "cert_file": uplink_cert_file,
-        "key_file": uplink_key_file,
-        "device": uplink_device,
-    }
-    if uplink is None and any(above.values()):
-        raise InputError("--uplink-... options are for a gateway: give its --uplink, too")
     if backend_binary and "/v2/models/" not in (backend or ""):
         raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
-    if tier not in ("cloud", "gateway"):
-        raise InputError(f"--tier {tier}: choose one of cloud, gateway")
     options = {
         "bundles": bundles or [],
         "broker": broker,
-        "tier": tier,
-        "uplink": None if uplink is None else {"url": uplink, **above},
         "pool": pool if pool_file is None else _read_pool(pool_file),
         "shared": shared,
         "queue": queue,
@@ -186,9 +160,9 @@ def _summary(counters: Mapping[str, Any]) -> str:
 
     parts = [f"answered {count('answered')} of {count('received')} requests"]
     parts.append(f"{count('instances')} instances in {count('batches')} runs")
-    rare = ("forwarded", "repeated", "duplicates", "expired", "unsent", "abandoned")
+    rare = ("repeated", "duplicates", "expired", "unsent", "abandoned")
     parts += [f"{name} {count(name)}" for name in rare if count(name)]
-    for name in ("errors", "dead", "stood_in"):
+    for name in ("errors", "dead"):
         if counters.get(name):
             labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))
             parts.append(f"{name.replace('_', ' ')}: {labels}")

@@ -22,7 +22,6 @@ _PREFIX = "gatewise_worker_"
 _LABELS = {
     "errors": ("code",),
     "dead": ("reason",),
-    "stood_in": ("why",),
     "model_instances": ("model", "version"),
     "watched": ("outcome",),
 }
@@ -46,7 +45,6 @@ _STATES = {
     "connections": ("connects", "connections to the broker so far"),
     "serving": ("serving", "whether it is connected and serves"),
     "certificate_expires": ("certificate_expires", "when its certificate expires, in Unix seconds"),
-    "uplink_connected": ("uplink", "whether the link to the cloud stands"),
 }
 
 

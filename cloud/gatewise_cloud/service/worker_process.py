@@ -93,18 +93,14 @@ def make_worker(options: Mapping[str, Any]) -> Worker:
     """Make a worker of options fit for JSON."""
     from gatewise_cloud.models.backend_choice import chosen_backend
     from gatewise_cloud.worker.worker import Worker
-    from gatewise_edge.link.mqtt import MqttLink
 
     settings = dict(options)
     backend = settings.pop("backend", None)
-    uplink = settings.pop("uplink", None)
-    if uplink is not None:
-        uplink = MqttLink(max_inflight=settings.get("queue", 1024), **uplink)
     if backend is not None:
         backend = chosen_backend(**backend)
     bundles = settings.pop("bundles")
     broker = settings.pop("broker")
-    return Worker(bundles, broker, uplink=uplink, backend=backend, **settings)
+    return Worker(bundles, broker, backend=backend, **settings)
 
 
 def serve(

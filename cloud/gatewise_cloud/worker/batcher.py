@@ -1,8 +1,7 @@
-"""What waits in a worker, bounded and fair to devices: requests queued, and those not whole yet.
+"""Requests queued in a worker: bounded, fair to devices, with expiry, duplicates and batches.
 
-:class:`Batcher` queues requests, with expiry and duplicates, and forms batches; :class:`Joiner`
-puts requests together that come in parts. Pure: the clock is an argument, so a simulator runs this
-very code in virtual time. Not thread-safe: its owner holds a lock.
+Pure: the clock is an argument, so that a simulator runs this very code in virtual time. Not
+thread-safe: its owner holds a lock.
 
 A batch holds requests of one model up to a number of instances. By default no request waits for
 others to join its batch: while a worker is busy, requests gather in the queue.
@@ -16,26 +15,22 @@ however many are noisy there is room for others.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import math
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.errors import WireError
 from gatewise_edge.link.message_forms import CBOR, MessageForm
-from gatewise_edge.link.messages import AnnouncedParts, AuditMark, Part
+from gatewise_edge.link.messages import AuditMark
 
 #: Longest wait, in ms, that a refused request is told.
 _LONGEST_WAIT_MS: Final = 30_000
 #: Share of the last run in the smoothed time of a row.
 _GAIN: Final = 0.1
-#: Bytes that a request in parts is charged beside its values and its first message.
-_OVERHEAD: Final = 1024
 
 ModelKey = tuple[str, str]
 """Name and version of a model."""
@@ -185,15 +180,7 @@ class Batcher:
         return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Queue `ticket` at `now` if :meth:`decide` says so; return what it says."""
-        offer = self.decide(ticket, now)
-        if offer.queued:
-            self._open[ticket.key] = ticket.model
-            self._push(ticket)
-        return offer
-
-    def decide(self, ticket: Ticket, now: float) -> Offer:
-        """Decide what a worker, real or simulated, does with `ticket` at `now`."""
+        """Decide what a worker, real or simulated, does with `ticket` at `now`; queue it if new."""
         self._trim(now)
         if ticket.key in self._open:  # its answer will come
             return Offer(counter="duplicates")
@@ -202,6 +189,8 @@ class Batcher:
             return Offer(counter="repeated", answer=answered[1])
         if not self._fits_queue(ticket):
             return Offer(wait_ms=self.wait_ms)
+        self._open[ticket.key] = ticket.model
+        self._push(ticket)
         return Offer(queued=True)
 
     def _fits_queue(self, ticket: Ticket) -> bool:
@@ -324,112 +313,3 @@ class Batcher:
                 return
             self._answers.popitem(last=False)
             self._answer_bytes -= len(answer)
-
-
-TransferKey = tuple[str, bytes]
-"""A device and the id of its request."""
-
-
-@dataclass(slots=True, eq=False)
-class Transfer:
-    """A request that waits for its parts: the message that announced it, and when it expires."""
-
-    payload: bytes
-    parts: AnnouncedParts
-    expires: float
-    touched: float
-    content: bytearray = field(default_factory=bytearray)
-    there: set[int] = field(default_factory=set)
-
-    @property
-    def charge(self) -> int:
-        """Bytes that it may take."""
-        return self.parts.size + len(self.payload) + _OVERHEAD
-
-
-class Joiner:
-    """Joins the parts of requests that a worker has taken, in any order.
-
-    Unfinished requests have at most `memory` bytes, of which a device may hold as many as it leaves
-    free; after `idle` seconds without a part one is forgotten.
-    """
-
-    def __init__(self, *, memory: int = 64 << 20, idle: float = 30.0) -> None:
-        self._memory = memory
-        self._idle = idle
-        self.held = 0  # bytes of unfinished requests
-        self._by_device: Counter[str] = Counter()
-        self._transfers: OrderedDict[TransferKey, Transfer] = OrderedDict()  # by last touch
-
-    def __len__(self) -> int:
-        return len(self._transfers)
-
-    def __contains__(self, key: TransferKey) -> bool:
-        return key in self._transfers
-
-    def expect(
-        self, key: TransferKey, payload: bytes, parts: AnnouncedParts, *, ttl: float, now: float
-    ) -> bool:
-        """Wait for the parts that a message announced, for `ttl` seconds; False: no memory free.
-
-        The same message again goes on with what is there; another one with its id starts anew.
-        """
-        self._forget_old(now)
-        before = self._transfers.get(key)
-        if before is not None and before.payload == payload:
-            before.expires, before.touched = now + ttl, now
-            self._transfers.move_to_end(key)
-            return True
-        self.forget(key)
-        made = Transfer(payload, parts, now + ttl, now)
-        free = self._memory - self.held
-        if made.charge > free or self._by_device[key[0]] > free - made.charge:
-            return False
-        self.held += made.charge
-        self._by_device[key[0]] += made.charge
-        self._transfers[key] = made
-        return True
-
-    def add(self, key: TransferKey, part: Part, now: float) -> Transfer | None:
-        """Take in a part; return the request, forgotten here, once all of them are there.
-
-        Raises WireError, with the id, if the part is none of this request's or all of them
-        together are not what was announced: then the request is forgotten. KeyError if there is
-        no such request.
-        """
-        self._forget_old(now)
-        transfer = self._transfers[key]
-        parts, size = transfer.parts, transfer.parts.part_size
-        start = part.index * size
-        end = min(start + size, parts.size)
-        if part.index >= parts.count or len(part.content) != end - start:
-            self.forget(key)
-            why = f"part {part.index} of {parts.count} has {len(part.content)} bytes"
-            raise WireError("shape", why, id=part.id)
-        transfer.content = transfer.content or bytearray(parts.size)
-        transfer.content[start:end] = part.content
-        transfer.there.add(part.index)
-        transfer.touched = now
-        self._transfers.move_to_end(key)
-        if len(transfer.there) < parts.count:
-            return None
-        self.forget(key)
-        if hashlib.sha256(transfer.content).digest() != parts.digest:
-            raise WireError("hash", "the parts have another hash than announced", id=part.id)
-        return transfer
-
-    def forget(self, key: TransferKey) -> None:
-        """Let go of a request, if it is there."""
-        transfer = self._transfers.pop(key, None)
-        if transfer is not None:
-            self.held -= transfer.charge
-            self._by_device[key[0]] -= transfer.charge
-            if not self._by_device[key[0]]:
-                del self._by_device[key[0]]
-
-    def _forget_old(self, now: float) -> None:
-        while self._transfers:
-            key, oldest = next(iter(self._transfers.items()))
-            if now < min(oldest.touched + self._idle, oldest.expires):
-                return
-            self.forget(key)

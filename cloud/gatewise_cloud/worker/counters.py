@@ -1,24 +1,13 @@
-"""The worker's counts, every name with its meaning, and its test of the fleet's answers."""
+"""The worker's counts, every name with its meaning."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
-
-from gatewise_cloud.worker.batcher import ModelKey
-from gatewise_edge.device.audit import AgreementTest
-from gatewise_edge.link.messages import AuditMark
-
-_LOG = logging.getLogger(__name__)
 
 COUNTS: Final[dict[str, str]] = {
     "received": "messages that came on a request topic",
-    "parts": "messages that came with a part of a request",
-    "stray_parts": "parts of no request that waited for them",
     "answered": "requests answered with labels",
     "instances": "instances answered",
     "batches": "runs of a model",
@@ -29,12 +18,10 @@ COUNTS: Final[dict[str, str]] = {
     "abandoned": "requests still queued when the time to drain was over",
     "queue_us": "microseconds that answered requests waited for their run, summed",
     "model_us": "microseconds that models ran, summed",
-    "forwarded": "requests that a gateway sent on to the cloud above it",
 }
 LABELLED_COUNTS: Final[dict[str, str]] = {
     "errors": "requests answered with an error, by its code",
     "dead": "messages put on the dead-letter topic, by reason",
-    "stood_in": "requests that the last stage here answered since the cloud above did not, by why",
     "model_instances": "instances answered, by model and version",
     "watched": "bundles of the watched folder, by what became of them",
 }
@@ -120,80 +107,3 @@ class Counters:
                     rising.append((float(bound), total))
                 out[name] = rising, self._sums[name]
         return out
-
-
-#: An audit with a smaller probability would weigh too much: a device's word is not trusted so far.
-_RAREST: Final = 1e-3
-
-
-@dataclass(slots=True)
-class _Audited:
-    test: AgreementTest | None
-    counts: dict[str, int] = field(default_factory=lambda: {"audits": 0, "disagreed": 0})
-
-
-def _log_alarm(model: ModelKey, test: AgreementTest) -> None:
-    _LOG.warning(
-        "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
-        "more than the bound of %.3g",
-        test.estimate,
-        *model,
-        test.bound,
-    )
-
-
-class FleetAudit:
-    """Tests that devices' own answers agree with the high-cost model's, by model and version.
-
-    Each device tests itself (:mod:`gatewise_edge.device.audit`); all of them together show a loss
-    that no device alone has the evidence for. `on_alarm` gets a model and its test, once.
-    Thread-safe.
-    """
-
-    def __init__(self, on_alarm: Callable[[ModelKey, AgreementTest], None] = _log_alarm) -> None:
-        self._on_alarm = on_alarm
-        self._audited: dict[ModelKey, _Audited] = {}
-        self._lock = threading.Lock()
-
-    def observe(
-        self, model: ModelKey, mark: AuditMark, class_index: int, bound: float | None
-    ) -> None:
-        """Take in a device's audit and the high-cost model's answer.
-
-        Without a `bound`, the share of instances that may be answered otherwise, audits are
-        counted and not tested.
-        """
-        if mark.probability < _RAREST:
-            return
-        disagrees = mark.class_index != class_index
-        with self._lock:
-            if model not in self._audited:
-                self._audited[model] = _Audited(None if bound is None else AgreementTest(bound))
-            audited = self._audited[model]
-            audited.counts["audits"] += 1
-            audited.counts["disagreed"] += disagrees
-            if audited.test is None:
-                return
-            before = audited.test.alarm
-            audited.test.skip(mark.skipped)
-            audited.test.audit(disagrees=disagrees, probability=mark.probability)
-            alarmed = audited.test.alarm and not before
-        if alarmed:
-            self._on_alarm(model, audited.test)
-
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``.
-
-        Once it was raised ``alarm_at``, too: the instances that had been observed then.
-        """
-        with self._lock:
-            return {
-                " ".join(model): audited.counts
-                | ({} if audited.test is None else _tested(audited.test))
-                for model, audited in self._audited.items()
-            }
-
-
-def _tested(test: AgreementTest) -> dict[str, Any]:
-    found: dict[str, Any] = {"evidence": test.evidence, "alarm": test.alarm}
-    return found if test.alarm_at is None else found | {"alarm_at": test.alarm_at}

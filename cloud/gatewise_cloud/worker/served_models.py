@@ -9,12 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, ValuesView
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError
-from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.models.gateway_model import GatewayModel
-from gatewise_cloud.models.tier_stages import RequestModel, opened
+from gatewise_cloud.models.cloud_model import CloudModel, open_bundle
 from gatewise_cloud.worker.batcher import ModelKey
 
 if TYPE_CHECKING:
@@ -22,10 +20,8 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-WorkerTier = Literal["cloud", "gateway"]
 
-
-class ServedModels(Mapping[ModelKey, RequestModel]):
+class ServedModels(Mapping[ModelKey, CloudModel]):
     """Models by name and version; safe across threads.
 
     The other settings are those of :class:`.Worker`.
@@ -34,21 +30,19 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
     def __init__(
         self,
         *,
-        tier: WorkerTier = "cloud",
         threads: int = 1,
         public_key: str | Path | bytes | None = None,
         backend: Callable[[Manifest], Backend] | None = None,
     ) -> None:
-        self._tier = tier
         self._threads = threads
         self._public_key = public_key
         self._backend = backend
         # Replaced as a whole, never changed: readers need no lock.
-        self._active: dict[ModelKey, RequestModel] = {}
-        self._retired: dict[ModelKey, RequestModel] = {}
+        self._active: dict[ModelKey, CloudModel] = {}
+        self._retired: dict[ModelKey, CloudModel] = {}
         self._lock = threading.Lock()
 
-    def __getitem__(self, key: ModelKey) -> RequestModel:
+    def __getitem__(self, key: ModelKey) -> CloudModel:
         return self._active[key]
 
     def __iter__(self) -> Iterator[ModelKey]:
@@ -57,22 +51,19 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
     def __len__(self) -> int:
         return len(self._active)
 
-    def values(self) -> ValuesView[RequestModel]:
+    def values(self) -> ValuesView[CloudModel]:
         """Models at one instant: none that is retired meanwhile is looked up in vain."""
         return self._active.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
         """Open a bundle, verify and test its model, and serve it."""
-        bundle = opened(bundle, self._public_key)
-        model: RequestModel
-        if self._tier == "gateway":
-            model = GatewayModel.from_bundle(bundle)
-        else:
-            backend = None if self._backend is None else self._backend(bundle.manifest)
-            model = CloudModel.from_bundle(bundle, threads=self._threads, backend=backend)
+        bundle = open_bundle(bundle, self._public_key)
+        backend = None if self._backend is None else self._backend(bundle.manifest)
+        model = CloudModel.from_bundle(bundle, threads=self._threads, backend=backend)
         key = model.key
         with self._lock:
             if key in self._active:
+                model.close()
                 raise InputError(
                     f"{' '.join(key)} is served already: give this bundle a version of its own"
                 )
@@ -86,7 +77,7 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
             self._retired[key] = self._active[key]
             self._active = {k: m for k, m in self._active.items() if k != key}
 
-    def running(self, key: ModelKey) -> RequestModel:
+    def running(self, key: ModelKey) -> CloudModel:
         """Get the model of a request that was accepted, retired or not."""
         model = self._active.get(key)
         return self._retired[key] if model is None else model

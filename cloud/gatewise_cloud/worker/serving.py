@@ -10,7 +10,6 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -18,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
-from gatewise_cloud.models.tier_stages import RequestModel, TierAnswer
-from gatewise_cloud.worker.batcher import Batch, Batcher, Joiner, ModelKey, Offer, Ticket
-from gatewise_cloud.worker.counters import Counters, FleetAudit
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.fleet_audit import FleetAudit, disagreement_bound
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.errors import WireError
@@ -34,15 +34,12 @@ _AT_ONCE: Final = 0.0003
 
 _LOG = logging.getLogger("gatewise_cloud")
 
-Forward = Callable[[Ticket, TierAnswer], None]
-"""Takes over a request with instances to offload further up, and responds to it; never blocks."""
-
 
 class BatchServer:
     """Takes requests in and answers them through their models; safe across threads.
 
     The batcher's `parallel` batches run at a time: more than one pays where the model runs
-    elsewhere. `forward` is for a gateway.
+    elsewhere.
     """
 
     def __init__(
@@ -53,12 +50,10 @@ class BatchServer:
         counters: Counters,
     ) -> None:
         self.models = models
-        self.forward: Forward | None = None
         self.audits = FleetAudit()
         self._batcher = batcher
         self._session = session
         self._counters = counters
-        self._joiner = Joiner()  # of the thread that reads
         self._work = threading.Condition()  # guards the batcher, _end and _runs
         self._runs = 0  # batches that were taken and are not answered
         self._end: Literal["", "drain", "now"] = ""
@@ -104,22 +99,16 @@ class BatchServer:
         with self._work:
             return self._batcher.pending(key)
 
-    def n_stages(self, key: ModelKey) -> int:
-        """Stages of a model before the high-cost one, wherever they run."""
-        return self.models.running(key).n_stages
-
     # -- requests, on the thread that reads --------------------------------------------------
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
         """Handle one message: queue a valid request, respond at once to what needs no model."""
         form = JSON if topic.endswith("/json") else CBOR
-        part = topic.endswith(f"/{self._session.worker}")
-        plain = topic.removesuffix(f"/{self._session.worker}" if part else "/json")
+        plain = topic.removesuffix("/json")
         # Some brokers send retained messages of topics that this client never asked for.
         if not (plain.startswith("gw/v1/") and plain.endswith("/req") and plain.count("/") == 3):
             return
-        now = time.monotonic()
-        self._counters.add("parts" if part else "received")
+        self._counters.add("received")
         try:
             device = wire.device_of(plain)
         except WireError as error:
@@ -130,11 +119,7 @@ class BatchServer:
             self._session.dead_letter("retained", payload)
             return
         try:
-            if part:
-                self._join(device, payload, now)
-            else:
-                request = form.decode_request(payload, allow_missing=True)
-                self._admit(device, request, payload, now, now + request.ttl_ms / 1000.0, form)
+            request = form.decode_request(payload, allow_missing=True)
         except WireError as error:
             if error.id is None:
                 self._session.dead_letter(error.reason, payload)
@@ -143,31 +128,12 @@ class BatchServer:
                     id=error.id, model="", version="", error=wire.BAD_REQUEST, detail=str(error)
                 )
                 self._session.respond(device, refusal, form)
+        else:
+            self._admit(device, request, payload, form)
 
-    def _join(self, device: str, payload: bytes, now: float) -> None:
-        """Take in a part; queue the request if it was the last."""
-        part = wire.decode_part(payload)
-        try:
-            joined = self._joiner.add((device, part.id), part, now)
-        except KeyError:  # late, twice, or of a request that was forgotten
-            self._counters.add("stray_parts")
-            return
-        if joined is not None:
-            content = bytes(joined.content)
-            request = wire.decode_request(joined.payload, allow_missing=True, content=content)
-            self._admit(device, request, joined.payload, now, joined.expires, CBOR)
-
-    def _admit(
-        self,
-        device: str,
-        request: Request,
-        payload: bytes,
-        now: float,
-        expires: float,
-        form: MessageForm,
-    ) -> None:
+    def _admit(self, device: str, request: Request, payload: bytes, form: MessageForm) -> None:
         """Queue a request, or respond at once where no model is needed."""
-        whole = request.parts is None
+        now = time.monotonic()
         ticket = Ticket(
             device=device,
             id=request.id,
@@ -175,7 +141,7 @@ class BatchServer:
             model=(request.model, request.version),
             rows=request.X,
             arrived=now,
-            expires=expires,
+            expires=now + request.ttl_ms / 1000.0,
             audit=request.audit,
             form=form,
         )
@@ -185,16 +151,14 @@ class BatchServer:
             self._refuse(ticket, wire.NO_MODEL, detail)
             return
         try:
-            if whole and request.jpeg is not None:
+            if request.jpeg is not None:
                 ticket = replace(ticket, rows=model.decode(request.jpeg))
-            if request.jpeg is None or whole:
-                # Of a request in parts the columns alone: the values are not here yet.
-                model.check(ticket.rows if whole else ticket.rows[:0])
+            model.check(ticket.rows)
             _check_response_fits(ticket, model.n_classes)
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
-        offer = self._offer(ticket, model) if whole else self._expect(ticket, request, payload)
+        offer = self._offer(ticket, model)
         if offer.counter is not None:
             self._counters.add(offer.counter)
         if offer.answer is not None:
@@ -203,23 +167,7 @@ class BatchServer:
             detail = "the queue, or this device's share of it, is full"
             self._refuse(ticket, wire.BUSY, detail, wait_ms=offer.wait_ms)
 
-    def _expect(self, ticket: Ticket, request: Request, payload: bytes) -> Offer:
-        """Accept a request in parts, unless it is known or there is no place for it."""
-        assert request.parts is not None
-        if not self._session.takes_parts:
-            raise WireError("name", "the broker lets no parts through to workers", id=ticket.id)
-        with self._work:
-            offer = self._batcher.decide(ticket, ticket.arrived)
-        if offer.queued:
-            key, now = (ticket.device, ticket.id), ticket.arrived
-            ttl = ticket.expires - now
-            if not self._joiner.expect(key, payload, request.parts, ttl=ttl, now=now):
-                return Offer(wait_ms=1)
-            acceptance = wire.Response.acceptance(request, self._session.worker)
-            self._session.respond(ticket.device, acceptance)
-        return offer
-
-    def _offer(self, ticket: Ticket, model: RequestModel) -> Offer:
+    def _offer(self, ticket: Ticket, model: CloudModel) -> Offer:
         """Queue a request; if nothing else is to do and its model is quick, answer it here."""
         batch: Batch | None = None
         with self._work:
@@ -242,18 +190,16 @@ class BatchServer:
 
     # -- responses ---------------------------------------------------------------------------
 
-    def reply(
+    def _reply(
         self,
         ticket: Ticket,
         labels: NDArray[np.int64],
         probabilities: NDArray[np.float32],
-        exits: NDArray[np.int64] | None,
-        *,
-        started: float | None = None,
+        started: float,
     ) -> None:
         """Answer a request and remember the answer; an error if it cannot be a message.
 
-        `started` is when its run began, on the clock; unknown where others answered it.
+        `started` is the time at which its run began, on the monotonic clock.
         """
         name, version = ticket.model
         now = time.monotonic()
@@ -265,24 +211,25 @@ class BatchServer:
                 labels=labels,
                 probabilities=probabilities,
                 worker_us=int(1e6 * (now - ticket.arrived)),
-                exits=exits,
             )
             payload = ticket.form.encode_response(response)
         except WireError as error:  # a probability that is not finite, too many classes
-            self.fail(ticket, str(error))
+            self._fail(ticket, str(error))
             return
         with self._work:
             self._batcher.finish(ticket, payload, now)
-        queued = 0.0 if started is None else started - ticket.arrived
         self._counters.answer(
-            f"{name} {version}", len(labels), queued=queued, latency=now - ticket.arrived
+            f"{name} {version}",
+            len(labels),
+            queued=started - ticket.arrived,
+            latency=now - ticket.arrived,
         )
         self._session.send(ticket.device, payload, ticket.form)
         if ticket.audit is not None and len(labels) == 1:
-            bound = self.models.running(ticket.model).disagreement_bound
+            bound = disagreement_bound(self.models.running(ticket.model).manifest)
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
 
-    def fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
+    def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Answer a request that was taken with an error; it may come again."""
         with self._work:
             self._batcher.forget(ticket)
@@ -324,57 +271,53 @@ class BatchServer:
         return batch
 
     def _answer(self, batch: Batch) -> None:
-        left = [*batch.tickets]  # without an answer
+        unanswered = [*batch.tickets]
         try:
-            self._run(batch, left)
+            self._run(batch, unanswered)
         except Exception as error:  # a thread must outlive every batch
             _LOG.exception("a batch of %s %s could not be answered", *batch.model)
-            for ticket in left:
-                self.fail(ticket, f"{type(error).__name__} in the worker")
+            for ticket in unanswered:
+                self._fail(ticket, f"{type(error).__name__} in the worker")
         finally:
             with self._work:
                 self._runs -= 1
 
-    def _run(self, batch: Batch, left: list[Ticket]) -> None:
-        """Run a batch and see to the answers of its tickets, each of which is taken from `left`."""
+    def _run(self, batch: Batch, unanswered: list[Ticket]) -> None:
+        """Run a batch and answer its tickets; each leaves `unanswered` with its answer."""
         started = time.monotonic()
         try:
             answer = self.models.running(batch.model).run(batch.rows)
         except ModelError as error:
             if len(batch.tickets) == 1:
                 code = wire.BUSY if isinstance(error, BackendBusy) else wire.FAILED
-                self.fail(batch.tickets[0], str(error), code)
-                left.remove(batch.tickets[0])
+                self._fail(batch.tickets[0], str(error), code)
+                unanswered.remove(batch.tickets[0])
             else:
                 # One request's instances must not spoil the others'.
                 for ticket in batch.tickets:
-                    self._run(Batch(batch.model, (ticket,)), left)
+                    self._run(Batch(batch.model, (ticket,)), unanswered)
             return
-        rows, seconds = len(answer.labels), time.monotonic() - started
-        self._counters.ran(rows, seconds)
+        n_rows = len(answer.labels)
+        seconds = time.monotonic() - started
+        self._counters.ran(n_rows, seconds)
         start = 0
         for ticket in batch.tickets:
             part = slice(start, start + len(ticket.rows))
             start = part.stop
-            labels, probabilities = answer.labels[part], answer.probabilities[part]
-            exits = None if answer.exits is None else answer.exits[part]
-            offload = None if answer.offload is None else answer.offload[part]
-            if offload is not None and self.forward is not None and offload.any():
-                self.forward(ticket, TierAnswer(labels, probabilities, exits, offload))
-            else:
-                self.reply(ticket, labels, probabilities, exits, started=started)
-            left.remove(ticket)
+            self._reply(ticket, answer.labels[part], answer.probabilities[part], started)
+            unanswered.remove(ticket)
         with self._work:
-            self._batcher.ran(batch.model, rows, seconds)
+            self._batcher.ran(batch.model, n_rows, seconds)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
     """Refuse instances with more answers than fit a message, before any work is done for them."""
-    rows, each = len(ticket.rows), ticket.form.answer_bytes(n_classes)
+    n_rows = len(ticket.rows)
+    bytes_per_row = ticket.form.answer_bytes(n_classes)
     room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
-    if rows * each > room:
+    if n_rows * bytes_per_row > room:
         raise RefusedRows(
             "size",
-            f"the response to {rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
-            f"at most {room // each} instances a request",
+            f"the response to {n_rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
+            f"at most {room // bytes_per_row} instances per request",
         )

@@ -13,7 +13,6 @@ import gc
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,16 +23,14 @@ from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batcher import Batcher
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.gateway import CloudAbove
-from gatewise_cloud.worker.served_models import ServedModels, WorkerTier
+from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import Endpoint, MqttLink
+from gatewise_edge.link.mqtt import Endpoint
 
 if TYPE_CHECKING:
     from gatewise_cloud.models.backends import Backend
-    from gatewise_edge.link.link import Link
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
@@ -52,11 +49,6 @@ class Worker:
         model may be served at a time.
     broker_url : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
-    tier : {"cloud", "gateway"}, default "cloud"
-        A cloud worker runs the bundles' cloud stages, if any, and their high-cost model; a
-        gateway's runs their gateway stages and sends up what none of those stops.
-    uplink : str or Link, optional
-        For a gateway: the URL of the broker above, or the link to it.
     pool : str, default "gw"
         Workers of one pool divide the requests among themselves.
     shared : bool, default True
@@ -112,8 +104,6 @@ class Worker:
         bundles: Bundle | str | Path | Iterable[Bundle | str | Path],
         broker_url: str,
         *,
-        tier: WorkerTier = "cloud",
-        uplink: str | Link | None = None,
         pool: str = "gw",
         shared: bool = True,
         client_id: str | None = None,
@@ -133,8 +123,6 @@ class Worker:
     ) -> None:
         if min(queue, threads, parallel, max_batch) < 1:
             raise InputError("queue, max_batch, threads and parallel must be at least 1")
-        if (tier == "gateway") != (uplink is not None):
-            raise InputError("tier gateway and uplink, the URL of the broker above, go together")
         self._endpoint = Endpoint(
             broker_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file
         )
@@ -143,9 +131,7 @@ class Worker:
         self.subscription = wire.shared(pool) if shared else wire.REQUESTS
 
         self._counters = Counters()
-        self.models = ServedModels(
-            tier=tier, threads=threads, public_key=public_key, backend=backend
-        )
+        self.models = ServedModels(threads=threads, public_key=public_key, backend=backend)
         for bundle in _listed(bundles, may_be_none=watch is not None):
             self.models.load(bundle)
         self._session = MqttSession(
@@ -161,11 +147,6 @@ class Worker:
             self._session,
             self._counters,
         )
-        self._cloud_above: CloudAbove | None = None
-        if uplink is not None:
-            link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
-            self._cloud_above = CloudAbove(link, self._server, self._counters, limit=queue)
-            self._server.forward = self._cloud_above
         self._watch: BundleWatch | None = None
         if watch is not None:
             self._watch = BundleWatch(
@@ -200,8 +181,6 @@ class Worker:
             try:
                 if self._watch is not None:
                     self._watch.start()
-                if self._cloud_above is not None:
-                    self._cloud_above.start()
                 self._session.open(self.subscription, self._server.receive)
             except BaseException:
                 self.stop()
@@ -227,12 +206,9 @@ class Worker:
             if not self._started or self._ended:
                 return
             self._ended = True
-            until = time.monotonic() + self._drain_seconds
             # First, so that a shared subscription hands new requests to the other workers.
             self._session.unsubscribe()
             self._server.finish(self._drain_seconds)
-            if self._cloud_above is not None:
-                self._cloud_above.finish(until - time.monotonic())
             if self._watch is not None:
                 self._watch.stop()
             self._session.close()
@@ -298,7 +274,6 @@ class Worker:
         parts: dict[str, Any] = {
             "network": self._session,
             "serving": self._server,
-            "upward": self._cloud_above,
             "watching": self._watch,
         }
         ended = [name for name, part in parts.items() if part is not None and not part.alive]
@@ -310,10 +285,10 @@ class Worker:
 
         The names of :data:`gatewise_cloud.worker.counters.COUNTS`, and by label those of
         :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
-        ``subscription``, ``models``, ``audits``, and a gateway's ``uplink``.
+        ``subscription``, ``models``, and ``audits``.
         """
         models = list(self.models)  # they come and go
-        counts = {
+        return {
             **self._counters.snapshot(),
             "queued": self._server.queued,
             "connects": self._session.connects,
@@ -323,7 +298,6 @@ class Worker:
             "audits": self._server.audits.snapshot(),
             "certificate_expires": self._endpoint.certificate_expires,
         }
-        return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}
 
     @property
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.worker.fleet_audit import disagreement_bound
 from gatewise_edge.device.answer import Answer, DecisionPoint
-from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.device.stages import StageRunner
@@ -105,7 +105,7 @@ class Routes:
     confidence: NDArray[np.float32]
     """The largest probability in the device's own answer; NaN where it has none."""
     disagreement_bound: float | None = None
-    """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
+    """See :func:`gatewise_cloud.worker.fleet_audit.disagreement_bound`."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
     by_stage: StageScores | None = None

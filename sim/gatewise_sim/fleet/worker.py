@@ -24,8 +24,7 @@ import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Ticket
-from gatewise_cloud.worker.counters import FleetAudit
-from gatewise_edge.device.audit import AgreementTest
+from gatewise_cloud.worker.fleet_audit import DisagreementTest, FleetAudit
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.network.outages import Outages
 
@@ -124,7 +123,7 @@ class VirtualTicket(Ticket):
     label: int = -1
 
 
-def _no_log(model: ModelKey, test: AgreementTest) -> None:
+def _no_log(model: ModelKey, test: DisagreementTest) -> None:
     """Leave it at the test's own record of its alarm."""
 
 

@@ -1,7 +1,7 @@
 """Audits of a simulated fleet: the device's own auditor, in virtual time.
 
 :class:`gatewise_edge.device.auditor.Auditor` chooses the answers,
-:class:`gatewise_cloud.worker.counters.FleetAudit` tests them. A live device draws with the same
+:class:`gatewise_cloud.worker.fleet_audit.FleetAudit` tests them. A live device draws with the same
 seed, so that both engines audit the same instances.
 """
 

@@ -250,7 +250,7 @@ def test_what_no_response_can_hold_is_refused_before_the_work(tmp_path, mosquitt
         one.ask(tiny.rows(4096))
         answer = one.response()
         assert (answer.error, answer.retryable) == ("bad-request", False)
-        assert "at most 3633 instances a request" in answer.detail
+        assert "at most 3633 instances per request" in answer.detail
         assert worker.counters["batches"] == 0
         one.ask(tiny.rows(3633))
         assert one.response().rows == 3633

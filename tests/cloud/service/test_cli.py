@@ -71,8 +71,6 @@ def test_what_cannot_be_is_one_line(bundle, tmp_path):
     err = refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
     assert "nothing" in refused("cloud", tmp_path / "nothing")
-    assert "choose one of" in refused("cloud", bundle, "--tier", "edge")
-    assert "give its --uplink" in refused("cloud", bundle, "--uplink-device", "gw-1")
     assert "/v2/models/NAME" in refused("cloud", bundle, "--backend-binary")
     assert "0 is not in the range" in refused("cloud", bundle, "--max-batch", "0")
     with socket.create_server(("127.0.0.1", 0)) as taken:

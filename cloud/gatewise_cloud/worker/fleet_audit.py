@@ -1,0 +1,225 @@
+"""Test that a fleet's answers are still as often the high-cost model's as they should be.
+
+Devices send a random share of their own answers to the high-cost model as well. With ``p`` the
+probability that an instance was audited, ``X = 1/p`` if it was and the high-cost model disagreed,
+else 0, has as its mean the share of instances that are answered otherwise than the high-cost model
+would: offloaded instances count, with 0, and answers that are more likely to be wrong may be
+audited more often, since the weight takes that back.
+
+The bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of
+bounded random variables by betting", 2023, section 4): each factor ``1 + l (X - b)``, with l fixed
+before X is seen, has a mean of at most 1 as long as the bound holds, whatever came before. Bets
+begin again every few instances, each with a part of one unit of money, so that a loss of agreement
+is found soon whenever it begins. The sum is a test supermartingale: by Ville's inequality it ever
+reaches ``1 / level`` with probability `level` at most, however long it runs.
+
+The test is the worker's alone. All devices together show a loss that no device alone has the
+evidence for.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from gatewise.errors import InputError
+from gatewise_cloud.worker.batcher import ModelKey
+from gatewise_edge.link.messages import AuditMark
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+
+_LOG = logging.getLogger(__name__)
+
+#: Bets as parts of the largest allowed, 1 / bound. Weights 1 / p of 1 to 100 call for these; larger
+#: ones would only win where half of all answers are wrong, and that is found at once anyway.
+_BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
+#: Instances between two beginnings of the bets.
+_EVERY: Final = 250
+#: An audit with a smaller probability would weigh too much: a device's word is not trusted so far.
+_RAREST: Final = 1e-3
+#: What the share of disagreement may exceed that of validation rows by.
+_TOLERANCE: Final = 0.01
+
+
+def disagreement_bound(manifest: Manifest) -> float | None:
+    """Share of instances that may be answered otherwise than by the high-cost model.
+
+    None if the manifest does not say how often its answers agreed.
+    """
+    agreement = manifest.active_point.agreement
+    return None if agreement is None else min(1.0 - agreement + _TOLERANCE, 0.99)
+
+
+class DisagreementTest:
+    """Test that at most `bound` of the instances are answered otherwise than by the large model.
+
+    `bound`: share of the instances, between 0 and 1. `level`: probability that it ever raises a
+    false alarm, at most. `instances`, `audits`, `disagreed`: instances observed, how many were
+    audited, and how many of these disagreed. `weighted`: sum of X over the instances. `evidence`:
+    the test supermartingale, 1 at first; `alarm` is set once it has reached ``1 / level``, and
+    `alarm_at` is how many instances had been observed then.
+
+    >>> test = DisagreementTest(0.01)
+    >>> for i in range(100):
+    ...     test.skip(49)
+    ...     test.audit(disagrees=i % 3 == 0, probability=0.02)
+    >>> test.alarm, test.instances, test.disagreed
+    (True, 5000, 34)
+    """
+
+    def __init__(self, bound: float, *, level: float = 0.05) -> None:
+        if not 0 < bound < 1:
+            raise InputError(f"audit: the bound is {bound}; give a share between 0 and 1")
+        if not 0 < level < 1:
+            raise InputError(f"audit: the level is {level}; give a probability between 0 and 1")
+        self.bound = bound
+        self.level = level
+        self.instances = self.audits = self.disagreed = 0
+        self.alarm_at: int | None = None
+        self.weighted = 0.0
+        self._stakes = [bet / bound for bet in _BETS]
+        self._sums = [0.0] * len(_BETS)
+        self._begun = 0
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm was raised."""
+        return self.alarm_at is not None
+
+    @property
+    def evidence(self) -> float:
+        """Money that betting against the bound has made of one unit."""
+        return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._begun)
+
+    @property
+    def estimate(self) -> float:
+        """Estimated share of the instances answered otherwise; NaN before the first instance."""
+        return self.weighted / self.instances if self.instances else math.nan
+
+    def skip(self, instances: int = 1) -> None:
+        """Observe instances that were not audited, or that the large model answered."""
+        while instances > 0:
+            until_next = -self.instances % _EVERY
+            if until_next == 0:
+                # The j-th beginning stakes 1 / (j (j + 1)); they sum to 1.
+                self._begun += 1
+                stake = 1.0 / (self._begun * (self._begun + 1))
+                self._sums = [total + stake for total in self._sums]
+                until_next = _EVERY
+            run = min(instances, until_next)
+            self._sums = [
+                total * (1.0 - stake * self.bound) ** run
+                for total, stake in zip(self._sums, self._stakes, strict=True)
+            ]
+            self.instances += run
+            instances -= run
+
+    def audit(self, *, disagrees: bool, probability: float) -> None:
+        """Observe an instance that was audited with that probability.
+
+        Raises InputError if the probability is not in (0, 1].
+        """
+        if not 0 < probability <= 1:
+            raise InputError(f"audit: a probability of {probability}")
+        self.skip()
+        self.audits += 1
+        if not disagrees:
+            return
+        self.disagreed += 1
+        self.weighted += 1.0 / probability
+        self._sums = [
+            total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
+            for total, stake in zip(self._sums, self._stakes, strict=True)
+        ]
+        if self.alarm_at is None and self.evidence >= 1.0 / self.level:
+            self.alarm_at = self.instances
+
+
+@dataclass(slots=True)
+class _Audited:
+    """Audits of one model: the test, and counts by the class that devices had answered."""
+
+    test: DisagreementTest | None
+    audits: Counter[int] = field(default_factory=Counter)
+    disagreed: Counter[int] = field(default_factory=Counter)
+
+
+def _log_alarm(model: ModelKey, test: DisagreementTest) -> None:
+    _LOG.warning(
+        "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
+        "more than the bound of %.3g",
+        test.estimate,
+        *model,
+        test.bound,
+    )
+
+
+class FleetAudit:
+    """Audits of a fleet's answers, by model and version, and the test of each. Thread-safe.
+
+    `on_alarm` gets a model and its test, once.
+    """
+
+    def __init__(self, on_alarm: Callable[[ModelKey, DisagreementTest], None] = _log_alarm) -> None:
+        self._on_alarm = on_alarm
+        self._audited: dict[ModelKey, _Audited] = {}
+        self._lock = threading.Lock()
+
+    def observe(
+        self, model: ModelKey, mark: AuditMark, class_index: int, bound: float | None
+    ) -> None:
+        """Take in a device's audit and the high-cost model's answer.
+
+        Without a `bound`, the share of instances that may be answered otherwise, audits are
+        counted and not tested.
+        """
+        if mark.probability < _RAREST:
+            return
+        disagrees = mark.class_index != class_index
+        with self._lock:
+            if model not in self._audited:
+                self._audited[model] = _Audited(None if bound is None else DisagreementTest(bound))
+            audited = self._audited[model]
+            audited.audits[mark.class_index] += 1
+            audited.disagreed[mark.class_index] += disagrees
+            test = audited.test
+            if test is None:
+                return
+            before = test.alarm
+            test.skip(mark.skipped)
+            test.audit(disagrees=disagrees, probability=mark.probability)
+            alarmed = test.alarm and not before
+        if alarmed:
+            self._on_alarm(model, test)
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``.
+
+        ``by_class`` has both counts for each class index that devices had answered, and once the
+        alarm was raised ``alarm_at`` the instances that had been observed then.
+        """
+        with self._lock:
+            return {" ".join(model): _figures(audited) for model, audited in self._audited.items()}
+
+
+def _figures(audited: _Audited) -> dict[str, Any]:
+    figures: dict[str, Any] = {
+        "audits": audited.audits.total(),
+        "disagreed": audited.disagreed.total(),
+        "by_class": {
+            str(index): [count, audited.disagreed[index]]
+            for index, count in sorted(audited.audits.items())
+        },
+    }
+    test = audited.test
+    if test is not None:
+        figures |= {"evidence": test.evidence, "alarm": test.alarm}
+        if test.alarm_at is not None:
+            figures["alarm_at"] = test.alarm_at
+    return figures
