@@ -55,6 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         write_whole(folder / f"{name}.json", json.dumps(found, indent=1) + "\n")
         pages.plot(name, found, folder / f"{name}.svg")
         write_whole(out / "adapt.md", pages.markdown(_known(folder)))
+        write_whole(out / "bytes.md", pages.bytes_markdown(_known(folder)))
         note(f"{name}: {out / 'adapt.md'}")
     return 0
 

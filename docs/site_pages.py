@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
         there = folder / page_of(source)
         there.parent.mkdir(parents=True, exist_ok=True)
         if there.suffix == ".md":
-            there.write_text(linked((ROOT / source).read_text(), source))
+            there.write_text(linked(with_tables((ROOT / source).read_text()), source))
         else:
             shutil.copyfile(ROOT / source, there)
     (folder / "reference").mkdir()
@@ -82,6 +82,19 @@ def page_of(source: str) -> str:
         return PAGES_ELSEWHERE[source]
     path = source.removeprefix("docs/").replace("benchmarks/results/", "results/")
     return path.replace("README.md", "index.md")
+
+
+def with_tables(text: str) -> str:
+    """Put in the first table of a results page where a comment names the page."""
+
+    def table(comment: re.Match[str]) -> str:
+        lines = (ROOT / comment[1]).read_text().splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+        rest = lines[start:]
+        end = next((i for i, line in enumerate(rest) if not line.startswith("|")), len(rest))
+        return "\n".join(rest[:end])
+
+    return re.sub(r"<!-- table: (\S+) -->", table, text)
 
 
 def linked(text: str, source: str) -> str:
