@@ -1,99 +1,72 @@
-"""Examine a device's way to its cloud by trying it, and say what to do.
+"""Examine a device's way to its cloud by trying it: five checks, from the machine outwards.
 
-An MQTT 3.1.1 broker refuses without a word: a denied SUBSCRIBE looks granted, a denied PUBLISH
-is acknowledged. So no acknowledgement is believed alone: a request is sent and its response
-awaited, a message is published and read back. Where the broker speaks MQTT 5, its reason codes say
-in addition why a round trip failed; the runtime itself never needs them.
+A broker of MQTT 3.1.1 refuses without a word: a denied SUBSCRIBE looks granted, a denied PUBLISH is
+acknowledged. So no acknowledgement is believed alone: a request is sent and its response awaited.
+Where the broker speaks MQTT 5, its reason codes say in addition why that failed.
 """
 
 from __future__ import annotations
 
 import datetime
-import importlib.util
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gatewise.errors import GatewiseError
-from gatewise_sim.doctor.findings import (
-    INSTALL_ONNXRUNTIME,
-    DeviceSettings,
-    Finding,
-    note,
-    ok,
-    problem,
-    skipped,
-)
-from gatewise_sim.doctor.installation import check_clock
+from gatewise_sim.doctor.findings import DeviceSettings, Finding, ok, problem
+from gatewise_sim.doctor.installation import check_installation, clock_behind
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-#: Module and the distribution that brings it.
-_NEEDED: Final = {
-    "numpy": "numpy",
-    "cbor2": "cbor2",
-    "paho": "paho-mqtt",
-    "cryptography": "cryptography",
-}
-
 
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
-    """Run all checks, from the machine itself outwards, up to the first that fails.
+    """Run the checks of installation, bundle, broker, round trip and worker, up to a failed one.
 
     InputError if the URL or a file's name is wrong, WireError if the device id is no topic level.
     """
-    packages, missing = _check_packages()
-    if missing:
-        yield packages
+    device = settings.bundle is not None or settings.broker is not None
+    installation = list(check_installation(device=device))
+    healthy = all(finding.state != "problem" for finding in installation)
+    if healthy and settings.broker is not None:
+        settings = _named(settings)
+    yield from installation
+    if not healthy:
         return
-    # Only now, since they need those packages.
-    from gatewise_edge.link.mqtt import Endpoint
-    from gatewise_edge.link.wire import check_device
-    from gatewise_sim.doctor.certificates import common_name
-    from gatewise_sim.doctor.network import reach
-    from gatewise_sim.doctor.round_trips import check_round_trips
-
-    if settings.broker is not None:
-        Endpoint(settings.broker)
-    named = common_name(settings.cert_file) if settings.cert_file else ""
-    settings = replace(settings, device=check_device(settings.device or named or "gatewise-doctor"))
-    yield packages
-    bundle: Any = None
+    bundle = None
     if settings.bundle is not None:
-        bundle = yield from _check_bundle(settings.bundle, settings.blocks)
-    else:
-        yield skipped("clock", "no bundle, so there is no date that this clock must be after")
+        bundle = yield from _check_bundle(settings.bundle, settings.block)
     if settings.broker is None:
         return
-    failed = False
-    for finding in reach(settings):
-        failed |= finding.state == "problem"
+    # Only now, since they need the libraries of a device.
+    from gatewise_sim.doctor.broker import reach_broker
+    from gatewise_sim.doctor.round_trip import check_round_trip
+
+    for finding in reach_broker(settings):
+        healthy &= finding.state != "problem"
         yield finding
-    if not failed:
-        yield from check_round_trips(settings, bundle)
+    if healthy:
+        yield from check_round_trip(settings, bundle)
 
 
-def _check_packages() -> tuple[Finding, bool]:
-    """Check the libraries that a device needs; returns whether one is missing."""
-    missing = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        found = problem(
-            "packages",
-            "package-missing",
-            f"not installed: {', '.join(missing)}",
-            "pip install 'gatewise[edge]' in the environment that runs this command",
-        )
-    elif importlib.util.find_spec("onnxruntime") is None:
-        found = note("packages", *INSTALL_ONNXRUNTIME)
-    else:
-        found = ok("packages", f"{', '.join(_NEEDED.values())} and onnxruntime are there")
-    return found, bool(missing)
+def _named(settings: DeviceSettings) -> DeviceSettings:
+    """Give the device its id, and check it and the broker's URL."""
+    from gatewise_edge.link.broker_url import Endpoint
+    from gatewise_edge.link.wire import check_device
+    from gatewise_sim.doctor.broker import common_name
+
+    Endpoint(settings.broker or "")
+    name = common_name(settings.cert_file) if settings.cert_file else ""
+    device = check_device(settings.device or name or "gatewise-doctor")
+    return msgspec.structs.replace(settings, device=device)
 
 
-def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None, Bundle | None]:
-    """Open the bundle and run its self-test; give it if it holds. Looks at the clock, too."""
+def _check_bundle(
+    path: Path, functions: tuple[str, ...]
+) -> Generator[Finding, None, Bundle | None]:
+    """Open the bundle, run its self-test, and compare the clock with it; give it if it holds."""
     from gatewise_edge.device.stages import StageRunner, self_test
     from gatewise_edge.errors import SelfTestError
     from gatewise_export.bundle.bundle import Bundle
@@ -101,25 +74,23 @@ def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None,
 
     try:
         bundle = Bundle.open(path, for_device=True)
-        bundle = bundle.with_functions(load_block_functions(blocks))
+        bundle = bundle.with_functions(load_block_functions(functions))
         self_test(bundle, StageRunner(bundle))
     except SelfTestError as error:
-        remedy = (
-            "do not run it here: copy or pack it again, and compare the versions of onnxruntime"
+        yield problem(
+            "bundle",
+            "self-test",
+            str(error),
+            "do not run it here: copy or pack it again, and compare the versions of onnxruntime",
         )
-        yield problem("bundle", "self-test", str(error), remedy)
         return None
     except GatewiseError as error:
         remedy = "copy it again, or run gatewise verify on it"
         yield problem("bundle", "bundle-unusable", str(error), remedy)
         return None
-    manifest = bundle.manifest
-    yield ok("bundle", f"{manifest.title} computes here as where it was packed")
-    try:
-        made = datetime.datetime.fromisoformat(manifest.created)
-    except ValueError:
-        yield skipped("clock", "the bundle does not say when it was made")
-    else:
-        made = made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
-        yield check_clock(made, "the bundle was packed")
+    yield ok("bundle", f"{bundle.manifest.title} computes here as where it was packed")
+    made = datetime.datetime.fromisoformat(bundle.manifest.created)
+    behind = clock_behind(made.replace(tzinfo=made.tzinfo or datetime.UTC), "the bundle was packed")
+    if behind is not None:
+        yield behind
     return bundle

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
 
 import typer
 
-from gatewise.errors import InputError
-from gatewise_export.commands.options import BlockFunctions
-from gatewise_sim.command_options import with_options
+from gatewise.console import emit
+from gatewise.formats import plural
+from gatewise.settings import with_options
+from gatewise_export.commands.options import AsJson
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings, Finding
-from gatewise_sim.doctor.installation import examine_installation
 
 
-@with_options(DeviceSettings, but=("bundle", "blocks"))
-def doctor(
-    bundle: Annotated[
-        Path | None, typer.Argument(help="The device's bundle; its model must answer a row.")
-    ] = None,
-    block: BlockFunctions = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-    **options: Any,
-) -> None:
-    """Find out by round trips what keeps a device from its cloud, and say what to do.
+@with_options
+def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
+    """Find what keeps a device from its cloud, and say what to do.
 
-    Without a bundle and a broker: examine this installation, extra by extra.
-
-    Looks at libraries, bundle, clock, certificates, name, port, TLS, login, a request and its
-    response, the model's version, rights and delays. Run it on the device, with the options
-    that the device has. Exit status 1 if something is wrong.
+    Checks installation, bundle, broker (port, TLS, login, rights), one round trip of a request and
+    its response, and the worker. Run it on the device, with the device's options; without any it
+    examines this installation, extra by extra. Exit status 1 if something is wrong.
 
       gatewise doctor
 
@@ -42,28 +30,25 @@ def doctor(
       gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt
         --cert-file pi-1.crt --key-file pi-1.key
     """
-    settings = DeviceSettings(bundle=bundle, blocks=tuple(block or ()), **options)
-    if not (0 < settings.timeout <= 60 and settings.deadline_ms > 0):
-        raise InputError("--timeout must lie in 0 to 60 s, and --deadline-ms above 0")
     findings: list[Finding] = []
-    alone = bundle is None and settings.broker is None
-    for finding in examine_installation() if alone else examine(settings):
+    for finding in examine(settings):
         findings.append(finding)
         if not as_json:
             _show(finding)
-    problems = sum(finding.state == "problem" for finding in findings)
+    n_problems = sum(finding.state == "problem" for finding in findings)
     if as_json:
-        document: dict[str, Any] = {
-            "healthy": not problems,
-            "problems": problems,
-            "findings": [asdict(finding) for finding in findings],
-        }
-        print(json.dumps(document))
-    elif problems:
-        print(f"{problems} problem{'s' * (problems > 1)}; what depends on it was not looked at")
+        emit(
+            {
+                "healthy": not n_problems,
+                "problems": n_problems,
+                "findings": [asdict(finding) for finding in findings],
+            }
+        )
+    elif n_problems:
+        print(f"{plural(n_problems, 'problem')}; checks that depend on this were left out")
     else:
         print("all is well")
-    if problems:
+    if n_problems:
         raise typer.Exit(1)
 
 

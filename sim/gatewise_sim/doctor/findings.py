@@ -1,92 +1,91 @@
-"""Finding of one check of the doctor, and the settings of the device that it examines."""
+"""Findings of the doctor, and the settings of the device that it examines."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from gatewise.documents import Meta, Positive
+from gatewise.settings import Settings
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.mqtt import Endpoint
+    from gatewise_edge.link.broker_url import Endpoint
 
-State = Literal["ok", "problem", "note", "skipped"]
+Check = Literal["installation", "bundle", "broker", "round trip", "worker"]
+State = Literal["ok", "problem", "note"]
 
 ACCESS_LIST: Final = "the access list (gatewise broker init writes one)"
 SET_CLOCK: Final = "set the clock: timedatectl set-ntp true, or add a clock with a battery"
-INSTALL_ONNXRUNTIME: Final = (
-    "no-onnxruntime",
-    "onnxruntime is not installed: stages run slower, in numpy",
-    "pip install onnxruntime, where there is one for this machine",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Outcome of one check."""
 
-    check: str
-    """Its subject: ``packages``, ``bundle``, ``tls``, ..."""
+    check: Check
     state: State
     code: str
-    """A short name of the problem, for machines; that of the check if there is none."""
+    """Short name of the problem or note, for machines; empty where all is well."""
     says: str
     """One line for people."""
     remedy: str = ""
     """What to do; empty if there is nothing."""
 
 
-def ok(check: str, says: str) -> Finding:
+def ok(check: Check, says: str) -> Finding:
     """Make the finding of a check that holds."""
-    return Finding(check, "ok", check, says)
+    return Finding(check, "ok", "", says)
 
 
-def skipped(check: str, why: str) -> Finding:
-    """Make the finding of a check that could not be made."""
-    return Finding(check, "skipped", check, why)
-
-
-def problem(check: str, code: str, says: str, remedy: str) -> Finding:
+def problem(check: Check, code: str, says: str, remedy: str) -> Finding:
     """Make the finding of a check that fails."""
     return Finding(check, "problem", code, says, remedy)
 
 
-def note(check: str, code: str, says: str, remedy: str = "") -> Finding:
+def note(check: Check, code: str, says: str, remedy: str = "") -> Finding:
     """Make a finding that is no problem and worth knowing."""
     return Finding(check, "note", code, says, remedy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSettings:
-    """The settings of the device to examine."""
+class DeviceSettings(Settings, frozen=True):
+    """Settings of the device to examine."""
 
-    broker: str | None = None
-    """mqtt://[user:password@]host[:port] or mqtts://...; without it this machine only."""
-    device: str | None = None
-    """The device's id; without it the name in its certificate."""
-    bundle: Path | None = None
-    """Without it no model's answer is tried."""
-    blocks: tuple[str, ...] = ()
-    """``NAME=module:function``: functions of its blocks."""
-    ca_file: Path | None = None
-    """Authorities trusted for mqtts://."""
-    cert_file: Path | None = None
-    """The device's certificate."""
-    key_file: Path | None = None
-    """Its key."""
-    deadline_ms: float = 500.0
-    """The device's deadline, in ms: a broker is slow that leaves no time for a retry."""
-    timeout: float = 3.0
-    """How long to wait for what should come, in seconds."""
-
-    @property
-    def name(self) -> str:
-        """The device's id, once it is known."""
-        return self.device or ""
+    bundle: Annotated[
+        Path | None, typer.Argument(help="Bundle of the device; its model must answer a row.")
+    ] = None
+    broker: Annotated[
+        str | None, typer.Option(help="URL of the broker, mqtt://user:password@host or mqtts://.")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Id of the device; by default the name in its certificate.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities trusted for mqtts://.")
+    ] = None
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Key of the device's certificate.")] = None
+    deadline_ms: Annotated[
+        Positive, typer.Option(help="Deadline of the device, in ms; a retry must fit into it.")
+    ] = 500.0
+    timeout: Annotated[
+        float, Meta(gt=0, le=60), typer.Option(help="Longest wait for each reply, in s.")
+    ] = 3.0
+    block: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="NAME=MODULE:FUNCTION", help="Function of a block of the bundle."),
+    ] = ()
 
     @property
     def endpoint(self) -> Endpoint:
         """The broker, with the files for TLS."""
-        from gatewise_edge.link.mqtt import Endpoint
+        from gatewise_edge.link.broker_url import Endpoint
 
-        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
-        return Endpoint(self.broker or "", **files)
+        return Endpoint(
+            self.broker or "",
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )

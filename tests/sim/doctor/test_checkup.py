@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import paho.mqtt.client as paho
 import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
@@ -23,7 +24,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings
-from gatewise_sim.doctor.mqtt_probe import Probe
+from gatewise_sim.doctor.probe import Probe
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.support import small_bundle
@@ -81,15 +82,12 @@ def files(made, name="pi-1"):
 # -- nothing wrong -----------------------------------------------------------------------------
 
 
-def test_all_is_well(made, secure, bundle, worker):
+@pytest.mark.usefixtures("worker")
+def test_all_is_well(made, secure, bundle):
     findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
-    assert worker.counters["answered"] == 12
     assert {finding.state for finding in findings} == {"ok"}, findings
-    checks = [finding.check for finding in findings]
-    assert checks == [
-        "packages", "bundle", "clock", "certificate", "dns", "tcp", "tls", "login", "request",
-        "worker", "model", "presence", "rights", "pool", "delay", "sessions",
-    ]  # fmt: skip
+    checks = list(dict.fromkeys(finding.check for finding in findings))
+    assert checks == ["installation", "bundle", "broker", "round trip", "worker"]
 
 
 def test_an_open_broker_for_trying_out_is_noted(bundle):
@@ -123,9 +121,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
                 wait_until(lambda: link.ready, "the device")
             else:
                 assert problems(findings) == []
-                assert [f.code for f in findings if f.state == "note"] == ["free-ids"]
-                says = next(f.says for f in findings if f.check == "presence")
-                assert "online" in says
+                assert any("it says online" in f.says for f in findings)
             assert link.ready
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
 
@@ -189,7 +185,7 @@ def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
     try:
         found = the_problem(look(broker.url, **files(other)))
         assert found.code == "tls-host"
-        assert "for broker.example" in found.says
+        assert "not valid for" in found.says
     finally:
         broker.close()
     strange = files(made) | {"ca_file": files(other)["ca_file"]}
@@ -258,7 +254,7 @@ def acl(tmp_path, *lines):
             f"password_file {passwords}")  # fmt: skip
 
 
-OWN = [f"topic readwrite gw/v1/pi-1/{what}" for what in ("req", "status", "metrics", "probe")]
+OWN = [f"topic readwrite gw/v1/pi-1/{what}" for what in ("req", "status", "metrics")]
 REPLY = "topic read gw/v1/pi-1/rsp"
 
 
@@ -268,18 +264,13 @@ REPLY = "topic read gw/v1/pi-1/rsp"
         ([*OWN[1:], REPLY], "publish-denied"),
         (OWN, "subscription-denied"),
         ([OWN[0], *OWN[2:], REPLY], "status-denied"),
-        ([*OWN[:3], REPLY], None),  # the probe's topic alone: delays are not measured
     ],
 )
 def test_what_the_access_list_denies(with_lines, tmp_path, bundle, lines, code):
     url = with_lines(*acl(tmp_path, *lines))
     with Worker(bundle, url.replace("//", "//w:w@")):
         found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
-    if code is not None:
-        assert the_problem(found).code == code
-    else:
-        assert problems(found) == []
-        assert [f.check for f in found if f.state == "skipped"] == ["delay"]
+    assert the_problem(found).code == code
 
 
 # -- workers and models --------------------------------------------------------------------------
@@ -304,28 +295,27 @@ def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     assert "small 7" in found.says
 
 
-def test_workers_of_one_pool_with_different_bundles(tmp_path, bundle):
-    """Each request that the other one takes costs a no-model and a retry."""
+def test_of_two_pools_the_one_that_serves_the_model_counts(tmp_path, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
-    with MosquittoBroker() as broker, Worker(bundle, broker.url):
-        with Worker(newer, broker.url):
-            found = the_problem(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60))
-            assert found.code == "mixed-pool"
-            assert "small 7" in found.says
-        # Pools of their own answer both: the device takes the one that knows the model.
-        with Worker(newer, broker.url, pool="newer"):
-            assert problems(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
+    with (
+        MosquittoBroker() as broker,
+        Worker(bundle, broker.url),
+        Worker(newer, broker.url, pool="newer"),
+    ):
+        assert problems(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
 
 
 # -- delays ----------------------------------------------------------------------------------------
 
 
-def test_a_broker_without_nodelay(with_lines, bundle):
-    url = with_lines("allow_anonymous true", "set_tcp_nodelay false")
-    with Worker(bundle, url):
-        # On a busy machine acknowledgements come late for other reasons, and nothing is held back.
-        found = (problems(look(url, device="pi-1", timeout=60)) for _ in range(6))
-        assert ["nodelay"] in found
+@pytest.mark.parametrize("version", [5, 3])
+def test_a_broker_with_a_limit_on_packets(with_lines, monkeypatch, bundle, version):
+    """It closes the connection: with MQTT 5 it says why, with 3.1.1 a small message says it."""
+    if version == 3:
+        monkeypatch.setattr("gatewise_sim.doctor.probe._PROTOCOLS", (paho.MQTTv311,))
+    url = with_lines("allow_anonymous true", "max_packet_size 80")
+    found = the_problem(look(url, bundle=bundle.path, device="d1"))
+    assert (found.check, found.code) == ("round trip", "packet-limit")
 
 
 def test_a_slow_broker(bundle):
@@ -379,7 +369,7 @@ def test_a_library_that_is_missing(tmp_path):
 
     installed = Path(cbor2.__file__).parents[1]
     for entry in installed.iterdir():
-        if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__", "gatewise")):
+        if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__")):
             (tmp_path / entry.name).symlink_to(entry)
     names = ("gatewise", "gatewise_export", "gatewise_edge", "gatewise_cloud", "gatewise_sim")
     rooms = [str(Path(importlib.util.find_spec(name).origin).parents[1]) for name in names]
@@ -390,6 +380,6 @@ def test_a_library_that_is_missing(tmp_path):
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    (finding,) = json.loads(done.stdout)["findings"]
-    assert finding["code"] == "package-missing"
+    finding = json.loads(done.stdout)["findings"][1]
+    assert (finding["state"], finding["code"]) == ("problem", "package-missing")
     assert "cbor2" in finding["says"]
