@@ -81,7 +81,6 @@ def test_several_end_together():
     [
         "EmbeddedBroker()",
         "MosquittoBroker()",
-        "WorkerProcess()",
         "ChildProcess('sleep', ['sleep', '600'], follows_input=False)",
     ],
 )
@@ -90,7 +89,6 @@ def test_it_ends_with_an_owner_that_is_killed(child):
         import time
         from gatewise_cloud import EmbeddedBroker, MosquittoBroker
         from gatewise_cloud.child_process import ChildProcess
-        from gatewise_cloud.service.worker_process import WorkerProcess
         child = {child}
         print(child.pid, flush=True)
         time.sleep(600)

@@ -26,14 +26,12 @@ _CONNECTIONS: Final = 1000
 
 #: Who may read and write what; ``%u`` is a client's own name. Every certificate of the authority is
 #: a device's: it reaches its own topics (requests, its presence, which process it is, counters,
-#: answers that it passes on, what `gatewise doctor` measures with, parts of large requests for the
-#: worker that took one) and no other's.
+#: answers that it passes on, what `gatewise doctor` measures with) and no other's.
 _DEVICE: Final = {
     **{
         f"gw/v1/%u/{what}": "readwrite"
         for what in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
     },
-    "gw/v1/%u/req/+": "write",
     "gw/v1/%u/rsp": "read",
     "gw/v1/%u/rsp/json": "read",
     "gw/v1/model/#": "read",
@@ -42,7 +40,6 @@ _DEVICE: Final = {
 _WORKER: Final = {
     REQUESTS: "read",
     JSON_REQUESTS: "read",
-    f"{REQUESTS}/+": "read",
     "gw/v1/+/rsp": "write",
     "gw/v1/+/rsp/json": "write",
     "gw/v1/dead/+": "write",

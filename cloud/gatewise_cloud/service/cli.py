@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Meta
 
 from gatewise.console import print_line
+from gatewise.documents import Amount
 from gatewise.errors import InputError
+from gatewise.settings import FileOption, Settings, with_options
 
 if TYPE_CHECKING:
     from gatewise_cloud.worker.worker import Worker
 
+_AtLeastOne = Annotated[int, Meta(ge=1)]
+_Port = Annotated[int, Meta(ge=0, le=65535)]
 
-def cloud(
+
+class CloudSettings(Settings, frozen=True):
+    """Settings of ``gatewise cloud``: those of :class:`.Worker`, and its endpoint for metrics."""
+
     bundles: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[BUNDLE...]", help="Bundles whose cloud model to serve."),
-    ] = None,
+        tuple[Path, ...],
+        typer.Argument(metavar="[BUNDLE...]", help="Bundles whose high-cost model to serve."),
+    ] = ()
     broker: Annotated[
-        str, typer.Option(help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].")
-    ] = "mqtt://127.0.0.1:1883",
+        str,
+        typer.Option(
+            envvar="GATEWISE_BROKER",
+            help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].",
+        ),
+    ] = "mqtt://127.0.0.1:1883"
     shared: Annotated[
         bool,
         typer.Option(
             "--shared/--plain-subscription",
             help="Divide the requests among the workers of the pool, or answer all of them.",
         ),
-    ] = True,
-    pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw",
+    ] = True
+    pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw"
     pool_file: Annotated[
-        Path | None, typer.Option(help="A file with that name: clients/pool of `broker init`.")
-    ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Requests queued at most; then: busy.")] = 1024,
-    max_batch: Annotated[int, typer.Option(min=1, help="Instances in one run at most.")] = 16,
+        Path | None, typer.Option(help="File with that name: clients/pool of `broker init`.")
+    ] = None
+    queue: Annotated[
+        _AtLeastOne, typer.Option(help="Requests queued at most; a further one is refused.")
+    ] = 1024
+    max_batch: Annotated[_AtLeastOne, typer.Option(help="Instances in one run at most.")] = 16
     wait_ms: Annotated[
-        float, typer.Option(min=0, help="How long a request waits for others to share its run.")
-    ] = 0.0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads within one run.")] = 1,
+        Amount, typer.Option(help="Longest wait of a request for others to share its run, in ms.")
+    ] = 0.0
+    parallel: Annotated[
+        _AtLeastOne, typer.Option(help="Runs at a time; more pay with a model server.")
+    ] = 1
     backend: Annotated[
         str | None,
         typer.Option(
@@ -49,34 +66,64 @@ def cloud(
             "a server of the Open Inference Protocol, http://host:8080/v2/models/NAME. {name} and "
             "{version} are the bundle's.",
         ),
-    ] = None,
+    ] = None
     backend_binary: Annotated[
-        bool, typer.Option(help="Send it raw numbers (the protocol's extension).")
-    ] = False,
-    parallel: Annotated[
-        int, typer.Option(min=1, help="Batches at a time; more pay with --backend.")
-    ] = 1,
+        bool, typer.Option(help="Send raw numbers to that server (the protocol's extension).")
+    ] = False
     watch: Annotated[
-        Path | None, typer.Option(help="A folder: serve the bundles that come and go there.")
-    ] = None,
+        Path | None, typer.Option(help="Folder whose bundles are served as they come and go.")
+    ] = None
     public_key: Annotated[
-        Path | None, typer.Option(help="Serve only bundles signed by its owner.")
-    ] = None,
+        Path | None, typer.Option(help="Key whose owner must have signed each bundle.")
+    ] = None
     metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="Serve /metrics and /healthz there; 0: a free port."),
-    ] = None,
-    metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
+        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0: a free one.")
+    ] = None
+    metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1"
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
+    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
+    watch_seconds: Annotated[Amount, FileOption("Time between two looks at --watch, in s.")] = 2.0
     drain_seconds: Annotated[
-        float, typer.Option(min=0, help="How long what is queued is answered at the end.")
-    ] = 10.0,
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None,
-    cert_file: Annotated[
-        Path | None,
-        typer.Option(help="This worker's certificate."),
-    ] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+        Amount, FileOption("Longest time for which queued requests are answered at the end, in s.")
+    ] = 10.0
+
+    def make_worker(self) -> Worker:
+        """Make the worker; errors as of :class:`.Worker`."""
+        from gatewise_cloud.models.backend_choice import chosen_backend
+        from gatewise_cloud.worker.worker import Worker
+
+        if self.backend_binary and "/v2/models/" not in (self.backend or ""):
+            raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
+        backend = None
+        if self.backend is not None:
+            backend = chosen_backend(self.backend, binary=self.backend_binary)
+        return Worker(
+            self.bundles,
+            self.broker,
+            pool=self.pool if self.pool_file is None else _read_pool(self.pool_file),
+            shared=self.shared,
+            queue=self.queue,
+            max_batch=self.max_batch,
+            wait_ms=self.wait_ms,
+            threads=self.threads,
+            parallel=self.parallel,
+            backend=backend,
+            watch=self.watch,
+            watch_seconds=self.watch_seconds,
+            public_key=self.public_key,
+            drain_seconds=self.drain_seconds,
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )
+
+
+@with_options
+def cloud(
+    settings: CloudSettings,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per line.")] = False,
 ) -> None:
     """Serve the high-cost models of bundles to the devices of a broker.
 
@@ -91,39 +138,33 @@ def cloud(
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_cloud").setLevel(logging.INFO)
-    if backend_binary and "/v2/models/" not in (backend or ""):
-        raise InputError("--backend-binary is for a --backend http://host:8080/v2/models/NAME")
-    options = {
-        "bundles": bundles or [],
-        "broker": broker,
-        "pool": pool if pool_file is None else _read_pool(pool_file),
-        "shared": shared,
-        "queue": queue,
-        "max_batch": max_batch,
-        "wait_ms": wait_ms,
-        "threads": threads,
-        "parallel": parallel,
-        "backend": None if backend is None else {"url": backend, "binary": backend_binary},
-        "watch": watch,
-        "public_key": public_key,
-        "drain_seconds": drain_seconds,
-        "ca_file": ca_file,
-        "cert_file": cert_file,
-        "key_file": key_file,
-    }
-    _one(options, metrics_port, metrics_host, as_json=as_json)
+    worker = settings.make_worker()
 
+    def print_ready(port: int | None) -> None:
+        _print_ready(worker, port, as_json=as_json)
 
-def _one(
-    options: dict[str, Any], metrics_port: int | None, metrics_host: str, *, as_json: bool
-) -> None:
-    from gatewise_cloud.service.worker_process import serve
-
-    def ready(worker: Worker, port: int | None) -> None:
-        _print_ready(worker.url, worker.counters, port, as_json=as_json)
-
-    counters = serve(options, metrics_port=metrics_port, metrics_host=metrics_host, ready=ready)
+    serve(worker, print_ready, metrics_port=settings.metrics_port, host=settings.metrics_host)
+    counters = worker.counters
     print_line(_summary(counters), counters, as_json=as_json)
+
+
+def serve(
+    worker: Worker,
+    ready: Callable[[int | None], None],
+    *,
+    metrics_port: int | None = None,
+    host: str = "127.0.0.1",
+) -> None:
+    """Serve in this process until SIGTERM or Ctrl-C; `ready` gets the port of the metrics."""
+    from gatewise_cloud.service.metrics import worker_endpoints
+
+    # By default a thread may keep others waiting for 5 ms: longer than a request takes.
+    sys.setswitchinterval(0.0005)
+    if metrics_port is None:
+        worker.run(lambda _: ready(None))
+    else:
+        with worker_endpoints(worker, metrics_port, host=host) as pages:
+            worker.run(lambda _: ready(pages.port))
 
 
 def _read_pool(path: Path) -> str:
@@ -133,39 +174,32 @@ def _read_pool(path: Path) -> str:
         raise InputError(f"--pool-file {path} cannot be read: {error}") from None
 
 
-def _print_ready(
-    url: str,
-    counters: Mapping[str, Any],
-    port: int | None,
-    *,
-    as_json: bool,
-) -> None:
-    names = [f"{entry['name']} {entry['version']}" for entry in counters["models"]]
-    parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"]
+def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
+    names = [" ".join(key) for key in worker.models]
+    parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {worker.url}"]
     if port is not None:
         parts.append(f"metrics on port {port}")
     document = {
         "ready": True,
         "models": names,
-        "broker": url,
-        "subscription": counters["subscription"],
+        "broker": worker.url,
+        "subscription": worker.subscription,
         "metrics_port": port,
     }
     print_line(f"ready: {', '.join(parts)}", document, as_json=as_json)
 
 
 def _summary(counters: Mapping[str, Any]) -> str:
-    def count(name: str) -> int:
-        return int(counters.get(name, 0))
-
-    parts = [f"answered {count('answered')} of {count('received')} requests"]
-    parts.append(f"{count('instances')} instances in {count('batches')} runs")
+    parts = [
+        f"answered {counters['answered']} of {counters['received']} requests",
+        f"{counters['instances']} instances in {counters['batches']} runs",
+    ]
     rare = ("repeated", "duplicates", "expired", "unsent", "abandoned")
-    parts += [f"{name} {count(name)}" for name in rare if count(name)]
+    parts += [f"{name} {counters[name]}" for name in rare if counters[name]]
     for name in ("errors", "dead"):
-        if counters.get(name):
+        if counters[name]:
             labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))
-            parts.append(f"{name.replace('_', ' ')}: {labels}")
+            parts.append(f"{name}: {labels}")
     return "stopped: " + "; ".join(parts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,15 +35,13 @@ class MqttSession:
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
     subscription, and a third of all traffic waiting for it.
 
-    At most `max_unacked` published messages are unacknowledged. `worker` is the name, drawn at
-    random, to which devices send the parts of large requests. `connects` counts connections so far;
-    what is sent is counted, too.
+    At most `max_unacked` published messages are unacknowledged. `connects` counts connections so
+    far; what is sent is counted, too.
     """
 
     def __init__(
         self, endpoint: Endpoint, client_id: str, counters: Counters, *, max_unacked: int
     ) -> None:
-        self.worker = secrets.token_hex(8)
         self._endpoint = endpoint
         self._counters = counters
         self._receive: Receive = lambda topic, payload, retained: None
@@ -52,7 +49,6 @@ class MqttSession:
         # Guards what is below.
         self._changed = threading.Condition()
         self._subscribed = False
-        self._denied: frozenset[str] = frozenset()  # filters that the broker did not grant
         self._granted = False  # for the connection that stands
         self._refusal: str | None = None
         self._out_of_reach = False
@@ -83,11 +79,6 @@ class MqttSession:
         return self.connects == 0 or self._broker.alive
 
     @property
-    def takes_parts(self) -> bool:
-        """Whether the broker lets parts of requests through to this worker."""
-        return wire.parts_of(self.worker) not in self._denied
-
-    @property
     def unread(self) -> bool:
         """Whether more has come in than was handled so far."""
         return self._broker.unread
@@ -95,9 +86,9 @@ class MqttSession:
     def open(self, subscription: str, receive: Receive) -> None:
         """Connect and subscribe; returns once the broker granted the `subscription`.
 
-        What it does not grant of JSON requests and of parts is logged.
+        That it does not grant the one of JSON requests is logged.
         """
-        self._filters = subscription, f"{subscription}/json", wire.parts_of(self.worker)
+        self._filters = subscription, f"{subscription}/json"
         self._receive = receive
         self._broker.start()
         with self._changed:
@@ -171,10 +162,8 @@ class MqttSession:
                 if self.connects > 1:
                     _LOG.info("connected to %s again", self._endpoint.url)
                 self._subscribed = self._granted = True
-                pairs = zip(self._filters, reasons, strict=False)
-                self._denied = frozenset(each for each, code in pairs if code.is_failure)
-                for each in self._denied:
-                    _LOG.warning("warning: the subscription %s is not allowed", each)
+                if reasons[-1].is_failure:
+                    _LOG.warning("warning: the subscription %s is not allowed", self._filters[-1])
             self._changed.notify_all()
 
     def _on_disconnect(self, why: str) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gatewise_cloud.child_process import ChildProcess
-from gatewise_cloud.service.worker_process import WorkerProcess
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker, clear_status
+from gatewise_sim.live.worker_process import WorkerProcess
 
 _READY_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.05
@@ -31,7 +31,7 @@ _WORKER_OPTIONS: Final = ("queue", "max_batch", "wait_ms", "parallel")
 def start_workers(stack: ExitStack, options: Sequence[Mapping[str, Any]]) -> list[WorkerProcess]:
     """Start workers that end with `stack`, and wait until they take requests.
 
-    The options of each are those of :func:`gatewise_cloud.service.worker_process.make_worker`;
+    The options of each are those of :class:`gatewise_cloud.service.cli.CloudSettings`;
     RunError if a worker ends instead.
     """
     workers = []
@@ -49,7 +49,7 @@ def start_workers(stack: ExitStack, options: Sequence[Mapping[str, Any]]) -> lis
 
 def backend_option(backend: str | None) -> dict[str, Any]:
     """Option of a worker with this backend, if any."""
-    return {} if backend is None else {"backend": {"url": backend}}
+    return {} if backend is None else {"backend": backend}
 
 
 def _failure(child: ChildProcess) -> RunError:

@@ -18,7 +18,7 @@ from gatewise_cloud import CloudModel, ModelError
 from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.backend_choice import chosen_backend
 from gatewise_cloud.models.backends import PythonBackend
-from gatewise_cloud.service.worker_process import make_worker
+from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.errors import SelfTestError
 from gatewise_export import Bundle, pack
 from gatewise_export.bundle.repacking import repack
@@ -219,12 +219,8 @@ def test_backends_that_are_none(url):
 @pytest.mark.slow
 def test_a_worker_answers_through_its_backend(opaque, mosquitto, caller):
     system, bundle = opaque
-    options = {
-        "bundles": [str(bundle.path)],
-        "broker": mosquitto.url,
-        "backend": {"url": "python:opaque_flower:Flower", "binary": False},
-    }
-    with make_worker(options):
+    python = chosen_backend("python:opaque_flower:Flower")
+    with Worker(bundle, mosquitto.url, backend=python):
         one = caller(mosquitto)
         requests = [one.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
         answers = {answer.id: answer for answer in one.responses(10)}

@@ -72,7 +72,9 @@ def test_what_cannot_be_is_one_line(bundle, tmp_path):
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
     assert "nothing" in refused("cloud", tmp_path / "nothing")
     assert "/v2/models/NAME" in refused("cloud", bundle, "--backend-binary")
-    assert "0 is not in the range" in refused("cloud", bundle, "--max-batch", "0")
+    assert "--max-batch: must be a whole number of at least 1, not 0" in refused(
+        "cloud", bundle, "--max-batch", "0"
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         err = refused("broker", "--port", port, "--embedded")
@@ -106,3 +108,17 @@ def test_a_broker_that_dies_is_an_error(command):
     status, _, err = broker.finish()
     assert status == 2
     assert "ended by itself" in err
+
+
+def test_rare_settings_come_from_a_file_and_the_broker_from_the_environment(
+    command, bundle, mosquitto, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("GATEWISE_BROKER", mosquitto.url)
+    file = tmp_path / "worker.toml"
+    file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
+    worker = command("cloud", bundle, "--settings", file)
+    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
+    worker.process.terminate()
+    assert worker.finish()[0] == 0
+    file.write_text("parts = 3\n")
+    assert "parts: no setting" in refused("cloud", bundle, "--settings", file)

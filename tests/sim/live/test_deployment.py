@@ -121,7 +121,7 @@ def test_a_worker_and_a_broker_that_die_unasked_are_named(small):
     def kill(snapshot: Snapshot) -> None:
         if snapshot.at > 1.0 and not done:
             done.append("x")
-            os.kill(named("service.worker_process")[0], signal.SIGKILL)
+            os.kill(named("live.worker_process")[0], signal.SIGKILL)
             program = f"{find_mosquitto()} "
             (broker,) = (p for p in below(aside=others) if command_line(p).startswith(program))
             os.kill(broker, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A worker in a process of its own: ``python -m gatewise_cloud.service.worker_process``.
+"""A worker in a process of its own: ``python -m gatewise_sim.live.worker_process``.
 
 The process loads its libraries, reads the worker's options as a line of JSON, serves until SIGTERM
 or the end of its owner, and writes two documents: one when it serves, and its counters at the end.
@@ -13,29 +13,28 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from gatewise.errors import GatewiseError
+from gatewise.settings import make_settings
 from gatewise_cloud.child_process import (
     ChildProcess,
     end_with_owner,
     first_message,
     send_message,
 )
-
-if TYPE_CHECKING:
-    from gatewise_cloud.worker.worker import Worker
+from gatewise_cloud.service.cli import CloudSettings, serve
 
 
 class WorkerProcess(ChildProcess):
     """A worker process, as its owner sees it.
 
-    `options`: see :func:`make_worker`; ``metrics`` (true) opens its endpoint, too. Without them it
-    loads its libraries and waits for :meth:`serve`. They go through a pipe, since passwords must
-    not show in the list of processes. `keep_errors`: see :class:`.ChildProcess`. `started`: on the
-    monotonic clock. `ready`: what it reported when it began to serve. `counters`: what it counted,
-    once it has ended in good order.
+    `options`: fields of :class:`.CloudSettings`; ``metrics`` (true) opens its endpoint, too.
+    Without them it loads its libraries and waits for :meth:`serve`. They go through a pipe, since
+    passwords must not show in the list of processes. `keep_errors`: see :class:`.ChildProcess`.
+    `started`: on the monotonic clock. `ready`: what it reported when it began to serve.
+    `counters`: what it counted, once it has ended in good order.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class WorkerProcess(ChildProcess):
         self._reported = threading.Event()
         super().__init__(
             name,
-            [sys.executable, "-m", "gatewise_cloud.service.worker_process"],
+            [sys.executable, "-m", "gatewise_sim.live.worker_process"],
             on_message=self._take,
             keep_errors=keep_errors,
         )
@@ -89,64 +88,28 @@ class WorkerProcess(ChildProcess):
         self._reported.set()
 
 
-def make_worker(options: Mapping[str, Any]) -> Worker:
-    """Make a worker of options fit for JSON."""
-    from gatewise_cloud.models.backend_choice import chosen_backend
-    from gatewise_cloud.worker.worker import Worker
-
-    settings = dict(options)
-    backend = settings.pop("backend", None)
-    if backend is not None:
-        backend = chosen_backend(**backend)
-    bundles = settings.pop("bundles")
-    broker = settings.pop("broker")
-    return Worker(bundles, broker, backend=backend, **settings)
-
-
-def serve(
-    options: Mapping[str, Any],
-    *,
-    metrics_port: int | None,
-    metrics_host: str = "127.0.0.1",
-    ready: Callable[[Worker, int | None], None],
-    follow_owner: bool = False,
-) -> dict[str, Any]:
-    """Serve in this process until SIGTERM, Ctrl-C or the owner's end; the worker's counters."""
-    from gatewise_cloud.service.metrics import worker_endpoints
-
-    worker = make_worker(options)
-    # By default a thread may keep others waiting for 5 ms: longer than a request takes.
-    sys.setswitchinterval(0.0005)
-    if follow_owner:
-        end_with_owner(worker.stop)
-    if metrics_port is None:
-        worker.run(lambda worker: ready(worker, None))
-    else:
-        with worker_endpoints(worker, metrics_port, host=metrics_host) as pages:
-            worker.run(lambda worker: ready(worker, pages.port))
-    return worker.counters
-
-
 def main() -> int:
     """Serve for an owner; 0 after a drain, 2 if it could not begin."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     # Before the options come, so that a worker whose owner held them back begins at once.
-    for module in ("gatewise_cloud.models.oip", "gatewise_cloud.worker.worker"):
-        importlib.import_module(module)
+    importlib.import_module("gatewise_cloud.models.oip")
+    importlib.import_module("gatewise_cloud.worker.worker")
     options = first_message()
-    port = 0 if options.pop("metrics", False) else None
-
-    def ready(worker: Worker, port: int | None) -> None:
-        counters = worker.counters
-        kept = {name: counters[name] for name in ("models", "subscription")}
-        send_message({"ready": True, "port": port, "url": worker.url, **kept})
-
+    metrics_port = 0 if options.pop("metrics", False) else None
     try:
-        counters = serve(options, metrics_port=port, ready=ready, follow_owner=True)
+        worker = make_settings(CloudSettings, {}, options).make_worker()
+        end_with_owner(worker.stop)
+
+        def ready(port: int | None) -> None:
+            models = [{"name": name, "version": version} for name, version in worker.models]
+            state = {"models": models, "subscription": worker.subscription}
+            send_message({"ready": True, "port": port, "url": worker.url, **state})
+
+        serve(worker, ready, metrics_port=metrics_port)
     except (GatewiseError, OSError) as error:
         send_message({"error": str(error)})
         return 2
-    send_message(counters)
+    send_message(worker.counters)
     return 0
 
 
