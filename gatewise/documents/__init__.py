@@ -86,8 +86,8 @@ FileName = Annotated[
 ]
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Base of the objects of a document; a field at its default is not written."""
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the objects of a document; :func:`encode_json` leaves out fields at their default."""
 
 
 class DocumentError(InputError):
@@ -150,9 +150,30 @@ def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") 
 
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
-    """Encode a record as JSON: the same bytes for equal records."""
-    data = msgspec.json.encode(value, order="deterministic", enc_hook=str)
+    """Encode a record as JSON, without the fields that equal their default."""
+    data = msgspec.json.encode(plain_values(value), enc_hook=str)
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
+
+
+def plain_values(value: object) -> Any:
+    """Turn a record into dicts and lists, without the fields that equal their default."""
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        entries = {} if config.tag is None else {str(config.tag_field): config.tag}
+        for field in msgspec.structs.fields(value):
+            part = getattr(value, field.name)
+            default = field.default
+            if field.default_factory is not msgspec.NODEFAULT:
+                default = field.default_factory()
+            # msgspec's own omit_defaults compares by identity: equal records could differ.
+            if part != default:
+                entries[field.encode_name] = plain_values(part)
+        return entries
+    if isinstance(value, dict):
+        return {key: plain_values(part) for key, part in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    return [plain_values(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def json_schema(cls: type, title: str) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from gatewise.documents import DocumentError, convert
+from gatewise.documents import DocumentError, convert, plain_values
 from gatewise.errors import ManifestError
 
 MOST_CONTAINERS = 200_000
@@ -236,7 +236,7 @@ def write_record(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: write_record(item) for key, item in value.items()}
     if isinstance(value, msgspec.Struct):
-        return msgspec.to_builtins(value)
+        return plain_values(value)
     if not is_dataclass(value) or isinstance(value, type):
         return value
     pairs = [(entry, getattr(value, entry.name)) for entry in _entries(type(value))]

@@ -1,4 +1,4 @@
-"""Blocks as a JSON document, and back: plain settings, read as strictly as the rest of a manifest.
+"""Blocks as a document: plain settings, typed and as strict as the rest of a manifest.
 
 ::
 
@@ -6,157 +6,170 @@
      "steps": [{"kind": "channels", "name": "acc", "indices": [0, 1, 2], ...},
                {"kind": "statistics", "source": 0}]}
 
-A step names the steps that it reads by their number, each below its own. Prices stand with the
-feature groups, which bear the steps' labels; ``prices``, if it is there, says where and in which
-unit they were measured.
+A step names the steps that it reads by their number, each below its own; a setting at its default
+is left out. Prices stand with the feature groups, which bear the steps' labels; ``prices``, if it
+is there, is the table that they were measured by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from dataclasses import MISSING, fields
 from inspect import isabstract
-from typing import Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from gatewise.documents.json_reader import JsonField
+import msgspec
+
+from gatewise.documents import DocumentError, Meta, Record, Text
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES, MOST_VALUES, MOST_WINDOW_VALUES
+from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES
 from gatewise_signals import steps as first_steps
 from gatewise_signals.blocks import block, images, sound, spectra, time_domain
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
-from gatewise_signals.price_table import PriceTable, PriceUnit
+from gatewise_signals.price_table import PriceTable
 from gatewise_signals.signal_input import WINDOW, SignalInput
-from gatewise_signals.steps import Step, later_settings, settings_of
+from gatewise_signals.steps import Step, settings_of
 
-MOST_STEPS: Final = 4096
-MOST_ENTRIES: Final = 4096
-"""Of a setting that is a list."""
-MOST_LABEL_BYTES: Final = 1024
+MAX_STEPS: Final = 4096
+MAX_ENTRIES: Final = 4096
+"""Entries of a setting that is a list."""
+MAX_LABEL_BYTES: Final = 1024
 """A step's label holds those of the steps that it reads, so that this bounds how deep they are."""
 LARGEST: Final = 3.4e38
 
-
-def write_signal(signal: SignalInput) -> dict[str, Any]:
-    """Make the JSON document of blocks and of the windows that they take."""
-    steps = signal.graph.steps
-    number = {step: i for i, step in enumerate(steps)}
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [plain(v) for v in value]
-        return number[value] if isinstance(value, Step) else value
-
-    return {
-        "shape": list(signal.shape),
-        "dtype": signal.dtype,
-        "steps": [
-            {"kind": s.kind} | {name: plain(getattr(s, name)) for name in _written(s)}
-            for s in steps
-        ],
-        "blocks": [number[block] for block in signal.graph.blocks],
-        **({} if signal.prices is None else {"prices": _write_prices(signal.prices, steps)}),
-    }
+StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
+Whole = Annotated[int, Meta(ge=-MOST_WINDOW_VALUES, le=MOST_WINDOW_VALUES)]
+Real = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Side = Annotated[int, Meta(ge=1, le=MOST_WINDOW_VALUES)]
+_TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
-def _written(step: Step) -> list[str]:
-    """Settings that a document has: those that came later not at their default."""
-    later = later_settings(type(step))
-    return [
-        name
-        for name in settings_of(type(step))
-        if name not in later or getattr(step, name) != getattr(type(step), name)
-    ]
-
-
-def _write_prices(table: PriceTable, steps: Sequence[Step]) -> dict[str, Any]:
-    return {
-        "unit": table.unit,
-        "machine": table.machine,
-        "windows": table.windows,
-        "watts": table.watts,
-        "microseconds": [table.microseconds[step.label] for step in steps],
-    }
-
-
-def _read_prices(field: JsonField, steps: list[Step], shape: tuple[int, ...]) -> PriceTable:
-    field.keys(("unit", "machine", "windows", "watts", "microseconds"))
-    times = [t.number(0.0, LARGEST) for t in field["microseconds"].items(len(steps), len(steps))]
-    watts = field.get("watts")
-    try:
-        return PriceTable(
-            {step.label: time for step, time in zip(steps, times, strict=True)},
-            shape,
-            field["machine"].text(),
-            field["windows"].integer(1, MOST_VALUES),
-            None if watts is None else watts.number(0.0, LARGEST),
-            field["unit"].choice(get_args(PriceUnit)),
-        )
-    except InputError as error:
-        field.fail(str(error))
-
-
-def read_signal(field: JsonField, feature_names: tuple[str, ...]) -> SignalInput:
-    """Read such a document; its blocks must give the features named, in their order.
-
-    Behind these, ``window`` may stand for the window's own values.
-    """
-    field.keys(("shape", "dtype", "steps", "blocks"), ("prices",))
-    shape = tuple(d.integer(1, MOST_WINDOW_VALUES) for d in field["shape"].items(1, 8))
-    steps: list[Step] = []
-    for item in field["steps"].items(1, MOST_STEPS):
-        steps.append(_read_step(item, steps))
-    blocks: list[Block] = []
-    for item in field["blocks"].items(1, MOST_STEPS):
-        step = steps[item.integer(0, len(steps) - 1)]
-        if not isinstance(step, Block):
-            item.fail(f"{step.label} is no block")
-        blocks.append(step)
-    try:
-        graph = SignalGraph(blocks)
-    except InputError as error:
-        field["blocks"].fail(str(error))
-    raw = feature_names == (*graph.feature_names, WINDOW)
-    if not raw and graph.feature_names != feature_names:
-        field["blocks"].fail("their features are not those of the manifest, in its order")
-    given = field.get("prices")
-    prices = None if given is None else _read_prices(given, steps, shape)
-    try:
-        return SignalInput(graph, shape, field["dtype"].choice(DTYPES), raw, prices)
-    except InputError as error:
-        field["shape"].fail(str(error))
-
-
-def _read_step(field: JsonField, before: list[Step]) -> Step:
-    cls = _kinds()[field["kind"].choice(tuple(_kinds()))]
-    hints, later = settings_of(cls), later_settings(cls)
-    field.keys(("kind", *(name for name in hints if name not in later)), tuple(later))
-    given = {name: f for name in hints if (f := field.get(name)) is not None}
-    try:
-        step = cls(**{name: _read_setting(f, hints[name], before) for name, f in given.items()})
-    except InputError as error:
-        field.fail(str(error))
-    if len(step.label) > MOST_LABEL_BYTES:
-        field.fail(f"has a label of more than {MOST_LABEL_BYTES} bytes")
-    return step
-
-
-def _read_setting(field: JsonField, hint: Any, before: list[Step]) -> Any:
-    if get_origin(hint) is tuple:
-        item = get_args(hint)[0]
-        return tuple(_read_setting(f, item, before) for f in field.items(0, MOST_ENTRIES))
-    if isinstance(hint, type) and issubclass(hint, Step):
-        return before[field.integer(0, len(before) - 1)]
-    if hint is int:
-        return field.integer(-MOST_WINDOW_VALUES, MOST_WINDOW_VALUES)
-    if hint is bool:
-        return bool(field.integer(0, 1))
-    return field.number(-LARGEST, LARGEST) if hint is float else field.text()
-
-
-@cache
 def _kinds() -> dict[str, type[Step]]:
     """Steps of this package by their kind."""
     modules = first_steps, block, time_domain, spectra, sound, images
     classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
     return {c.kind: c for c in classes if issubclass(c, Step) and not isabstract(c)}
+
+
+def _document_type(hint: Any) -> Any:
+    """Type of a setting in a document: a step is its number."""
+    if get_origin(hint) is tuple:
+        items = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
+        return Annotated[items, Meta(max_length=MAX_ENTRIES)]
+    return StepNumber if issubclass(hint, Step) else _TYPES[hint]
+
+
+def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
+    """Record of the settings of one kind of step."""
+    settings = settings_of(kind)
+    entries: list[Any] = []
+    for field in fields(kind):
+        if field.name in settings:
+            entry = (field.name, _document_type(settings[field.name]))
+            entries.append(entry if field.default is MISSING else (*entry, field.default))
+    return msgspec.defstruct(
+        kind.__name__, entries, bases=(Record,), kw_only=True, frozen=True, tag_field="kind",
+        tag=kind.kind,
+    )  # fmt: skip
+
+
+KINDS: Final = _kinds()
+RECORDS: Final = {name: _record_of(kind) for name, kind in KINDS.items()}
+
+if TYPE_CHECKING:
+    StepRecord = msgspec.Struct
+else:
+    StepRecord = Union[tuple(RECORDS.values())]  # noqa: UP007
+
+
+class SignalRecord(Record, frozen=True):
+    """Windows, the steps on them, and which steps are blocks."""
+
+    shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
+    dtype: Literal[DTYPES]  # type: ignore[valid-type]
+    steps: Annotated[tuple[StepRecord, ...], Meta(min_length=1, max_length=MAX_STEPS)]
+    blocks: Annotated[tuple[StepNumber, ...], Meta(min_length=1, max_length=MAX_STEPS)]
+    prices: PriceTable | None = None
+
+
+def write_signal(signal: SignalInput) -> SignalRecord:
+    """Make the record of blocks and of the windows that they take."""
+    steps = signal.graph.steps
+    number = {step: i for i, step in enumerate(steps)}
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(plain(v) for v in value)
+        return number[value] if isinstance(value, Step) else value
+
+    return SignalRecord(
+        signal.shape,
+        signal.dtype,
+        tuple(
+            RECORDS[s.kind](**{name: plain(getattr(s, name)) for name in settings_of(type(s))})
+            for s in steps
+        ),
+        tuple(number[block] for block in signal.graph.blocks),
+        signal.prices,
+    )
+
+
+def read_signal(
+    record: SignalRecord, feature_names: tuple[str, ...], *, file: str = ""
+) -> SignalInput:
+    """Make the blocks of a record; they must give the features named, in their order.
+
+    Behind these, ``window`` may stand for the window's own values. DocumentError, with places in
+    the record, if they do not, or cannot be.
+    """
+
+    def fail(field: str, why: object) -> DocumentError:
+        return DocumentError(file, field, str(why))
+
+    steps: list[Step] = []
+    for i, entry in enumerate(record.steps):
+        try:
+            step = _step(entry, steps)
+        except InputError as error:
+            raise fail(f"steps[{i}]", error) from None
+        if len(step.label) > MAX_LABEL_BYTES:
+            raise fail(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
+        steps.append(step)
+    blocks: list[Block] = []
+    for i, number in enumerate(record.blocks):
+        block_step = steps[number] if number < len(steps) else None
+        if not isinstance(block_step, Block):
+            raise fail(f"blocks[{i}]", f"step {number} is no block")
+        blocks.append(block_step)
+    try:
+        graph = SignalGraph(blocks)
+    except InputError as error:
+        raise fail("blocks", error) from None
+    raw = feature_names == (*graph.feature_names, WINDOW)
+    if not raw and graph.feature_names != feature_names:
+        raise fail("blocks", "their features are not those of the manifest, in its order")
+    prices = record.prices
+    labels = {step.label for step in graph.steps}
+    if prices is not None and (prices.shape, set(prices.microseconds)) != (record.shape, labels):
+        raise fail("prices", "are not those of these steps and windows")
+    try:
+        return SignalInput(graph, record.shape, record.dtype, raw, prices)
+    except InputError as error:
+        raise fail("shape", error) from None
+
+
+def _step(entry: Any, steps: list[Step]) -> Step:
+    """Make a step that reads some of `steps`."""
+    kind = KINDS[str(entry.__struct_config__.tag)]
+
+    def setting(hint: Any, value: Any) -> Any:
+        if get_origin(hint) is tuple:
+            return tuple(setting(get_args(hint)[0], v) for v in value)
+        if not issubclass(hint, Step):
+            return value
+        if value >= len(steps):
+            raise InputError(f"reads step {value}, which does not stand before it")
+        return steps[value]
+
+    hints = settings_of(kind)
+    return kind(**{name: setting(hint, getattr(entry, name)) for name, hint in hints.items()})

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from gatewise.documents.toml_settings import SettingsTable
+from gatewise.documents import Amount, DocumentError, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import InputError
 
 PriceUnit: TypeAlias = Literal["us", "uj"]
 """Microseconds, microjoules."""
 
-KIND: Final = "gatewise-block-prices"
+Label = Annotated[str, Meta(min_length=1, max_length=1024)]
+Side = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
-@dataclass(frozen=True)
-class PriceTable:
+class PriceTable(Record, frozen=True):
     """What each step of some blocks takes for one window, measured on one machine.
 
-    :func:`.price_table` measures it, :meth:`to_document` gives the JSON document of its file, and
-    a bundle holds the table of its blocks.
+    A file of its own, and the prices of the blocks in a bundle.
 
     Attributes
     ----------
@@ -40,42 +36,39 @@ class PriceTable:
         That of the blocks' prices, microseconds or microjoules.
     """
 
-    microseconds: Mapping[str, float]
-    shape: tuple[int, ...]
-    machine: str
-    windows: int
-    watts: float | None = None
+    microseconds: dict[Label, Amount]
+    shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
+    machine: Text
+    windows: Annotated[int, Meta(ge=1)]
+    watts: Annotated[float, Meta(gt=0, lt=1e6)] | None = None
     unit: PriceUnit = "us"
 
     def __post_init__(self) -> None:
         if self.watts is not None and not 0 < self.watts < 1e6:
             raise InputError(f"watts is {self.watts}; give the processor's power")
         if self.unit == "uj" and self.watts is None:
-            raise InputError("prices in microjoules need the processor's power: measure with watts")
+            raise InputError(
+                "prices in microjoules need the processor's power: measure with watts (--watts)"
+            )
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read the JSON document of :meth:`to_document` from the file at `path`.
+        """Read the file at `path` that :meth:`write` wrote.
 
         Raises
         ------
         InputError
             If it is no such file.
         """
-        known = ("kind", "shape", "machine", "windows", "watts", "steps")
-        table = SettingsTable.read(Path(path), "price table", known, parse=json.loads)
-        table.choice("kind", {KIND: KIND})
-        labels = table.get("steps")
-        steps = table.table("steps", labels if isinstance(labels, dict) else ())
-        each = {label: steps.table(label, ("us", "uj")) for label in steps.values}
-        with table.named_in_errors():
-            return cls(
-                {label: entry.number("us") for label, entry in each.items()},
-                tuple(map(int, table.number_list("shape", None, "axes"))),
-                table.text("machine"),
-                int(table.number("windows")),
-                table.number("watts", positive=True) if "watts" in table.values else None,
-            )
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise DocumentError(f"price table {path}", "", str(error.strerror)) from error
+        return decode_json(data, cls, f"price table {path}")
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as a JSON file at `path`."""
+        Path(path).write_bytes(encode_json(self, indent=1))
 
     def price(self, label: str) -> float:
         """Price of the step `label`, in the unit."""
@@ -84,18 +77,3 @@ class PriceTable:
     def microjoules(self, label: str) -> float | None:
         """Microjoules that the step `label` takes; None where the power is not known."""
         return None if self.watts is None else self.microseconds[label] * self.watts
-
-    def to_document(self) -> dict[str, Any]:
-        """Make the JSON document of the file."""
-        power = {} if self.watts is None else {"watts": self.watts}
-        return {
-            "kind": KIND,
-            "machine": self.machine,
-            "shape": list(self.shape),
-            "windows": self.windows,
-            **power,
-            "steps": {
-                label: {"us": us} | ({} if self.watts is None else {"uj": us * self.watts})
-                for label, us in self.microseconds.items()
-            },
-        }

@@ -6,11 +6,11 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, get_args
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError

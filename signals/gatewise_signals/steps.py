@@ -32,9 +32,6 @@ from gatewise_signals.price_table import PriceTable
 
 Values: TypeAlias = NDArray[np.float32]
 
-LATER = {"later": True}
-"""Metadata of a setting that came after its step."""
-
 LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
 """Of red, green and blue (ITU-R BT.601)."""
 
@@ -318,11 +315,6 @@ def settings_of(cls: type[Step]) -> dict[str, Any]:
     """Types of the fields that make two steps equal: no price, no function, no model's bytes."""
     hints = get_type_hints(cls)
     return {f.name: hints[f.name] for f in fields(cls) if f.compare}
-
-
-def later_settings(cls: type[Step]) -> frozenset[str]:
-    """Settings that manifests leave out at their default, as those do that knew none of them."""
-    return frozenset(f.name for f in fields(cls) if f.metadata == LATER)
 
 
 def _text(value: Any) -> str:

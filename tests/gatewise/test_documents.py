@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import pytest
 from msgspec import field
+from msgspec.structs import replace
 
 from gatewise.documents import (
     Amount,
@@ -66,6 +67,8 @@ def test_a_document_comes_back_as_it_was_written():
     assert decode_json(data, Everything, "d.json") == record
     assert json.loads(data)["items"] == [{"own": 1.5, "kind": "b"}, {"own": 0.0}]
     assert encode_json(record) == encode_json(convert(json.loads(data), Everything))
+    assert b"share" not in encode_json(replace(record, share=float("0.5")))
+    assert b'"share":0.25' in encode_json(replace(record, share=0.25))
 
 
 @pytest.mark.parametrize(

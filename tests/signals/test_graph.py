@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gatewise_signals as sig
-from gatewise.documents.json_reader import JsonField
-from gatewise.errors import InputError, ManifestError
-from gatewise_signals.document import read_signal
+from gatewise.documents import DocumentError, convert
+from gatewise.errors import InputError
+from gatewise_signals.document import SignalRecord, read_signal
 from tests.support.signal_blocks import CHANNELS, random_window, signal_blocks
 
 BLOCKS = signal_blocks()
@@ -99,8 +99,8 @@ def test_a_document_of_steps_on_steps_ends(step, reads):
     steps = [first if picture else first | {"indices": [0], "axes": []}]
     steps += [{"kind": step} | dict.fromkeys(names, i) | more for i in range(1500)]
     document = {"shape": [8, 8], "dtype": "uint8", "steps": steps, "blocks": [1500]}
-    with pytest.raises(ManifestError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
-        read_signal(JsonField(document), ("a",))
+    with pytest.raises(DocumentError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
+        read_signal(convert(document, SignalRecord), ("a",))
 
 
 def test_blocks_are_checked():

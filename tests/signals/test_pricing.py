@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import gatewise_signals as sig
-from gatewise.documents.json_reader import JsonField
+from gatewise.documents import decode_json, encode_json, plain_values
 from gatewise.errors import InputError
-from gatewise_signals.document import read_signal, write_signal
+from gatewise_signals.document import SignalRecord, read_signal, write_signal
 from gatewise_signals.pricing import price_table, table_of_steps
 from gatewise_signals.signal_input import SignalInput
 
@@ -64,30 +65,30 @@ def table():
 
 def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
     path = tmp_path / "prices.json"
-    path.write_text(json.dumps(table.to_document()))
+    table.write(path)
     assert sig.PriceTable.from_file(path) == table
     for unit, each in (("us", 1e6), ("uj", 0.5e6)):
         graph = sig.SignalGraph(sig.priced(two_blocks(), path, unit=unit))
         np.testing.assert_allclose([s.price for s in graph.steps], each * np.arange(1, 5))
-        assert table_of_steps(graph) == replace(table, unit=unit)
+        assert table_of_steps(graph) == structs.replace(table, unit=unit)
     with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
         sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
     with pytest.raises(InputError, match="microjoules need the processor's power"):
-        sig.priced(two_blocks(), replace(table, watts=None), unit="uj")
+        sig.priced(two_blocks(), structs.replace(table, watts=None), unit="uj")
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kind": "other"}, "kind"),
+        ({"shape": []}, "shape: must have at least 1 entries"),
         ({"watts": -1}, "watts"),
-        ({"steps": {"x": {"us": "much"}}}, r"steps.x.*us"),
+        ({"microseconds": {"x": "much"}}, r"microseconds.x: must be a number"),
         ({"speed": 1}, "unknown key 'speed'"),
     ],
 )
 def test_files_that_are_no_prices_are_refused(table, tmp_path, change, words):
     path = tmp_path / "prices.json"
-    path.write_text(json.dumps(table.to_document() | change))
+    path.write_text(json.dumps(plain_values(table) | change))
     with pytest.raises(InputError, match=words):
         sig.priced(two_blocks(), path)
 
@@ -97,9 +98,12 @@ def test_a_bundle_says_where_its_prices_are_from(table):
     x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
     blocks = sig.priced(two_blocks(), table, unit="uj")
     signal = SignalInput.from_windows(blocks, x)
-    document = JsonField.parse(json.dumps(write_signal(signal)))
-    assert read_signal(document, signal.feature_names).prices == signal.prices
-    assert signal.prices == replace(table, unit="uj")
+    record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
+    assert read_signal(record, signal.feature_names).prices == signal.prices
+    other = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
+    with pytest.raises(InputError, match="prices: are not those of these steps and windows"):
+        read_signal(other, signal.feature_names)
+    assert signal.prices == structs.replace(table, unit="uj")
     by_hand = [replace(blocks[0], price=3.0), blocks[1]]
     assert SignalInput.from_windows(by_hand, x).prices is None
     with pytest.raises(InputError, match=r"measured on windows of shape \(64,\), these .* \(32,\)"):

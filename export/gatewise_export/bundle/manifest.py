@@ -328,7 +328,7 @@ class Manifest:
         if self.encoder is not None:
             document["encoder"] = write_record(self.encoder)
         if self.signal is not None:
-            document["signal"] = write_signal(self.signal)
+            document["signal"] = write_record(write_signal(self.signal))
         return document
 
     def _listed_features(self) -> Sequence[FeatureSpec]:

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import reachable_exits
+from gatewise.documents import DocumentError
 from gatewise.documents.json_reader import JsonField
+from gatewise.errors import ManifestError
 from gatewise_export.bundle.manifest import Manifest, request_dtype
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_export.bundle.manifest_parts.features import (
@@ -33,7 +35,7 @@ from gatewise_export.bundle.manifest_parts.stages import (
     read_chains,
     with_inputs,
 )
-from gatewise_signals.document import read_signal
+from gatewise_signals.document import SignalRecord, read_signal
 
 MOST_BLOCK_MODELS = 64
 MOST_BYTES_OF_ALL = 2 << 30
@@ -60,7 +62,11 @@ def read_manifest(text: str | bytes) -> Manifest:
     signal_field, listed = document.get("signal"), values["features"]
     signal = None
     if signal_field is not None:
-        signal = read_signal(signal_field, tuple(f.name for f in listed))
+        names_listed = tuple(f.name for f in listed)
+        try:
+            signal = read_signal(signal_field.convert(SignalRecord), names_listed)
+        except DocumentError as error:
+            raise ManifestError(f"signal.{error.field}", error.why) from None
     values["features"] = expanded(document["features"], listed, instance, signal)
     names = dict.fromkeys(f.name for f in values["features"])
     files = _listed_files(document["files"])

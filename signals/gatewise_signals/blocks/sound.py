@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ from gatewise.errors import InputError
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.blocks.spectra import TINY, bin_hz, fft_size, power_spectrum
 from gatewise_signals.steps import (
-    LATER,
     Signal,
     Step,
     Values,
@@ -166,7 +165,7 @@ class Mfcc(Block):
     kind: ClassVar[str] = "mfcc"
     source: MelSpectrogram
     coefficients: int = 13
-    parts: int = field(default=1, metadata=LATER)
+    parts: int = 1
 
     def _check(self) -> None:
         check_whole("mfcc: coefficients", self.coefficients, 1, self.source.bands)
