@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.documents.json_reader import NEEDED, JsonField, whole
+from gatewise.documents import Meta, Record
 from gatewise.errors import InputError
 
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
@@ -19,6 +18,8 @@ MOST_VALUES: Final = 65535
 """Values of an instance that are features by themselves."""
 MOST_WINDOW_VALUES: Final = 1 << 20
 """Values of a window: the columns of a request at most."""
+
+Side = Annotated[int, Meta(ge=1, le=MOST_VALUES)]
 
 
 def value_names(array: str, n_values: int) -> list[str]:
@@ -30,16 +31,7 @@ def value_names(array: str, n_values: int) -> list[str]:
     return [f"{array}[{i}]" for i in range(n_values)]
 
 
-def _dtype(field: JsonField) -> str:
-    return field.choice(DTYPES)
-
-
-def _encoding(field: JsonField) -> str:
-    return field.choice((JPEG,))
-
-
-@dataclass(frozen=True)
-class InstanceSpec:
+class InstanceSpec(Record, frozen=True):
     """Shape and type of an instance.
 
     `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent. With
@@ -47,9 +39,9 @@ class InstanceSpec:
     that shape and type is no image of uint8, grey or in colour.
     """
 
-    shape: Annotated[tuple[Annotated[int, whole(1, MOST_VALUES)], ...], (1, 8)]
-    dtype: Annotated[str, _dtype] = field(default="float32", metadata=NEEDED)
-    encoding: Annotated[str, _encoding] | None = None
+    shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
+    dtype: Literal["float32", "float16", "int16", "int8", "uint8"] = "float32"
+    encoding: Literal["jpeg"] | None = None
 
     def __post_init__(self) -> None:
         if self.encoding is None:
@@ -98,7 +90,7 @@ class InstanceSpec:
         array = np.asarray(X)
         if array.ndim < 2 or not array.size:
             raise InputError(f"rows must be an array of shape (n, ...), not {array.shape}")
-        dtype = array.dtype.name if array.dtype.name in DTYPES else "float32"
+        dtype: Any = array.dtype.name if array.dtype.name in DTYPES else "float32"
         spec = cls(tuple(int(d) for d in array.shape[1:]), dtype)
         if spec.n_values > MOST_VALUES:
             raise InputError(

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from gatewise.console import emit, note
-from gatewise.documents.json_reader import write_record
+from gatewise.documents import plain_values
 from gatewise.formats import byte_size
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
@@ -98,7 +98,7 @@ def pair(
         "bytes": total,
         "low_cost_bytes": system.low_cost_bytes_,
         "request_bytes": system.request_bytes_,
-        "instance": write_record(system.instance_),
+        "instance": plain_values(system.instance_),
         "instances": len(x),
         "measured": point.measured,
         "reference_accuracy": system.frontier_.reference_accuracy,

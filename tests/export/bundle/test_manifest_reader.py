@@ -230,7 +230,7 @@ WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
     (put("instance", "dtype", "int8"), "instance", "uint8"),
     (put("instance", "shape", [4]), "instance", "no image"),
     (put("instance", "shape", [2, 3]), "features", "6 values"),
-    (put("instance", "shape", [70000, 2]), "instance.shape[0]", "1 to 65535"),
+    (put("instance", "shape", [70000, 2]), "instance.shape[0]", "at most 65535"),
     (put("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
 ]
 WRONG_TIERS: list[tuple[Edit, str, str]] = [

@@ -318,7 +318,7 @@ class PairCascade(CascadeClassifier):
         spec, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
-        self.instance_ = replace(spec, encoding=self.encoding)
+        self.instance_ = msgspec.structs.replace(spec, encoding=self.encoding)
         self.n_features_in_ = x.shape[1]
         self._check_names(X, reset=True)
         self.feature_names_ = feature_names(self) if len(spec.shape) == 1 else tuple(spec.names)

@@ -7,7 +7,6 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from gatewise.documents.json_reader import JsonField
-from gatewise.errors import InputError
 from gatewise.models.instances import MOST_VALUES, InstanceSpec
 from gatewise_export.bundle.manifest_parts import specs
 from gatewise_signals.signal_input import SignalInput
@@ -34,10 +33,7 @@ def read_instance(field: JsonField | None) -> InstanceSpec | None:
     """Read what an instance is that is an array."""
     if field is None:
         return None
-    try:
-        spec = field.record(InstanceSpec)
-    except InputError as error:
-        field.fail(str(error))
+    spec = field.convert(InstanceSpec)
     if spec.n_values > MOST_VALUES:
         field["shape"].fail(f"holds {spec.n_values} values; at most {MOST_VALUES} are allowed")
     return spec
