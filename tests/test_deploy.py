@@ -40,18 +40,15 @@ def read(path):
     return [d for d in yaml.safe_load_all((DEPLOY / path).read_text()) if d is not None]
 
 
-def options_of(command):
-    return {word for parameter in build(command).params for word in parameter.opts} | {
-        word for parameter in build(command).params for word in parameter.secondary_opts
-    }
-
-
 def check_command(words):
     """Every option of a `gatewise` command line exists."""
-    command, *rest = words
-    known = options_of(command)
+    name, *rest = words
+    command = build(name)
+    if rest and rest[0] in getattr(command, "commands", {}):
+        command = command.commands[rest[0]]
+    known = {word for p in command.params for word in (*p.opts, *p.secondary_opts)}
     used = [word.partition("=")[0] for word in rest if word.startswith("--")]
-    assert set(used) <= known, f"{command}: {set(used) - known} do not exist"
+    assert set(used) <= known, f"{name}: {set(used) - known} do not exist"
 
 
 def test_every_yaml_file_parses():

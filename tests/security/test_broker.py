@@ -170,7 +170,7 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
     made = make_folder(tmp_path / "broker")
     old = {key: Path(path).read_text() for key, path in made.client("pi-1").items()}
     again = make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
-    assert again.devices == ["pi-1"]
+    assert again.roster.devices == ("pi-1",)
     kept = {}
     for key, text in old.items():
         kept[key] = tmp_path / f"old-{key}"

@@ -33,16 +33,16 @@ def json_request() -> bytes:
     return json.dumps(entries).encode()
 
 
-@pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), None])
+@pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), "none"])
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
     """Of 200 requests 117 were answered beside one such session, and 4 beside nine."""
     made = make_folder(tmp_path / "broker", plugin=plugin)
     with SecureBroker(made) as broker:
         # Without the plugin every subscription is granted, and the pool's name is not known.
-        pools = ["gw", made.pool] if plugin else ["gw"]
+        pools = ["gw", made.pool] if plugin == "auto" else ["gw"]
         filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
         thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
-        assert all(code >= 128 for code in thief.granted) == (plugin is not None)
+        assert all(code >= 128 for code in thief.granted) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
         device = MqttClient(broker.url, *topics, files=made.client("pi-1"))
         with Worker(bundle, broker.url, **made.worker("w-1")):

@@ -31,6 +31,17 @@ PUBLIC: Final = 0o644
 PRIVATE: Final = 0o600
 #: A device without a battery-backed clock may start in the past.
 _BEFORE: Final = datetime.timedelta(days=1)
+_USAGES: Final = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 Clock = Callable[[], datetime.datetime]
 
@@ -46,111 +57,95 @@ class Issued:
 class Authority:
     """The authority in a folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if there is none.
 
-    `certificate`: its own. `folder`: must exist. `clock`: gives the time with a time zone; the
-    system's by default. Raises InputError if there is a certificate without its key or the reverse,
-    or one cannot be read.
+    `certificate`: its own. `folder`: must exist. `clock`: gives the time with a time zone. Raises
+    InputError if there is a certificate without its key or the reverse, or one cannot be read.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
-        self.certificate_file = folder / "ca.crt"
-        self.crl_file = folder / "ca.crl"
-        self._key_file = folder / "ca.key"
-        there = [file for file in (self.certificate_file, self._key_file) if file.exists()]
+    def __init__(self, folder: Path, *, clock: Clock) -> None:
+        self._clock = clock
+        self._crl_file = folder / "ca.crl"
+        files = Issued(folder / "ca.crt", folder / "ca.key")
+        there = [file for file in (files.certificate, files.key) if file.exists()]
         if len(there) == 1:
             raise InputError(
                 f"{there[0]} is there without its other half: put ca.crt and ca.key of one "
                 "authority into the folder, or remove both to make a new one"
             )
         if there:
-            self._key = _read_key(self._key_file)
-            self.certificate = read_certificate(self.certificate_file)
+            self._key = _read_key(files.key)
+            self.certificate = read_certificate(files.certificate)
             if self.certificate.public_key() != self._key.public_key():
-                raise InputError(f"{self._key_file} is not the key of {self.certificate_file}")
+                raise InputError(f"{files.key} is not the key of {files.certificate}")
         else:
-            self._create()
-        if not self.crl_file.exists():
+            self._key = _new_key(files.key)
+            name = _name("gatewise authority")
+            now = clock()
+            end = now + datetime.timedelta(days=CA_DAYS)
+            identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+            builder = _builder(
+                name, name, self._key, now, end, usages=("key_cert_sign", "crl_sign")
+            )
+            builder = builder.add_extension(identifier, critical=False)
+            self.certificate = self._sign(files.certificate, builder)
+        if not self._crl_file.exists():
             self._write_crl([])
 
     def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
         """Write key and certificate of a server that answers to `hosts` (names or addresses)."""
-        key, purpose = _new_key(files.key), ExtendedKeyUsageOID.SERVER_AUTH
-        builder = self._builder(_name(hosts[0]), key, SERVER_DAYS, purpose)
         names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        self._sign(files.certificate, builder.add_extension(names, critical=False))
+        self._issue(files, _name(hosts[0]), SERVER_DAYS, ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def issue_client(self, files: Issued, name: str, role: str) -> None:
         """Write key and certificate of a client."""
-        key, purpose = _new_key(files.key), ExtendedKeyUsageOID.CLIENT_AUTH
-        self._sign(files.certificate, self._builder(_name(name, role), key, CLIENT_DAYS, purpose))
+        self._issue(files, _name(name, role), CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Put a certificate on the list of those that are refused."""
-        listed = x509.load_pem_x509_crl(self.crl_file.read_bytes())
-        revoked = {entry.serial_number: entry for entry in listed}
-        if certificate.serial_number not in revoked:
+        listed = x509.load_pem_x509_crl(self._crl_file.read_bytes())
+        entries = {entry.serial_number: entry for entry in listed}
+        if certificate.serial_number not in entries:
             builder = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
-            revoked[certificate.serial_number] = builder.revocation_date(self._clock()).build()
-            self._write_crl(list(revoked.values()))
+            entries[certificate.serial_number] = builder.revocation_date(self._clock()).build()
+            self._write_crl(list(entries.values()))
 
-    # -- making ----------------------------------------------------------------------------
-
-    def _create(self) -> None:
-        self._key = _new_key(self._key_file)
-        identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
-        builder = self._builder(_name("gatewise authority"), self._key, CA_DAYS)
-        self.certificate = self._sign(
-            self.certificate_file, builder.add_extension(identifier, critical=False)
-        )
-
-    def _builder(
+    def _issue(
         self,
+        files: Issued,
         subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
         days: int,
-        purpose: x509.ObjectIdentifier | None = None,
-    ) -> x509.CertificateBuilder:
-        """Begin a certificate; without a purpose the authority's own."""
-        now, own = self._clock(), purpose is None
-        end = now + datetime.timedelta(days=days)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(subject if own else self.certificate.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _BEFORE)
-            # Nothing that it signs may outlive the authority.
-            .not_valid_after(end if own else min(end, self.certificate.not_valid_after_utc))
-            .add_extension(
-                x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True
-            )
-            .add_extension(_key_usage(signs_others=own), critical=True)
-        )
-        if purpose is None:
-            return builder
-        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        purpose: x509.ObjectIdentifier,
+        names: x509.SubjectAlternativeName | None = None,
+    ) -> None:
+        key = _new_key(files.key)
+        now = self._clock()
+        # Nothing that the authority signs may outlive it.
+        end = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
+        issuer = self.certificate.subject
+        builder = _builder(subject, issuer, key, now, end, usages=("digital_signature",))
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-        return builder.add_extension(issuer, critical=False)
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        self._sign(files.certificate, builder)
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
         certificate = builder.sign(self._key, hashes.SHA256())
         replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
         return certificate
 
-    def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
-        now = self._clock()
+    def _write_crl(self, entries: list[x509.RevokedCertificate]) -> None:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
-            .last_update(now - _BEFORE)
+            .last_update(self._clock() - _BEFORE)
             # An overdue list would lock everyone out.
             .next_update(self.certificate.not_valid_after_utc)
         )
-        for entry in revoked:
+        for entry in entries:
             builder = builder.add_revoked_certificate(entry)
         listed = builder.sign(self._key, hashes.SHA256())
-        replace_file(self.crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        replace_file(self._crl_file, listed.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -159,6 +154,38 @@ def read_certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is no certificate that can be read: {error}") from None
+
+
+def host_names(certificate: x509.Certificate) -> set[str]:
+    """Get the names and addresses that a server's certificate is for."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in names}
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime.datetime,
+    end: datetime.datetime,
+    *,
+    usages: Sequence[str],
+) -> x509.CertificateBuilder:
+    """Begin a certificate; one that may sign others is an authority's."""
+    own = "key_cert_sign" in usages
+    constraints = x509.BasicConstraints(ca=own, path_length=0 if own else None)
+    usage = x509.KeyUsage(**{name: name in usages for name in _USAGES})
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _BEFORE)
+        .not_valid_after(end)
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
+    )
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -199,17 +226,3 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
     except ValueError:
         raise InputError(f"host {host!r} is no name or address: write it in ASCII") from None
-
-
-def _key_usage(*, signs_others: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_others,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_others,
-        crl_sign=signs_others,
-        encipher_only=False,
-        decipher_only=False,
-    )

@@ -48,8 +48,8 @@ _WORKER: Final = {
 }
 _OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
-#: A packet: the payload, its topic and the header.
-_MAX_PACKET = MAX_PAYLOAD + 1024
+#: Bytes of a packet beside its payload: its topic and the header.
+_PACKET_HEAD: Final = 1024
 
 
 def secure_config(
@@ -61,11 +61,13 @@ def secure_config(
     plugin: PurePath | None = None,
     bind_ids: bool = True,
     clients: int = 0,
+    max_message: int = MAX_PAYLOAD,
 ) -> str:
     """Configuration of a mosquitto 2 for other machines: TLS, certificates, rights.
 
     With the file of the dynamic security plugin, `plugin`, that rules, else the access list. With
-    `bind_ids` a certificate is good for one session; `clients` is the number on the roster.
+    `bind_ids` a certificate is good for one session; `clients` is the number on the roster, and
+    `max_message` the largest payload in bytes.
     """
     security = f"acl_file {folder}/acl"
     if plugin is not None:
@@ -90,9 +92,9 @@ max_queued_messages 4096
 max_queued_bytes 8388608
 max_inflight_messages 256
 
-# The largest message of Gatewise is {MAX_PAYLOAD} bytes; a larger packet ends the connection.
-message_size_limit {MAX_PAYLOAD}
-max_packet_size {_MAX_PACKET}
+# The largest message; a larger packet ends the connection.
+message_size_limit {max_message}
+max_packet_size {max_message + _PACKET_HEAD}
 
 # Without it Nagle's algorithm makes a request take 44 ms instead of 1.
 set_tcp_nodelay true

@@ -17,56 +17,182 @@ server's that is near its end or whose hosts changed.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final
 
+import msgspec
+import typer
+from msgspec import Meta
+
+from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import InputError
+from gatewise.settings import Settings
 from gatewise_cloud.broker.authority import (
     PRIVATE,
     PUBLIC,
     Authority,
     Issued,
+    host_names,
     read_certificate,
 )
 from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.wire import check_device
+from gatewise_edge.link.wire import MAX_PAYLOAD, check_device
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
 _RENEW: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
 _PLUGIN_PLACES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
+_LONGEST_NAME: Final = 60
+
+_Port = Annotated[int, Meta(ge=1, le=65535)]
+#: Largest payload of MQTT.
+_Bytes = Annotated[int, Meta(ge=1024, le=268_435_455)]
+_Names = tuple[str, ...]
+
+
+class BrokerSettings(Settings, frozen=True):
+    """Settings of :func:`init_broker`. Each list of names may also come as one text, ``A,B``."""
+
+    hosts: Annotated[
+        _Names,
+        typer.Option("--host", help="Name or address that clients know it by; may be repeated."),
+    ] = ()
+    devices: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Devices that get a certificate.")
+    ] = ()
+    workers: Annotated[_Names, typer.Option(metavar="A,B", help="Workers; at first worker-1.")] = ()
+    operators: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Operators; at first operator.")
+    ] = ()
+    revoke: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Clients to refuse from now on.")
+    ] = ()
+    renew: Annotated[
+        _Names, typer.Option(metavar="A,B", help="Clients that get a new certificate.")
+    ] = ()
+    port: Annotated[
+        _Port | None, typer.Option(help="Port; at first 8883, then that of the last call.")
+    ] = None
+    max_message: Annotated[
+        _Bytes | None,
+        typer.Option(
+            help="Largest message in bytes, at least a bundle's largest request; at first 131072, "
+            "then that of the last call."
+        ),
+    ] = None
+    at: Annotated[
+        str | None, typer.Option(help="Where DIR will lie on the broker's machine; else here.")
+    ] = None
+    data: Annotated[
+        str | None, typer.Option(help="Where it keeps messages there; else DIR/data.")
+    ] = None
+    run_as: Annotated[
+        str | None, typer.Option(help="User that mosquitto becomes if root starts it.")
+    ] = None
+    plugin: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|auto|none",
+            help="mosquitto_dynamic_security.so there; auto: where this machine has it, unless "
+            "--at is given; none: the access list, which refuses no subscription.",
+        ),
+    ] = "auto"
+    bind_ids: Annotated[
+        bool,
+        typer.Option(
+            "--bind-ids/--free-ids",
+            help="One session for each certificate, or any number.",
+        ),
+    ] = True
+
+
+class Roster(Record, frozen=True, kw_only=True):
+    """Clients of a broker by role, and what stays from call to call: ``roster.json``."""
+
+    hosts: _Names = ()
+    port: _Port = 8883
+    max_message: _Bytes = MAX_PAYLOAD
+    pool: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
+    devices: _Names = ()
+    workers: _Names = ()
+    operators: _Names = ()
+
+    @property
+    def clients(self) -> dict[str, str]:
+        """Role of each client, by name; InputError if a client has two."""
+        roles: dict[str, str] = {}
+        for role in _ROLES:
+            for name in getattr(self, role):
+                if roles.setdefault(name, role) != role:
+                    raise InputError(f"client {name!r} is among the {roles[name]} and the {role}")
+        return roles
+
+    def updated(self, settings: BrokerSettings, *, first: bool) -> Roster:
+        """Make the roster after a call; InputError if a client to revoke or renew is unknown."""
+        revoked = _client_names(settings.revoke)
+        for name in (*revoked, *_client_names(settings.renew)):
+            if name not in self.clients:
+                raise InputError(
+                    f"client {name!r} is not on the roster: nothing to revoke or renew"
+                )
+        new = {role: _client_names(getattr(settings, role)) for role in _ROLES}
+        if first:
+            new["workers"] = new["workers"] or ("worker-1",)
+            new["operators"] = new["operators"] or ("operator",)
+        names: dict[str, Any] = {}
+        for role in _ROLES:
+            kept = [name for name in getattr(self, role) if name not in revoked]
+            names[role] = tuple(dict.fromkeys([*kept, *new[role]]))
+        roster = msgspec.structs.replace(
+            self,
+            hosts=_listed(settings.hosts) or self.hosts,
+            port=settings.port or self.port,
+            max_message=settings.max_message or self.max_message,
+            **names,
+        )
+        if not roster.hosts:
+            raise InputError("no host: say by which name clients know the broker (--host)")
+        for host in roster.hosts:
+            if any(c.isspace() or c in "/@" for c in host):
+                raise InputError(
+                    f"host {host!r}: give a name or an address, without mqtts:// and port"
+                )
+        return roster
 
 
 @dataclass(slots=True)
 class BrokerFolder:
-    """What :func:`init_broker` left behind.
+    """Result of :func:`init_broker`.
 
-    `config` is the broker's configuration in `folder`, and `port` where it listens.
-    `hosts`, `devices`, `workers` and `operators` are all of them, those of former calls included;
-    `made` are certificates made by this call, `revoked` clients refused from now on. `pool` is the
-    name of the workers' pool (:class:`.Worker`), `plugin` the dynamic security plugin; None: the
-    access list rules, which refuses no subscription.
+    `config` is the broker's configuration in `folder`. `roster` has all clients, those of former
+    calls included; `made` are certificates made by this call, `revoked` clients refused from now
+    on. `plugin` is the dynamic security plugin; None: the access list rules, which refuses no
+    subscription.
     """
 
     folder: Path
     config: Path
-    hosts: list[str]
-    devices: list[str]
-    workers: list[str]
-    operators: list[str]
-    port: int
-    pool: str
+    roster: Roster
     plugin: PurePath | None
     made: list[Path] = field(default_factory=list)
-    revoked: list[str] = field(default_factory=list)
+    revoked: tuple[str, ...] = ()
+
+    @property
+    def port(self) -> int:
+        """Port where the broker listens."""
+        return self.roster.port
+
+    @property
+    def pool(self) -> str:
+        """Name of the workers' pool."""
+        return self.roster.pool
 
     def client(self, name: str) -> dict[str, str]:
         """Files of the client `name`, as keyword arguments of ``MqttLink`` and ``Worker``."""
@@ -84,188 +210,159 @@ class BrokerFolder:
 
 def init_broker(
     folder: str | Path,
+    settings: BrokerSettings | None = None,
     *,
-    hosts: Iterable[str] = (),
-    devices: Iterable[str] = (),
-    workers: Iterable[str] = (),
-    operators: Iterable[str] = (),
-    revoke: Iterable[str] = (),
-    renew: Iterable[str] = (),
-    port: int | None = None,
-    at: str | PurePath | None = None,
-    data: str | PurePath | None = None,
-    run_as: str | None = None,
-    plugin: str | PurePath | Literal["auto"] | None = "auto",
-    bind_ids: bool = True,
     clock: Callable[[], datetime.datetime] | None = None,
+    **options: Any,
 ) -> BrokerFolder:
     """Make, or add to, the `folder` of a broker with TLS, client certificates and an access list.
 
-    `hosts` are names or addresses that clients know the broker by, needed the first time.
-    `devices`, `workers` and `operators` are topic levels; those that have a certificate keep it,
-    and the first call makes ``worker-1`` and ``operator`` where none is named. `revoke` names
-    clients to refuse from now on (restart the broker), `renew` those that get a new key and
-    certificate, the old one being revoked. `port` is 8883 at first, then that of the last call.
-
-    `at` is where the folder will lie on the broker's machine, if it is copied there, `data` where
-    the broker keeps messages there, by default ``data`` in the folder. `run_as` is the user that
-    mosquitto becomes when started by root; run by root, this gives it the key and the folder of the
-    messages. `plugin` is the broker's dynamic security plugin, "auto": where it is found on this
-    machine, unless the folder will lie elsewhere. None: the access list rules; it grants every
-    subscription, and only the unguessable name of the pool keeps devices from the requests. With
-    `bind_ids` a certificate is good for one session at a time; without, several workers may share
-    one, and a device may leave many sleeping sessions behind. `clock` gives a time with its zone.
+    `settings`, or its fields as `options`, say what to make. Devices, workers and operators that
+    have a certificate keep it; `revoke` takes effect when the broker is started again. Started by
+    root, `run_as` gives that user the key and the folder of the messages. With `bind_ids` a
+    certificate is good for one session at a time; without, several workers may share one, and a
+    device may leave many sleeping sessions behind. `clock` gives a time with its zone.
 
     InputError if a name cannot be a topic level, is given two roles or is not known, or a file
     cannot be used.
     """
-    now = (clock or (lambda: datetime.datetime.now(datetime.UTC)))()
+    settings = settings or BrokerSettings(**options)
+    clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
     roster_file = folder / "roster.json"
     first = not roster_file.exists()
-    roster = _empty() if first else _read_roster(roster_file)
-    asked = {"devices": _names(devices), "workers": _names(workers), "operators": _names(operators)}
-    if first:
-        asked["workers"] = asked["workers"] or ["worker-1"]
-        asked["operators"] = asked["operators"] or ["operator"]
-    roster["hosts"] = list(dict.fromkeys(hosts)) or roster["hosts"]
-    roster["port"] = port or roster["port"]
-    if not roster["hosts"]:
-        raise InputError("no host: say by which name clients know the broker (--host)")
-    for host in roster["hosts"]:
-        if not host or any(c.isspace() or c in "/@" for c in host):
-            raise InputError(f"host {host!r}: give a name or an address, without mqtts:// and port")
-    gone, anew = _names(revoke), _names(renew)
-    _enrol(roster, asked, gone, anew)
+    roster = Roster() if first else decode_json(_read(roster_file), Roster, str(roster_file))
+    roster = roster.updated(settings, first=first)
+    clients = roster.clients
 
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
-    authority = Authority(folder, clock=clock)
-    if plugin == "auto":
-        plugin = find_plugin() if at is None else None
-    done = BrokerFolder(
+    made = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
-        **roster,
-        plugin=None if plugin is None else PurePath(plugin),
-        revoked=gone,
+        roster,
+        _plugin(settings),
+        revoked=_client_names(settings.revoke),
     )
-    for name in (*gone, *anew):
-        pair = _pair(folder, name)
-        if pair.certificate.exists():
-            authority.revoke(read_certificate(pair.certificate))
-            pair.certificate.unlink()
-            pair.key.unlink(missing_ok=True)
-    server = Issued(folder / "server.crt", folder / "server.key")
-    if _server_is_due(server, roster["hosts"], authority, now):
-        authority.issue_server(server, roster["hosts"])
-        done.made.append(server.certificate)
-    clients = [(role, name) for role in _ROLES for name in roster[role]]
-    for role, name in clients:
-        pair = _pair(folder, name)
-        if not pair.certificate.exists() or _ends_early(pair, authority, now):
-            authority.issue_client(pair, name, role)
-            done.made.append(pair.certificate)
-    config = secure_config(
-        folder.resolve() if at is None else PurePath(at),
-        port=done.port,
-        data=None if data is None else PurePath(data),
-        run_as=run_as,
-        plugin=done.plugin,
-        bind_ids=bind_ids,
-        clients=len(clients),
-    )
-    replace_file(done.config, config.encode(), PUBLIC)
-    # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
-    # the pool is for workers alone.
-    private = {
-        "acl": access_list(done.workers, done.operators),
-        "rights.json": rights(done.devices, done.workers, done.operators, pool=done.pool),
-        "clients/pool": f"{done.pool}\n",
-        "roster.json": json.dumps(roster, indent=1),
-    }
-    for file, text in private.items():
-        replace_file(folder / file, text.encode(), PRIVATE)
-    if run_as is not None and os.geteuid() == 0:
-        for path in (server.key, folder / "data", folder / "acl", folder / "rights.json"):
+    _issue(made, clients, (*made.revoked, *_client_names(settings.renew)), clock)
+    _write_texts(made, settings, len(clients))
+    if settings.run_as is not None and os.geteuid() == 0:
+        for name in ("server.key", "data", "acl", "rights.json"):
             try:
-                shutil.chown(path, run_as)
+                shutil.chown(folder / name, settings.run_as)
             except LookupError:
-                raise InputError(f"run as {run_as!r}: no such user on this machine") from None
-    return done
+                raise InputError(
+                    f"run as {settings.run_as!r}: no such user on this machine"
+                ) from None
+    return made
 
 
 def find_plugin() -> Path | None:
     """Find mosquitto's dynamic security plugin on this machine."""
-    found = (path for place in _PLUGIN_PLACES for path in sorted(Path(place).glob(f"*/{_PLUGIN}")))
-    beside = (Path(place) / _PLUGIN for place in _PLUGIN_PLACES)
-    return next((path for path in (*beside, *found) if path.is_file()), None)
+    for pattern in (_PLUGIN, f"*/{_PLUGIN}"):
+        for place in _PLUGIN_PLACES:
+            for path in sorted(Path(place).glob(pattern)):
+                return path
+    return None
 
 
-def _names(names: Iterable[str]) -> list[str]:
-    kept = list(dict.fromkeys(names))
-    for name in kept:
+def _plugin(settings: BrokerSettings) -> PurePath | None:
+    if settings.plugin == "auto":
+        return find_plugin() if settings.at is None else None
+    return None if settings.plugin == "none" else PurePath(settings.plugin)
+
+
+def _issue(
+    made: BrokerFolder,
+    clients: dict[str, str],
+    ended: Iterable[str],
+    clock: Callable[[], datetime.datetime],
+) -> None:
+    """Revoke certificates that have `ended`, and issue those that are missing or near their end."""
+    folder = made.folder
+    authority = Authority(folder, clock=clock)
+    pairs = {
+        name: Issued(folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key")
+        for name in (*ended, *clients)
+    }
+    for name in ended:
+        pair = pairs[name]
+        if pair.certificate.exists():
+            authority.revoke(read_certificate(pair.certificate))
+            pair.certificate.unlink()
+            pair.key.unlink(missing_ok=True)
+    now = clock()
+    server = Issued(folder / "server.crt", folder / "server.key")
+    hosts = made.roster.hosts
+    if (
+        not (server.certificate.exists() and server.key.exists())
+        or host_names(read_certificate(server.certificate)) != set(hosts)
+        or _ends_early(server, authority, now)
+    ):
+        authority.issue_server(server, hosts)
+        made.made.append(server.certificate)
+    for name, role in clients.items():
+        pair = pairs[name]
+        if not pair.certificate.exists() or _ends_early(pair, authority, now):
+            authority.issue_client(pair, name, role)
+            made.made.append(pair.certificate)
+
+
+def _write_texts(made: BrokerFolder, settings: BrokerSettings, n_clients: int) -> None:
+    """Write the configuration, the rights and the roster."""
+    roster = made.roster
+    config = secure_config(
+        made.folder.resolve() if settings.at is None else PurePath(settings.at),
+        port=roster.port,
+        data=None if settings.data is None else PurePath(settings.data),
+        run_as=settings.run_as,
+        plugin=made.plugin,
+        bind_ids=settings.bind_ids,
+        clients=n_clients,
+        max_message=roster.max_message,
+    )
+    replace_file(made.config, config.encode(), PUBLIC)
+    # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
+    # the pool is for workers alone.
+    private = {
+        "acl": access_list(roster.workers, roster.operators).encode(),
+        "rights.json": rights(
+            roster.devices, roster.workers, roster.operators, pool=roster.pool
+        ).encode(),
+        "clients/pool": f"{roster.pool}\n".encode(),
+        "roster.json": encode_json(roster, indent=1),
+    }
+    for name, content in private.items():
+        replace_file(made.folder / name, content, PRIVATE)
+
+
+def _listed(texts: Iterable[str]) -> _Names:
+    """Split texts at commas; each name once."""
+    names = (name.strip() for text in texts for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _client_names(texts: Iterable[str]) -> _Names:
+    names = _listed(texts)
+    for name in names:
         try:
             check_device(name)
         except WireError as error:
             raise InputError(f"client {name!r}: {error}") from None
         # They become file names and words of the access list.
-        if name != name.strip() or name.startswith((".", "$")) or "\\" in name or len(name) > 60:
+        if name.startswith((".", "$")) or "\\" in name or len(name) > _LONGEST_NAME:
             raise InputError(
-                f"client {name!r}: a name begins with neither '.' nor '$', has no blanks at its "
-                "ends, no backslash and at most 60 characters"
+                f"client {name!r}: a name begins with neither '.' nor '$', has no backslash and at "
+                f"most {_LONGEST_NAME} characters"
             )
-    return kept
+    return names
 
 
-def _empty() -> dict[str, Any]:
-    clients: dict[str, list[str]] = {role: [] for role in _ROLES}
-    return {"hosts": [], "port": 8883, "pool": secrets.token_hex(16), **clients}
-
-
-def _read_roster(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> bytes:
     try:
-        roster = json.loads(path.read_text("utf-8"))
-        new = _empty()
-        roster.setdefault("pool", new["pool"])  # written before there was one
-        known = {key: type(value)(roster[key]) for key, value in new.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} cannot be used ({error!r}): restore it") from None
-    return known
-
-
-def _enrol(
-    roster: dict[str, Any], asked: dict[str, list[str]], gone: list[str], anew: list[str]
-) -> None:
-    """Bring the roster up to date."""
-    for name in (*gone, *anew):
-        if not any(name in roster[role] for role in _ROLES):
-            raise InputError(f"client {name!r} is not on the roster: nothing to revoke or renew")
-    seen: dict[str, str] = {}
-    for role in _ROLES:
-        kept = [name for name in roster[role] if name not in gone]
-        roster[role] = list(dict.fromkeys([*kept, *asked[role]]))
-        for name in roster[role]:
-            if seen.setdefault(name, role) != role:
-                raise InputError(f"client {name!r} is among the {seen[name]} and the {role}")
-
-
-def _pair(folder: Path, name: str) -> Issued:
-    clients = folder / "clients"
-    return Issued(clients / f"{name}.crt", clients / f"{name}.key")
-
-
-def _server_is_due(
-    server: Issued, hosts: list[str], authority: Authority, now: datetime.datetime
-) -> bool:
-    if not (server.certificate.exists() and server.key.exists()):
-        return True
-    from cryptography import x509
-
-    certificate = read_certificate(server.certificate)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    known = {str(name.value) for name in names}
-    return known != set(hosts) or _ends_early(server, authority, now)
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error}): restore it") from None
 
 
 def _ends_early(pair: Issued, authority: Authority, now: datetime.datetime) -> bool:

@@ -4,193 +4,113 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from gatewise.console import note, print_line
-from gatewise.errors import InputError
 from gatewise.formats import plural
+from gatewise.settings import with_options
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
+from gatewise_cloud.broker.broker_init import BrokerFolder, BrokerSettings, init_broker
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
 
-_FOR_RUN = "run: "
-_FOR_INIT = "init: "
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document per line.")]
+
+_app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+)
 
 
-class Action(StrEnum):
-    """What to do with a broker."""
-
-    RUN = "run"
-    INIT = "init"
-
-
-def broker(
-    action: Annotated[
-        Action,
-        typer.Argument(help="run one here for trying out, or init the files of a real one."),
-    ] = Action.RUN,
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help=_FOR_INIT + "where the files go.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, help="TCP port; 0: a free one. Default 1883; init: 8883."),
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=_FOR_RUN + "a loopback address. " + _FOR_INIT + "name or address that clients "
-            "know the broker by; may be repeated."
-        ),
-    ] = None,
+@_app.callback()
+def run(
+    context: typer.Context,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free one.")] = 1883,
+    host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
     embedded: Annotated[
         bool | None,
         typer.Option(
             "--embedded/--mosquitto",
-            help=_FOR_RUN + "which one; without a word mosquitto where it is installed.",
+            help="Which broker; by default mosquitto where it is installed.",
         ),
     ] = None,
-    devices: Annotated[
-        str, typer.Option(metavar="A,B", help=_FOR_INIT + "devices that get a certificate.")
-    ] = "",
-    workers: Annotated[
-        str, typer.Option(metavar="A,B", help=_FOR_INIT + "workers; at first worker-1.")
-    ] = "",
-    operators: Annotated[
-        str, typer.Option(metavar="A,B", help=_FOR_INIT + "operators; at first operator.")
-    ] = "",
-    revoke: Annotated[
-        str, typer.Option(metavar="A,B", help=_FOR_INIT + "clients to refuse from now on.")
-    ] = "",
-    renew: Annotated[
-        str, typer.Option(metavar="A,B", help=_FOR_INIT + "clients that get a new certificate.")
-    ] = "",
-    at: Annotated[
-        str | None,
-        typer.Option(help=_FOR_INIT + "where DIR will lie on the broker's machine."),
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help=_FOR_INIT + "where it keeps messages there; else DIR/data.")
-    ] = None,
-    run_as: Annotated[
-        str | None, typer.Option(help=_FOR_INIT + "user that mosquitto becomes if root starts it.")
-    ] = None,
-    plugin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|none",
-            help=_FOR_INIT + "mosquitto_dynamic_security.so there; by default where it is found.",
-        ),
-    ] = None,
-    bind_ids: Annotated[
-        bool,
-        typer.Option(
-            "--bind-ids/--free-ids",
-            help=_FOR_INIT + "one session for each certificate, or any number.",
-        ),
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+    as_json: _Json = False,
 ) -> None:
-    """Run an MQTT broker on this machine, or prepare a secured one.
+    """Run an MQTT broker on this machine for trying out, or prepare a secured one with init.
 
-    `run` (without a word) is for trying out: everyone on this machine may enter. Prints a line
-    that begins with `ready:` and says which broker it is; runs until SIGTERM or Ctrl-C. The
-    embedded one does not serve shared subscriptions: run one worker on it, with
-    --plain-subscription.
-
-    `init` writes an authority, certificates for the server and every client, their rights, the
-    secret name of the workers' pool and mosquitto.conf into DIR. Called again it adds what is new
-    and keeps the authority.
+    Everyone on this machine may enter. Prints a line that begins with `ready:` and says which
+    broker it is; runs until SIGTERM or Ctrl-C. The embedded one does not serve shared
+    subscriptions: run one worker on it, with --plain-subscription.
 
       gatewise broker --port 1883
 
       gatewise broker init broker --host broker.example --devices pi-1,pi-2
     """
-    if action is Action.INIT:
-        if folder is None:
-            raise InputError("gatewise broker init needs a folder: gatewise broker init DIR ...")
-        made = init_broker(
-            folder,
-            hosts=host or [],
-            port=port,
-            at=at,
-            data=data,
-            run_as=run_as,
-            plugin={None: "auto", "none": None}.get(plugin, plugin),
-            bind_ids=bind_ids,
-            devices=_split(devices),
-            workers=_split(workers),
-            operators=_split(operators),
-            revoke=_split(revoke),
-            renew=_split(renew),
-        )
-        _print_made(made, as_json=as_json)
-        if run_as is None and os.geteuid() == 0 and not as_json:
-            note(
-                "note: a mosquitto that root starts becomes the user mosquitto, who may not read "
-                "these files: give --run-as mosquitto"
-            )
+    if context.invoked_subcommand is not None:
         return
-    of_init = {
-        "DIR": folder,
-        "--devices": devices,
-        "--workers": workers,
-        "--operators": operators,
-        "--revoke": revoke,
-        "--renew": renew,
-        "--at": at,
-        "--data": data,
-        "--run-as": run_as,
-        "--plugin": plugin,
-        "--free-ids": not bind_ids,
-    }
-    given = [name for name, value in of_init.items() if value]
-    if given:
-        raise InputError(f"{given[0]} is for `gatewise broker init DIR`")
-    hosts = host or ["127.0.0.1"]
-    if len(hosts) > 1:
-        raise InputError("--host: a broker for trying out listens on one address")
-    _run(1883 if port is None else port, hosts[0], embedded, as_json=as_json)
-
-
-def _run(port: int, host: str, embedded: bool | None, *, as_json: bool) -> None:
     if embedded is None:
         embedded = find_mosquitto() is None
     start: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
-    with until_interrupted(), start(port, host=host) as running:
-        if not running.shared_subscriptions:
+    with until_interrupted(), start(port, host=host) as broker:
+        if not broker.shared_subscriptions:
             note(
                 "note: the embedded broker ignores shared subscriptions: "
-                f"run one worker, gatewise cloud BUNDLE --broker {running.url} --plain-subscription"
+                f"run one worker, gatewise cloud BUNDLE --broker {broker.url} --plain-subscription"
             )
-        document = {
-            name: getattr(running, name) for name in ("kind", "url", "shared_subscriptions")
-        }
-        text = f"ready: {running.kind} broker on {running.url}"
-        print_line(text, {"ready": True, **document}, as_json=as_json)
-        while running.alive:
+        state = {name: getattr(broker, name) for name in ("kind", "url", "shared_subscriptions")}
+        text = f"ready: {broker.kind} broker on {broker.url}"
+        print_line(text, {"ready": True, **state}, as_json=as_json)
+        while broker.alive:
             threading.Event().wait(0.2)
-        raise BrokerError(host, running.port, f"the {running.kind} broker ended by itself")
+        raise BrokerError(host, broker.port, f"the {broker.kind} broker ended by itself")
 
 
-def _print_made(made: BrokerFolder, *, as_json: bool) -> None:
+@_app.command()
+@with_options
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files go.")],
+    settings: BrokerSettings,
+    as_json: _Json = False,
+) -> None:
+    """Write the files of a secured mosquitto.
+
+    They are an authority, certificates, rights and a configuration. Every client gets a
+    certificate of its own, and only workers know the secret name of their pool. Called again it
+    adds what is new and keeps the authority.
+
+    Example:
+
+        gatewise broker init broker --host broker.example --devices pi-1,pi-2
+    """
+    made = init_broker(folder, settings)
     if as_json:
-        names = [f.name for f in fields(made) if f.name != "pool"]
-        print_line("", {name: getattr(made, name) for name in names}, as_json=True)
+        roster = {name: value for name, value in asdict(made.roster).items() if name != "pool"}
+        names = ("folder", "config", "plugin", "made", "revoked")
+        print_line("", roster | {name: getattr(made, name) for name in names}, as_json=True)
         return
+    _print_made(made)
+    if settings.run_as is None and os.geteuid() == 0:
+        note(
+            "note: a mosquitto that root starts becomes the user mosquitto, who may not read "
+            "these files: give --run-as mosquitto"
+        )
+
+
+def _print_made(made: BrokerFolder) -> None:
     for path in made.made:
         print(f"made {path} and its key")
     for name in made.revoked:
         print(f"revoked {name}: restart the broker")
+    roster = made.roster
     print(
-        f"{plural(len(made.devices), 'device')}, {plural(len(made.workers), 'worker')}, "
-        f"{plural(len(made.operators), 'operator')}; start it with: mosquitto -c {made.config}"
+        f"{plural(len(roster.devices), 'device')}, {plural(len(roster.workers), 'worker')}, "
+        f"{plural(len(roster.operators), 'operator')}; start it with: mosquitto -c {made.config}"
     )
     clients = made.folder / "clients"
     print(
@@ -206,8 +126,4 @@ def _print_made(made: BrokerFolder, *, as_json: bool) -> None:
         )
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
-commands = {"broker": broker}
+commands = {"broker": _app}

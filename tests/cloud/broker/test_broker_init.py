@@ -41,7 +41,10 @@ def folder(made, tmp_path):
 
 
 def test_a_folder_that_holds_all_that_is_needed(made):
-    assert (made.devices, made.workers, made.operators) == (["pi-1"], ["worker-1"], ["operator"])
+    roster = made.roster
+    assert (roster.devices, roster.workers, roster.operators) == (
+        ("pi-1",), ("worker-1",), ("operator",),
+    )  # fmt: skip
     folder = made.folder
     for key in folder.rglob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
@@ -88,19 +91,15 @@ def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
     assert len(made.pool) >= 32
     assert (made.folder / "clients" / "pool").read_text().strip() == made.pool
     assert made.worker("worker-1")["pool"] == made.pool == init_broker(folder).pool
-    # A folder of a version without one gets one.
-    roster = json.loads((folder / "roster.json").read_text())
-    del roster["pool"]
-    (folder / "roster.json").write_text(json.dumps(roster))
-    assert len(init_broker(folder).pool) >= 32
 
 
 @pytest.mark.parametrize(
     ("settings", "lines", "absent"),
     [
-        ({"plugin": None}, ["acl_file /there/acl"], "plugin"),
+        ({"plugin": "none"}, ["acl_file /there/acl"], "plugin"),
         ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so"], "acl_file"),
         ({}, ["acl_file /there/acl"], "plugin"),  # what is on the other machine is not known
+        ({"max_message": 5000}, ["message_size_limit 5000", "max_packet_size 6024"], "plugin"),
         ({"bind_ids": False}, ["use_identity_as_username true"], "use_username_as_clientid"),
         ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
     ],
@@ -114,12 +113,13 @@ def test_what_the_broker_has_and_may_do(tmp_path, monkeypatch, settings, lines, 
 
 
 def test_a_second_call_adds_and_keeps_the_rest(folder):
-    init_broker(folder, port=8884)
+    init_broker(folder, port=8884, max_message=65536)
     before = contents(folder)
     made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
     assert [path.name for path in made.made] == ["pi-2.crt", "w-2.crt"]
-    assert (made.devices, made.workers) == (["pi-1", "pi-2"], ["worker-1", "w-2"])
-    assert made.port == 8884
+    roster = made.roster
+    assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
+    assert (roster.port, roster.max_message) == (8884, 65536)
     after = contents(folder)
     changed = {name for name, content in before.items() if after[name] != content}
     assert changed == {"roster.json", "rights.json"}
@@ -168,7 +168,7 @@ def test_certificates_are_made_anew_when_they_are_due(folder):
 def test_revoked_clients_are_on_the_list(folder):
     serial = read_certificate(folder / "clients" / "pi-1.crt").serial_number
     made = init_broker(folder, revoke=["pi-1"])
-    assert made.devices == []
+    assert made.roster.devices == ()
     assert not list((folder / "clients").glob("pi-1.*"))
     listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in listed] == [serial]
@@ -212,8 +212,8 @@ def test_the_command(tmp_path):
     assert document["devices"] == ["pi-1", "pi-2"]
     assert len(document["made"]) == 5
     assert document.keys() == {
-        "folder", "config", "hosts", "port", "plugin", "devices", "workers", "operators", "made",
-        "revoked",
+        "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
+        "operators", "made", "revoked",
     }  # fmt: skip
     done = run_here(*arguments)
     assert done.returncode == 0
@@ -223,8 +223,9 @@ def test_the_command(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("init",), "needs a folder"),
-        (("run", "--devices", "pi-1"), "--devices is for `gatewise broker init"),
+        (("init",), "DIR"),
+        (("--devices", "pi-1"), "--devices"),
+        (("init", "b", "--host", "x", "--max-message", "3"), "max-message"),
         (("begin",), "begin"),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bund
 
 
 def test_a_broker_that_lets_devices_join_the_pool(tmp_path):
-    with SecureBroker(make_folder(tmp_path / "broker", plugin=None)) as broker:
+    with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
         found = look(broker.url, **files(broker.made))
     assert "open-pool" in problems(found)
 
