@@ -46,11 +46,11 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
-    kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
-    class indices, then probabilities. `features` computes what the model reads, where requests
-    carry raw windows. ModelError if the bundle has no cloud model, or takes JPEG files and Pillow
-    is not there.
+    Make one with :meth:`from_bundle`, which reads and proves the bundle of `manifest`. The
+    `backend` runs it: of kind ``margins`` its output is read by the manifest's link, of kind
+    ``classifier`` it gives class indices, then probabilities. `features` computes the model's
+    inputs where requests carry raw windows. ModelError if the bundle has no cloud model, or takes
+    JPEG files and Pillow is not there.
 
     Attributes: `key`, name and version; `n_classes`; `n_inputs`, the columns of a request; `local`,
     whether it computes in this process.
@@ -183,7 +183,7 @@ class CloudModel:
         self._backend.close()
 
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify checked instances, at least one, in C order; see :meth:`answer`."""
+        """Classify checked instances `X`, at least one, in C order; see :meth:`answer`."""
         outputs = self._backend.run(X if self._features is None else self._features.compute(X))
         if self._kind == "margins":
             margins = outputs[0]

@@ -164,12 +164,12 @@ class Batcher:
         return self._rows.total()
 
     def ran(self, model: ModelKey, rows: int, seconds: float) -> None:
-        """Learn from a run of `rows` instances in `seconds` how long one of a model takes."""
+        """Learn from a run of `rows` instances in `seconds` how long one of `model` takes."""
         before = self._row_seconds.get(model, seconds / rows)
         self._row_seconds[model] = before + _GAIN * (seconds / rows - before)
 
     def expected_seconds(self, model: ModelKey, rows: int) -> float:
-        """Seconds that a run of `rows` instances takes; infinite if none has run yet."""
+        """Seconds that a run of `rows` instances of `model` takes; infinite before the first."""
         return rows * self._row_seconds.get(model, math.inf)
 
     @property
