@@ -7,25 +7,137 @@ that a device stops exactly where the estimator does. Scores are float32 and fre
 - margins of shape (n, 1) are a binary model's: class 1 where the margin is above 0;
 - margins of shape (n, M) name the class of the largest (the first of equals);
 - margins of shape (n, 1) under the link ``identity`` are a value: no classes are meant;
-- a stage whose ``score`` is ``"column"`` carries its stop score as one more last column
-  (for a gate with ``Pr(offload | x) = sigmoid(g(x))`` that column is ``-g``).
+- a stage's ``score`` names its stop rule, one of :data:`STOP_RULES`. A further rule is a class
+  here, listed there: training, devices, graphs and C99 then know it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Link = Literal["sigmoid", "softmax", "identity"]
 Score = Literal["margin", "column"]
+"""Names of the stop rules."""
 Margins = NDArray[np.float32]
 
 ALWAYS_STOP = float(np.finfo(np.float32).min)
 """The threshold that every score but NaN clears (JSON has no minus infinity)."""
+
+
+class StopRule(ABC):
+    """How the stop score of a stage is computed from its outputs.
+
+    A stage's outputs are the margins of its classes and, behind them, `n_score_outputs` further
+    columns for the rule.
+    """
+
+    n_score_outputs: ClassVar[int] = 0
+    #: C99: ``static float NAME_score(const float *output, uint32_t n_margins)``.
+    c_code: ClassVar[str]
+
+    @abstractmethod
+    def scores(self, outputs: Margins) -> Margins:
+        """Stop score of each row, shape (n,)."""
+
+    @abstractmethod
+    def row_score(self, outputs: Sequence[float]) -> float:
+        """Stop score of one row's float32 outputs, the same bits."""
+
+    @abstractmethod
+    def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
+        """Constants and nodes of ONNX from ``margins``, all outputs, to ``score``, shape (n,)."""
+
+    def margins(self, outputs: Margins) -> Margins:
+        """Class margins, shape (n, n_margins)."""
+        return outputs[:, : outputs.shape[1] - self.n_score_outputs]
+
+    def row_margins(self, outputs: Sequence[float]) -> Sequence[float]:
+        """Class margins of one row."""
+        return outputs[: len(outputs) - self.n_score_outputs]
+
+
+GraphNode = tuple[str, str, str, dict[str, Any]]
+"""A node of ONNX: operator, names of its inputs and outputs, attributes."""
+
+
+class MarginRule(StopRule):
+    """Stop by the margins: :func:`stop_score`."""
+
+    c_code: ClassVar[str] = """
+/* The gap between the two largest margins, or the size of the only one. */
+static float margin_score(const float *output, uint32_t n_margins)
+{
+    float best = output[0], second = -INFINITY;
+    uint32_t m;
+    if (n_margins == 1)
+        return fabsf(best);
+    for (m = 0; m < n_margins; m++)
+        if (output[m] != output[m])
+            return output[m];
+    for (m = 1; m < n_margins; m++) {
+        if (output[m] > best) {
+            second = best;
+            best = output[m];
+        } else if (output[m] > second) {
+            second = output[m];
+        }
+    }
+    return best - second;
+}
+"""
+
+    def scores(self, outputs: Margins) -> Margins:
+        return stop_score(outputs)
+
+    def row_score(self, outputs: Sequence[float]) -> float:
+        return row_stop_score(outputs)
+
+    def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
+        axis = {"axis": 1}
+        if n_margins == 1:
+            nodes = [
+                ("Gather", "margins score_column", "score_margin", axis),
+                ("Abs", "score_margin", "score", {}),
+            ]
+            return {"score_column": np.int64(0)}, nodes
+        constants = {"two": np.array([2]), "best": np.int64(0), "next": np.int64(1)}
+        return constants, [
+            ("TopK", "margins two", "top places", axis),
+            ("Gather", "top best", "largest", axis),
+            ("Gather", "top next", "second_largest", axis),
+            ("Sub", "largest second_largest", "score", {}),
+        ]
+
+
+class ColumnRule(StopRule):
+    """Stop by the last output: of a gate with ``Pr(offload | x) = sigmoid(g(x))``, ``-g``."""
+
+    n_score_outputs: ClassVar[int] = 1
+    c_code: ClassVar[str] = """
+static float column_score(const float *output, uint32_t n_margins)
+{
+    return output[n_margins];
+}
+"""
+
+    def scores(self, outputs: Margins) -> Margins:
+        return outputs[:, -1]
+
+    def row_score(self, outputs: Sequence[float]) -> float:
+        return outputs[-1]
+
+    def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
+        node = ("Gather", "margins score_column", "score", {"axis": 1})
+        return {"score_column": np.int64(n_margins)}, [node]
+
+
+STOP_RULES: Final[Mapping[Score, StopRule]] = {"margin": MarginRule(), "column": ColumnRule()}
 
 
 def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
@@ -33,9 +145,8 @@ def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
 
     Shapes: `outputs` (n, n_outputs); returns `margins` (n, 1), `score` (n,).
     """
-    if score == "column":
-        return outputs[:, :-1], outputs[:, -1]
-    return outputs, stop_score(outputs)
+    rule = STOP_RULES[score]
+    return rule.margins(outputs), rule.scores(outputs)
 
 
 def stop_score(margins: Margins) -> Margins:

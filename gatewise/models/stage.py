@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gatewise.acquisition import Acquired, Acquisition
 from gatewise.console import html_table
-from gatewise.decision import Link, Score, split
+from gatewise.decision import STOP_RULES, Link, Score, split
 from gatewise.errors import InputError
 from gatewise.formats import byte_size, plural
 from gatewise.models.graph_model import GraphModel
@@ -59,7 +59,7 @@ class Stage:
 
     def without_gate(self) -> Stage:
         """Make a stage of the class margins alone, stopped by them; it reads what they read."""
-        if self.score == "margin":
+        if not STOP_RULES[self.score].n_score_outputs:
             return self
         if not isinstance(self.model, TreeEnsemble | LinearModel):
             raise InputError("only trees and linear models carry a gate's score as a column")
@@ -84,6 +84,11 @@ class Stage:
             return plural(self.n_trees, "tree")
         kind = type(self.model)
         return {LinearModel: "linear", KernelModel: "kernels", GraphModel: "graph"}[kind]
+
+    @property
+    def n_margins(self) -> int:
+        """Outputs that are class margins."""
+        return self.model.n_outputs - STOP_RULES[self.score].n_score_outputs
 
     @property
     def nbytes(self) -> int:

@@ -83,3 +83,18 @@ def test_a_row_in_plain_floats_is_decided_as_in_arrays(margins, threshold):
             )
             expected = decision.probabilities(margins, link)[0]
             np.testing.assert_equal(decision.row_probabilities(row, link), expected)
+
+
+@pytest.mark.parametrize("name", decision.STOP_RULES)
+@pytest.mark.parametrize("n_margins", [1, 3])
+def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(name, n_margins):
+    rule = decision.STOP_RULES[name]
+    rng = np.random.default_rng(0)
+    outputs = rng.normal(size=(50, n_margins + rule.n_score_outputs)).astype(np.float32)
+    outputs[:3, 0] = (np.nan, np.inf, -0.0)
+    scores = [rule.row_score(row) for row in outputs.tolist()]
+    np.testing.assert_array_equal(np.float32(scores), rule.scores(outputs))
+    margins = [list(rule.row_margins(row)) for row in outputs.tolist()]
+    np.testing.assert_array_equal(np.float32(margins), rule.margins(outputs))
+    assert f"static float {name}_score(const float *output, uint32_t n_margins)" in rule.c_code
+    assert rule.graph_nodes(n_margins)[1][-1][2] == "score"

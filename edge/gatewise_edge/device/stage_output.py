@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import (
+    STOP_RULES,
     answers,
     probabilities,
     row_answer,
     row_probabilities,
-    row_stop_score,
     split,
     stops,
 )
@@ -66,10 +66,9 @@ class RowOutput:
     def __init__(self, outputs: Sequence[float], spec: StageSpec) -> None:
         self._spec = spec
         self.outputs = outputs
-        if spec.score == "column":
-            self._margins, self.score = outputs[:-1], outputs[-1]
-        else:
-            self._margins, self.score = outputs, row_stop_score(outputs)
+        rule = STOP_RULES[spec.score]
+        self._margins = rule.row_margins(outputs)
+        self.score = rule.row_score(outputs)
 
     def stops(self, threshold: float | None) -> bool:
         """Whether the instance stops here, given a float32 threshold; None never stops."""

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.decision import Score
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
@@ -36,14 +37,14 @@ FRAMES = 512
 class StageLayout:
     """A stage's slots in the order of its inputs, and its model; None: it only acquires features.
 
-    `lazy`: it acquires node by node. `needs_score`: C must make a stop score of its margins.
+    `lazy`: it acquires node by node. `score`: rule of its stop score, if it stops.
     """
 
     slots: NDArray[np.int64]
     model: LinearModel | KernelModel | PackedTrees | None
     n_margins: int
     lazy: bool
-    needs_score: bool
+    score: Score | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
     for s, stage in enumerate(cascade.stages):
         slots = np.array([slot_of[int(c)] for c in stage.features], np.int64)
         if not cascade.holds[s]:
-            stages.append(StageLayout(slots, None, 0, lazy=False, needs_score=False))
+            stages.append(StageLayout(slots, None, 0, lazy=False, score=None))
             continue
         model = stage.model
         assert not isinstance(model, GraphModel)  # refused where the stages were read
@@ -138,14 +139,13 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
             if isinstance(model, TreeEnsemble)
             else model
         )
-        gated = stage.score == "column"  # a gate's score is one of the model's outputs
         stages.append(
             StageLayout(
                 slots=slots,
                 model=own,
-                n_margins=model.n_outputs - gated,
+                n_margins=stage.n_margins,
                 lazy=stage.acquisition == "node",
-                needs_score=not gated and cascade.thresholds[s] is not None,
+                score=None if cascade.thresholds[s] is None else stage.score,
             )
         )
     layout = Layout(

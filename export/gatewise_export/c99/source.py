@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.decision import STOP_RULES
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import byte_leaves
@@ -161,8 +162,8 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
         if any(isinstance(stage.model, kind) for stage in stages):
             types.append(c_text.filled(ENGINE, f"{name} type", **fill))
             code.append(c_text.filled(ENGINE, name, **fill))
-    if any(stage.needs_score for stage in stages):
-        code.append(c_text.filled(ENGINE, "score"))
+    rules = {stage.score for stage in stages}
+    code += [rule.c_code for name, rule in STOP_RULES.items() if name in rules]
     if any(stage.model is not None for stage in stages):
         code.append(c_text.filled(ENGINE, "label"))
     return {"types": "\n".join(types), "code": "".join(code)}
@@ -319,11 +320,7 @@ def _stage_case(cascade: Cascade, layout: Layout, s: int) -> str:
     stage, threshold = layout.stages[s], cascade.thresholds[s]
     stops = "0"
     if threshold is not None:
-        score = (
-            f"margin_score(it->output, {stage.n_margins})"
-            if cascade.stages[s].score == "margin"
-            else f"it->output[{cascade.stages[s].model.n_outputs - 1}]"
-        )
+        score = f"{stage.score}_score(it->output, {stage.n_margins})"
         stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
     return (
         f"    case {s}:\n        if (!run_stage_{s}(it, acquire, context))\n"

@@ -77,7 +77,7 @@ def to_onnx(
 def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) -> onnx.ModelProto:
     parts = GraphParts()
     own = append_stage(parts, "s_", stage)
-    n_margins = stage.model.n_outputs - (stage.score == "column")
+    n_margins = stage.n_margins
     if stage.link == "identity" and n_margins == 1:
         parts.add("Identity", f"{own}value", "value")
         return parts.model(n_features, [Output("value", TensorProto.FLOAT)], full_check=True)

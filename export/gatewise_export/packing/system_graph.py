@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from gatewise.decision import STOP_RULES
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
@@ -148,18 +149,21 @@ def _answers(nodes: GraphParts, prefix: str, stage: Stage) -> None:
     def value(name: str, array: Any) -> None:
         nodes.value(prefix + name, array)
 
-    n_margins = stage.model.n_outputs - (stage.score == "column")
+    n_margins = stage.n_margins
     if stage.link == "identity" and n_margins == 1:
         value("value_column", np.int64(0))
         add("Gather", f"{MARGINS} value_column", "value", axis=1)
         return
-    margins = MARGINS
-    if stage.score == "column":
+    rule, margins = STOP_RULES[stage.score], MARGINS
+    if rule.n_score_outputs:
         margins = "class_margins"
         value("class_columns", np.arange(n_margins))
-        value("score_column", np.int64(n_margins))
         add("Gather", f"{MARGINS} class_columns", margins, axis=1)
-        add("Gather", f"{MARGINS} score_column", "score", axis=1)
+    constants, score_nodes = rule.graph_nodes(n_margins)
+    for name, array in constants.items():
+        value(name, array)
+    for kind, inputs, outputs, attributes in score_nodes:
+        add(kind, inputs, outputs, **attributes)
     if stage.link == "sigmoid":
         value("nought", np.float32(0))
         value("unit", np.float32(1))
@@ -170,22 +174,12 @@ def _answers(nodes: GraphParts, prefix: str, stage: Stage) -> None:
         add("Sigmoid", margins, "second")
         add("Sub", "unit second", "first_class")
         add("Concat", "first_class second", "probabilities", axis=1)
-        if stage.score == "margin":
-            add("Abs", "margin", "score")
         return
     add("ArgMax", margins, "index", axis=1, keepdims=0)
     if stage.link == "softmax":
         add("Softmax", margins, "probabilities", axis=1)
     else:
         add("Identity", margins, "probabilities")
-    if stage.score == "margin":
-        value("two", np.array([2]))
-        value("best", np.int64(0))
-        value("next", np.int64(1))
-        add("TopK", f"{margins} two", "top places", axis=1)
-        add("Gather", "top best", "largest", axis=1)
-        add("Gather", "top next", "second_largest", axis=1)
-        add("Sub", "largest second_largest", "score")
 
 
 def _with(prefix: str, names: str) -> str:
@@ -199,7 +193,7 @@ def _stops(nodes: GraphParts, prefix: str, stage: Stage, threshold: float | None
     name = f"{prefix}stops"
     nodes.value(f"{prefix}threshold", np.float32(threshold))
     nodes.add("GreaterOrEqual", f"{prefix}score {prefix}threshold", name)
-    if not isinstance(stage.model, TreeEnsemble) and stage.score == "margin":
+    if not isinstance(stage.model, TreeEnsemble):
         # the two largest of margins with a NaN may be two numbers
         nodes.value(f"{prefix}along", np.array([1]))
         nodes.add("IsNaN", f"{prefix}{MARGINS}", f"{prefix}is_nan")

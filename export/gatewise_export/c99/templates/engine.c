@@ -183,28 +183,6 @@ static int take_all(${p}_instance *it, const ${slot} *slots, uint32_t n, ${p}_ac
     it->refused = infinite < 0 ? missing : infinite;
     return 0;
 }
-//// score
-
-/* The gap between the two largest margins, or the size of the only one. */
-static float margin_score(const float *margin, uint32_t n)
-{
-    float best = margin[0], second = -INFINITY;
-    uint32_t m;
-    if (n == 1)
-        return fabsf(best);
-    for (m = 0; m < n; m++)
-        if (margin[m] != margin[m])
-            return margin[m];
-    for (m = 1; m < n; m++) {
-        if (margin[m] > best) {
-            second = best;
-            best = margin[m];
-        } else if (margin[m] > second) {
-            second = margin[m];
-        }
-    }
-    return best - second;
-}
 //// label
 
 static int best_class(const float *margin, int n)
