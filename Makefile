@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 4
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-gate bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -88,9 +88,6 @@ bench: $(STAMP)  ## a quick look at accuracy against cost beside peers; see benc
 
 bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
 	$(BIN)/python -m benchmarks.bench_adapt
-
-bench-gate: $(STAMP)       ## what Adapt's gate brings beside a margin: half an hour
-	$(BIN)/python -m benchmarks.bench_gate
 
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee

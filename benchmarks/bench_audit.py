@@ -11,8 +11,9 @@ audit.json and audit.md into benchmarks/results; a quick look into .bench-cache/
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.data import problems
-from gatewise.console import note, table
+from gatewise.console import note
 from gatewise.costs import request_bytes
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise_cloud.worker.fleet_audit import DisagreementTest
@@ -59,48 +60,36 @@ class Pool:
         return drawn
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    options = harness.parser("bench_audit", __doc__, "20 streams: only a look").parse_args(
-        arguments
-    )
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Let each test read streams at the bound and above it."""
     streams = 20 if options.quick else 500
-
-    def action() -> int:
-        pool = _pool()
-        tests: dict[str, Callable[[np.random.Generator, NDArray[np.intp]], int | None]] = {
-            f"audit {share:.0%}": lambda rng, rows, share=share: _audit(pool, share, rng, rows)
-            for share in SHARES
-        }
-        if _mapie() is not None:
-            tests[MAPIE] = lambda _, rows: _monitored(pool, rows[:MAPIE_LONGEST])
-        else:
-            note("MAPIE is not installed: pip install mapie to have it beside")
-        found: dict[str, Any] = {
-            "settings": {
-                "bound": BOUND, "loss": LOSS, "level": LEVEL, "streams": streams,
-                "instances": LONGEST, "local": float(pool.local.mean()), "seed": SEED,
-                "request_bytes": pool.request,
-            },
-            **harness.environment(PACKAGES),
-            "tests": {
-                name: _measure(
-                    name, pool, test, min(streams, MAPIE_STREAMS) if name == MAPIE else streams
-                )
-                for name, test in tests.items()
-            },
-        }  # fmt: skip
-        for share in SHARES:
-            spent = found["tests"][f"audit {share:.0%}"]
-            spent["bytes"] = share * float(pool.local.mean()) * pool.request
-        found["tests"].get(MAPIE, {})["bytes"] = float(pool.local.mean()) * pool.request
-        rows = [_row(name, test) for name, test in found["tests"].items()]
-        page = "\n".join(_page(found["settings"], rows))
-        table("Audits", HEADER, rows)
-        harness.write_results(harness.out_folder(options), "audit", found, page)
-        return 0
-
-    return harness.run_command(action)
+    pool = _pool()
+    tests: dict[str, Callable[[np.random.Generator, NDArray[np.intp]], int | None]] = {
+        f"audit {share:.0%}": lambda rng, rows, share=share: _audit(pool, share, rng, rows)
+        for share in SHARES
+    }
+    n_streams = dict.fromkeys(tests, streams)
+    if _mapie() is not None:
+        tests[MAPIE] = lambda _, rows: _monitored(pool, rows[:MAPIE_LONGEST])
+        n_streams[MAPIE] = min(streams, MAPIE_STREAMS)
+    else:
+        note("MAPIE is not installed: pip install mapie to compare with it")
+    local = float(pool.local.mean())
+    figures = {name: _measure(name, pool, test, n_streams[name]) for name, test in tests.items()}
+    for share in SHARES:
+        figures[f"audit {share:.0%}"]["bytes"] = share * local * pool.request
+    figures.get(MAPIE, {})["bytes"] = local * pool.request
+    settings = {
+        "bound": BOUND,
+        "loss": LOSS,
+        "level": LEVEL,
+        "streams": streams,
+        "instances": LONGEST,
+        "local": local,
+        "seed": SEED,
+        "request_bytes": pool.request,
+    }
+    return {"settings": settings, "tests": figures}
 
 
 def _pool() -> Pool:
@@ -198,7 +187,10 @@ def _row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _page(settings: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> list[str]:
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    settings = found["settings"]
+    rows = [_row(name, test) for name, test in found["tests"].items()]
     return [
         "# Audits: false alarms, and instances until a loss is found",
         "",
@@ -209,9 +201,17 @@ def _page(settings: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> list[str
         f"streams of {MAPIE_LONGEST:,}. `make bench-audit` makes this page.",
         "",
         *harness.table_lines(HEADER, rows),
-        "",
     ]
 
 
+BENCHMARK = harness.Benchmark(
+    name="audit",
+    description=__doc__,
+    quick="20 streams: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

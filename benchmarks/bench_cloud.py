@@ -11,12 +11,13 @@ benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,24 +43,22 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_cloud", __doc__, "few messages: only a look")
-    options = parser.parse_args(arguments)
-
-    def action() -> int:
-        with tempfile.TemporaryDirectory() as folder:
-            found = document(measure(Path(folder), quick=options.quick), quick=options.quick)
-        harness.write_results(harness.out_folder(options), "cloud", found, markdown(found))
-        return 0
-
-    return harness.run_command(action)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Take all figures, and compare them with the targets."""
+    with tempfile.TemporaryDirectory() as folder:
+        figures = take_figures(Path(folder), quick=options.quick)
+    settings = {
+        "rows_per_message": ROWS,
+        "window": WINDOW,
+        "f0": "SVC(rbf) and LogisticRegression, digits",
+    }
+    return {"settings": settings, "figures": figures, "holds": harness.holds(TARGETS, figures)}
 
 
 # -- measuring ---------------------------------------------------------------------------------
 
 
-def measure(folder: Path, *, quick: bool = False) -> dict[str, Any]:
+def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     """Take all figures: times in microseconds unless named otherwise, rates per second."""
     turns, single, many, lasting = (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
     path, linear, X = _bundles(folder, QUICK_TRAIN if quick else None)
@@ -211,28 +210,8 @@ def _rates(rates: Sequence[float]) -> dict[str, Any]:
 # -- figures -----------------------------------------------------------------------------------
 
 
-def document(found: dict[str, Any], *, quick: bool) -> dict[str, Any]:
-    """Figures, whether the targets hold, and what is needed to repeat them."""
-    holds = {
-        name: found[name] <= bound if word == "at most" else found[name] >= bound
-        for name, (_, word, bound) in TARGETS.items()
-    }
-    return {
-        "benchmark": "cloud",
-        "quick": quick,
-        "settings": {
-            "rows_per_message": ROWS,
-            "window": WINDOW,
-            "f0": "SVC(rbf) and LogisticRegression, digits",
-        },
-        **harness.environment(PACKAGES),
-        "figures": found,
-        "holds": holds,
-    }
-
-
-def markdown(found: dict[str, Any]) -> str:
-    """The page."""
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
     f = found["figures"]
     lines = [
         "# A cloud worker",
@@ -262,8 +241,17 @@ def markdown(found: dict[str, Any]) -> str:
         "two worker processes, 16 in a message": f["by_workers"]["2"],
     }
     lines += [f"| {t} | {v['median']} | {v['low']} | {v['high']} |" for t, v in rates.items()]
-    return "\n".join([*lines, ""])
+    return lines
 
+
+BENCHMARK = harness.Benchmark(
+    name="cloud",
+    description=__doc__,
+    quick="few messages: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

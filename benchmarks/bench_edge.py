@@ -10,6 +10,7 @@ into benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -44,26 +45,18 @@ IMPORT_SECONDS, RESIDENT_MB = 0.6, 80.0
 Call = Callable[[], object]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_edge", __doc__, "few rows and rounds: only a look")
-    options = parser.parse_args(arguments)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time all items in turns, and fresh processes."""
     rounds, calls = (7, 100) if options.quick else (41, 300)
-
-    def action() -> int:
-        problems.get("letter-bin")  # a missing file is told before anything is fitted
-        with tempfile.TemporaryDirectory() as folder:
-            models = make_models(Path(folder), options.quick)
-            for name, model in models.items():
-                note(f"{name}: {model.about}")
-            items, skipped = _items(models, Path(folder))
-            runs = timed(items, rounds, calls)
-            processes = _processes(models, Path(folder), 2 if options.quick else 7)
-        found = document(runs, models, processes, skipped, quick=options.quick, calls=calls)
-        harness.write_results(harness.out_folder(options), "edge", found, markdown(found))
-        return 0
-
-    return harness.run_command(action)
+    problems.get("letter-bin")  # a missing file is told before anything is fitted
+    with tempfile.TemporaryDirectory() as folder:
+        models = make_models(Path(folder), options.quick)
+        for name, model in models.items():
+            note(f"{name}: {model.about}")
+        items, skipped = _items(models, Path(folder))
+        runs = timed(items, rounds, calls)
+        processes = _processes(models, Path(folder), 2 if options.quick else 7)
+    return document(runs, models, processes, skipped, calls=calls)
 
 
 # -- what is timed -----------------------------------------------------------------------------
@@ -240,7 +233,6 @@ def document(
     processes: Mapping[str, Mapping[str, float]],
     skipped: Mapping[str, str],
     *,
-    quick: bool,
     calls: int,
 ) -> dict[str, Any]:
     """Medians, ratios to the no-op graph, and what is needed to repeat them."""
@@ -277,9 +269,7 @@ def document(
         },
     ]
     return {
-        "quick": quick,
         "settings": {"rounds": rounds, "calls": calls, "rows": "letter-bin, test", "threads": 1},
-        **harness.environment(PACKAGES),
         "models": {name: {"title": m.title} | m.about for name, m in models.items()},
         "items": items,
         "processes": processes,
@@ -298,8 +288,8 @@ _WHAT = {
 }
 
 
-def markdown(found: Mapping[str, Any]) -> str:
-    """Write the page, of edge.json alone."""
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page, of edge.json alone."""
     settings = found["settings"]
     lines = [
         "# What a decision on the device costs",
@@ -346,8 +336,17 @@ def markdown(found: Mapping[str, Any]) -> str:
         lines.append(f"| {title} | {figures} |")
     for name, why in found["skipped"].items():
         lines += ["", f"Left out: `{name}`: {why}"]
-    return "\n".join(lines) + "\n"
+    return lines
 
+
+BENCHMARK = harness.Benchmark(
+    name="edge",
+    description=__doc__,
+    quick="few rows and rounds: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

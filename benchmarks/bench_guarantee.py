@@ -4,19 +4,20 @@
 
 A staged cascade is fitted and tuned on 12,000 rows of Letters. From the other 8,000, the pool,
 calibration sets are drawn again and again with replacement, and each certifies an operating
-point; its true risk is the pool's. Of bounds at every exit or of every class the risk is the
-largest loss of what is answered up to any stage, or of any class. Beside what is left unused stands
-the binomial's own floor: what the best test of a plain rate with the same bound and rows would
-leave unused. Writes guarantee.json into benchmarks/results; a quick look into .bench-cache/quick.
+point; its true risk is the pool's. With a bound for
+every class the risk is the largest loss of any class. The unused part of a bound is compared with
+the binomial's own floor: the part that the best test of a plain rate with the same bound and rows
+would leave unused. Writes guarantee.json and guarantee.md into benchmarks/results; a quick look
+into .bench-cache/quick.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import math
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,15 +26,13 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks import harness
-from benchmarks.cache import write_whole
 from benchmarks.data import problems
-from gatewise.console import note, table
-from gatewise.decision import labels, split
+from benchmarks.data.cascade_records import cascade_record
 from gatewise.operating_point import OperatingPoint
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
-from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
+from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.risk_tests import rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -57,38 +56,23 @@ CASES: tuple[Case, ...] = (
 HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "offload rate")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    quick = f"{QUICK_RESAMPLINGS} resamplings: only a look"
-    options = harness.parser("bench_guarantee", __doc__, quick).parse_args(arguments)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Certify each case on many calibration sets of two cascades."""
     resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
-
-    def action() -> int:
-        data = load(problems.data_folder() / "letter.npz")
-        found: dict[str, Any] = {
-            "settings": {
-                "data": "letter.npz",
-                "train": TRAIN,
-                "tune": TUNE,
-                "pool": len(data.y) - TRAIN - TUNE,
-                "calibration_rows": ROWS,
-                "resamplings": resamplings,
-                "confidence": CONFIDENCE,
-                "seed": SEED,
-            },
-            **harness.environment(PACKAGES),
-            "systems": {},
-        }
-        halves = ("Letters, A-M against N-Z", data.y >= 13)
-        for name, y in (halves, ("Letters, 26 classes", data.y)):
-            found["systems"][name] = _system(data, y.astype(int), resamplings)
-            _show(name, found["systems"][name])
-        path = harness.out_folder(options) / "guarantee.json"
-        write_whole(path, json.dumps(found, indent=1) + "\n")
-        note(f"wrote {path}")
-        return 0
-
-    return harness.run_command(action)
+    data = load(problems.data_folder() / "letter.npz")
+    settings = {
+        "data": "letter.npz",
+        "train": TRAIN,
+        "tune": TUNE,
+        "pool": len(data.y) - TRAIN - TUNE,
+        "calibration_rows": ROWS,
+        "resamplings": resamplings,
+        "confidence": CONFIDENCE,
+        "seed": SEED,
+    }
+    labels_of = {"Letters, A-M against N-Z": data.y >= 13, "Letters, 26 classes": data.y}
+    systems = {name: _system(data, y.astype(int), resamplings) for name, y in labels_of.items()}
+    return {"settings": settings, "systems": systems}
 
 
 def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
@@ -99,8 +83,8 @@ def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
         data.X[train], y[train], validation=(data.X[tune], y[tune])
     )
     seconds = time.perf_counter() - started
-    tuning = [_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))]
-    truth = [_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))]
+    tuning = [cascade_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))]
+    truth = [cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))]
     return {
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
@@ -109,24 +93,6 @@ def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
             _case(tuning, truth, system.frontier_.points, case, resamplings) for case in CASES
         ],
     }
-
-
-def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> CascadeRecord:
-    """Record what one candidate of a fitted cascade does on rows that it was not fitted on."""
-    stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
-    parts = [split(stage.margins(x), stage.score) for stage in stages]
-    answers = [*(labels(margins) for margins, _ in parts), f0.labels(x)]
-    bought, costs = np.zeros(prices.n_features, bool), []
-    for features in (*(stage.features for stage in stages), f0.features):
-        bought = bought | prices.mask(features)
-        costs.append(prices.price(bought))
-    return CascadeRecord(
-        scores=np.stack([score for _, score in parts]),
-        correct=np.stack([system.classes_[said] == y for said in answers]).astype(np.float64),
-        exit_costs=np.array(costs),
-        weights=np.ones(len(y)),
-        answers=ExitAnswers(y, np.stack(answers), len(system.classes_)),
-    )
 
 
 def _case(
@@ -262,24 +228,46 @@ def _floor(kind: str, bound: float) -> float | None:
     return 1.0 - most / (ROWS * bound)
 
 
-def _show(name: str, found: dict[str, Any]) -> None:
-    rows = []
-    for case in found["cases"]:
-        what = f"{case['kind']} {case['bound']:g}" + " (regret)" * (case["loss"] == "regret")
-        if case["parts"] is not None:
-            what += f" ({case['loss']} {case['parts']['bound']:g})"
-        shares = (case["violated"], case["unused"], case["unused_by_binomial"])
-        figures = (case["accuracy"], case["cost"], case["offload_rate"])
-        rows.append(
-            (
-                what,
-                *("-" if share is None else f"{share:.1%}" for share in shares),
-                *("-" if figure is None else f"{figure:.4g}" for figure in figures),
-            )
-        )
-    most = found["cases"][0]["violated_at_most"]
-    table(f"{name} (violated: at most {most:.1%})", HEADER, rows)
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    settings = found["settings"]
+    lines = [
+        "# Guarantees",
+        "",
+        f"Letters; {settings['resamplings']} calibration sets of {settings['calibration_rows']:,} "
+        f"rows each certify a bound with confidence {settings['confidence']:g}. Violated: share of "
+        "the sets whose point breaks the bound on the whole pool. Unused: part of the bound that "
+        "the points leave; binomial: the same of the best test of a plain rate. "
+        "`make bench-guarantee` writes this page.",
+    ]
+    for name, system in found["systems"].items():
+        most = system["cases"][0]["violated_at_most"]
+        lines += ["", f"{name} (by chance, at most {most:.1%} are violated):", ""]
+        lines += harness.table_lines(HEADER, [_row(case) for case in system["cases"]])
+    return lines
 
+
+def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    name = f"{case['kind']} {case['bound']:g}" + " (regret)" * (case["loss"] == "regret")
+    if case["parts"] is not None:
+        name += f" ({case['loss']} {case['parts']['bound']:g})"
+    shares = (case["violated"], case["unused"], case["unused_by_binomial"])
+    figures = (case["accuracy"], case["cost"], case["offload_rate"])
+    return (
+        name,
+        *("-" if share is None else f"{share:.1%}" for share in shares),
+        *("-" if figure is None else f"{figure:.4g}" for figure in figures),
+    )
+
+
+BENCHMARK = harness.Benchmark(
+    name="guarantee",
+    description=__doc__,
+    quick=f"{QUICK_RESAMPLINGS} resamplings: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from sklearn.tree import DecisionTreeClassifier
 import gatewise as gw
 from benchmarks import harness
 from benchmarks.data import given_models, problems
-from gatewise.console import note, table
+from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.backend_choice import chosen_backend
@@ -60,28 +60,21 @@ MEMORIES: dict[str, Any] = {
 Rows = NDArray[np.float32]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    options = harness.parser(
-        "bench_models", __doc__, "four models and two tables: only a look", PARTS
-    ).parse_args(arguments)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Take the models through a worker, and compare promises with test rows."""
+    figures: dict[str, Any] = {}
+    if "table" in options.only:
+        figures["models"] = _models(options)
+    if "leak" in options.only:
+        figures["leak"] = _leaks(options)
+    return figures
 
-    def action() -> int:
-        parts = harness.chosen_parts(options, PARTS)
-        found: dict[str, Any] = harness.environment(PACKAGES)
-        page = ["# High-cost models", ""]
-        if "table" in parts:
-            found["models"] = _models(options)
-            page += _models_page(found["models"])
-        if "leak" in parts:
-            found["leak"] = _leaks(options)
-            page += _leak_page(found["leak"])
-        whole = set(parts) == set(PARTS)
-        out = harness.out_folder(options, whole=whole)
-        harness.write_results(out, "high_cost_models", found, "\n".join(page) + "\n")
-        return 0
 
-    return harness.run_command(action)
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    lines = ["# High-cost models", ""]
+    lines += _models_page(found["models"]) if "models" in found else []
+    return lines + (_leak_page(found["leak"]) if "leak" in found else [])
 
 
 # -- twenty models -------------------------------------------------------------------------
@@ -185,14 +178,13 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
                 f"{m['runs'].split('127.')[0]}, {m['bytes'] / 1024:.0f} KiB",
             )
         )  # fmt: skip
-    table("High-cost models", header, rows)
     return [
         "Twenty models behind `ConfidenceCascade` on digits: 700 rows to fit, 600 to verify "
         "(decisions, labels and the high-cost model's labels, of the bundle against Python), "
         f"{LIVE} answered by a worker over a broker, equal to the model's own. Fits of classifiers "
         "include five clones; what cannot be packed is refused before the fit.",
         "",
-        *_markdown(header, rows),
+        *harness.table_lines(header, rows),
         "",
     ]
 
@@ -252,14 +244,13 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
         )
         for c in leaks
     ]  # fmt: skip
-    table("Promised and measured", header, rows)
     lines = [
         "## Fitted on the rows of the table",
         "",
         "Accuracy of the fitted model on the rows that it has seen and on the others; accuracy of "
         "the cascade as promised and on the others; their difference in standard errors.",
         "",
-        *_markdown(header, rows),
+        *harness.table_lines(header, rows),
         "",
     ]
     for guarantee in (None, 0.9):
@@ -272,10 +263,15 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
-
+BENCHMARK = harness.Benchmark(
+    name="high_cost_models",
+    description=__doc__,
+    quick="four models and two tables: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+    parts=PARTS,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

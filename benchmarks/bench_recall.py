@@ -12,9 +12,10 @@ Writes recall.json and recall.md into benchmarks/results; a quick look into .ben
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -24,13 +25,13 @@ from sklearn.datasets import make_classification
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from benchmarks import harness
-from gatewise.console import note, table
-from gatewise.decision import labels, split
+from benchmarks.data.cascade_records import cascade_record
+from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training import StagedCascade
 from gatewise_training.operating_points.candidate_points import candidates
-from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, emphases
+from gatewise_training.operating_points.class_figures import ClassBounds, emphases
 from gatewise_training.operating_points.frontier import SLACK, Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
@@ -53,36 +54,23 @@ HEADER = (
 WAYS = ("no bound", "min_recall", "min_recall, guarantee")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    quick = f"{QUICK_RESAMPLINGS} resamplings: only a look"
-    options = harness.parser("bench_recall", __doc__, quick).parse_args(arguments)
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Tune, certify and test each case again and again."""
     resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
-
-    def action() -> int:
-        x, y = rare_faults()
-        cases = []
-        for case in CASES:
-            cases.append(_case(x, y, case, resamplings))
-            note(f"{case[0] or 'no'} weights: {cases[-1]['seconds']} s")
-        found: dict[str, Any] = {
-            "settings": {
-                "fault_share": float(y.mean()),
-                "rows": {"fit": FIT, "tune": TUNED_ON, "certify": CERTIFIED_ON, "test": TESTED_ON},
-                "tunings": TUNINGS,
-                "resamplings": resamplings,
-                "confidence": CONFIDENCE,
-                "seed": SEED,
-            },
-            **harness.environment(PACKAGES),
-            "cases": cases,
-        }
-        rows = [row for case in cases for row in _rows(case)]
-        table("recall of a rare class", HEADER, rows)
-        harness.write_results(harness.out_folder(options), "recall", found, _page(found, rows))
-        return 0
-
-    return harness.run_command(action)
+    x, y = rare_faults()
+    cases = []
+    for case in CASES:
+        cases.append(_case(x, y, case, resamplings))
+        note(f"{case[0] or 'no'} weights: {cases[-1]['seconds']} s")
+    settings = {
+        "fault_share": float(y.mean()),
+        "rows": {"fit": FIT, "tune": TUNED_ON, "certify": CERTIFIED_ON, "test": TESTED_ON},
+        "tunings": TUNINGS,
+        "resamplings": resamplings,
+        "confidence": CONFIDENCE,
+        "seed": SEED,
+    }
+    return {"settings": settings, "cases": cases}
 
 
 def rare_faults() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -107,7 +95,7 @@ def _case(
     )  # fmt: skip
     system.fit(x[fit], y[fit])
     of_tuning, pool = (
-        [_record(system, c, x[part], y[part]) for c in range(len(system.chains_))]
+        [cascade_record(system, c, x[part], y[part]) for c in range(len(system.chains_))]
         for part in (tune, rest)
     )
     bounds = ClassBounds.from_mappings((0, 1), {FAULT: least})
@@ -178,26 +166,6 @@ def _frontier(tuning: Sequence[CascadeRecord], bounds: ClassBounds) -> Frontier:
     return curve.with_others(points, bounds)
 
 
-def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> CascadeRecord:
-    """Record what one candidate of a fitted cascade does on rows that it was not fitted on."""
-    stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
-    parts = [split(stage.margins(x), stage.score) for stage in stages]
-    answers = np.stack([*(labels(margins) for margins, _ in parts), f0.labels(x)])
-    acquired, costs = np.zeros(prices.n_features, bool), []
-    for features in (*(stage.features for stage in stages), f0.features):
-        acquired = acquired | prices.mask(features)
-        costs.append(prices.price(acquired))
-    weights = system.class_weights_
-    return CascadeRecord(
-        scores=np.stack([score for _, score in parts]),
-        correct=(answers == y).astype(np.float64),
-        exit_costs=np.array(costs),
-        weights=np.ones(len(y)),
-        class_weights=None if weights is None else weights[y],
-        answers=ExitAnswers.scored(y, answers, 2, [None] * len(answers)),
-    )
-
-
 def _summary(points: Sequence[OperatingPoint | None], least: float) -> dict[str, Any]:
     picked = [p for p in points if p is not None]
     recalls = np.array([p.recall[FAULT] or 0.0 for p in picked if p.recall is not None])
@@ -232,13 +200,15 @@ def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _page(found: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
+    rows = [row for case in found["cases"] for row in _rows(case)]
     settings = found["settings"]
     clouds = "; ".join(
         f"{case['class_weight'] or 'no'} class weights: {case['cloud_recall']:.3f}"
         for case in found["cases"]
     )
-    lines = [
+    return [
         "# Recall of a rare class",
         "",
         f"{settings['fault_share']:.1%} of the rows are faults (synthetic, 16 features of price "
@@ -254,10 +224,17 @@ def _page(found: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
         "`make bench-recall` makes this page.",
         "",
         *harness.table_lines(HEADER, rows),
-        "",
     ]
-    return "\n".join(lines)
 
+
+BENCHMARK = harness.Benchmark(
+    name="recall",
+    description=__doc__,
+    quick=f"{QUICK_RESAMPLINGS} resamplings: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -14,11 +14,12 @@ what there is, and leaves sets of which nothing is finished as they stand there,
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,32 +50,23 @@ FOLDER = CACHE / "signals"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_signals", __doc__, "two splits: only a look", SIGNAL_SETS)
+    parser = BENCHMARK.parser()
     parser.add_argument("--finished", action="store_true", help="fit nothing: finished splits only")
-    options = parser.parse_args(arguments)
+    return BENCHMARK.main(arguments, parser)
 
-    def action() -> int:
-        names = harness.chosen_parts(options, SIGNAL_SETS)
-        problems = {name: _Priced.load(name) for name in names}
-        n = 2 if options.quick else SPLITS
-        cells = [(_measured, "", k, p) for k in range(n) for p in problems.values()]
-        cells += [(_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in problems.values()]
-        for measure, kind, number, problem in () if options.finished else cells:
-            _run_cell(measure, kind, number, problem)
-        found = {
-            "settings": {
-                "splits": n,
-                "peer_splits": PEER_SPLITS,
-                "max_loss": MAX_LOSS,
-            },
-            **harness.environment(PACKAGES),
-            "sets": {name: _results(problem, n) for name, problem in problems.items()},
-        }
-        out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
-        harness.write_results(out, "signals", found, _page(found))
-        return 0
 
-    return harness.run_command(action, "stopped; finished splits are kept")
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Fit the splits that are not finished."""
+    problems = {name: _Priced.load(name) for name in options.only}
+    n = 2 if options.quick else SPLITS
+    cells = [(_measured, "", k, p) for k in range(n) for p in problems.values()]
+    cells += [(_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in problems.values()]
+    for compute, kind, number, problem in () if options.finished else cells:
+        _run_cell(compute, kind, number, problem)
+    return {
+        "settings": {"splits": n, "peer_splits": PEER_SPLITS, "max_loss": MAX_LOSS},
+        "sets": {name: _results(problem, n) for name, problem in problems.items()},
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,7 +300,8 @@ def _device_time(split: _Split, system: Any) -> float:
     return float(np.median(ratios))
 
 
-def _page(found: dict[str, Any]) -> str:
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
     lines = [
         "# Signals", "",
         "Made by `make bench-signals`; figures in `signals.json`. Groups of the test rows are not "
@@ -348,10 +341,10 @@ def _page(found: dict[str, Any]) -> str:
             f"- **{name}**: {one['note']}. {one['rows']} windows, {one['features']} "
             f"features.{grouped}"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def _peers_table(found: dict[str, Any]) -> list[str]:
+def _peers_table(found: Mapping[str, Any]) -> list[str]:
     """Lines of the peers' table, of the splits that they were fitted on."""
     kinds = ["all features", "gatewise", "cheapest block", "network on the window", "CEGB",
              "Adapt-GBRT"]  # fmt: skip
@@ -379,6 +372,16 @@ def _peer(cells: Sequence[dict[str, Any]], kind: str) -> str:
     cost = np.mean([c["cost_us"] for c in good])
     return f"{np.mean([c['accuracy'] for c in good]):.3f}" + (f", {cost:.0f}" if cost else "")
 
+
+BENCHMARK = harness.Benchmark(
+    name="signals",
+    description=__doc__,
+    quick="two splits: only a look",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+    parts=tuple(SIGNAL_SETS),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,13 +10,14 @@ soak.md into benchmarks/results; a quick look (20,000 messages) into .bench-cach
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -45,20 +46,18 @@ GROWTH_MB = 3.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_soak", __doc__, f"{QUICK:,} messages")
+    parser = BENCHMARK.parser()
     parser.add_argument("--messages", type=int, default=MESSAGES, help="how many are sent")
-    options = parser.parse_args(arguments)
-
-    def action() -> int:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(Path(folder), QUICK if options.quick else options.messages)
-        harness.write_results(harness.out_folder(options), "soak", found, markdown(found))
-        return 0
-
-    return harness.run_command(action)
+    return BENCHMARK.main(arguments, parser)
 
 
-def measure(folder: Path, messages: int) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Send the messages, and watch the processes meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        return watch_processes(Path(folder), QUICK if options.quick else options.messages)
+
+
+def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
     """Send the messages; what the processes held meanwhile."""
     X, y = load_iris(return_X_y=True)
     system = ConfidenceCascade(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
@@ -89,13 +88,11 @@ def measure(folder: Path, messages: int) -> dict[str, Any]:
         seconds = time.monotonic() - started
     summary = output.summary()
     return {
-        "benchmark": "soak",
         "messages": messages,
         "seconds": seconds,
         "answers": summary["answers"],
         "samples": samples,
         "growth_mb": {n: _growth(samples, n, messages) for n in processes},
-        "environment": harness.environment(PACKAGES),
     }
 
 
@@ -158,8 +155,8 @@ def _growth(samples: Sequence[dict[str, Any]], name: str, messages: int) -> floa
     return late[-1] - late[0] if late else float("nan")
 
 
-def markdown(found: dict[str, Any]) -> str:
-    """Write the page."""
+def page(found: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
     messages, samples = found["messages"], found["samples"]
     lines = [
         "# A day's messages through one device and one worker",
@@ -182,8 +179,17 @@ def markdown(found: dict[str, Any]) -> str:
         lines.append(f"| {at['answers']:,} | {' | '.join(cells)} |")
     grown = ", ".join(f"{name} {mb:+.1f}" for name, mb in found["growth_mb"].items())
     lines += ["", f"Memory added between a tenth of the messages and the last, in MB: {grown}."]
-    return "\n".join([*lines, ""])
+    return lines
 
+
+BENCHMARK = harness.Benchmark(
+    name="soak",
+    description=__doc__,
+    quick=f"{QUICK:,} messages",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,17 +11,76 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cache import CACHE, write_whole
-from gatewise.console import note
+from gatewise.console import note, plain
 from gatewise.errors import GatewiseError, InputError
 
 RESULTS = Path(__file__).parent / "results"
 Targets = Mapping[str, tuple[str, str, float]]
 """Key of a figure to its text, "at most" or "at least", and the bound."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A command that measures, and writes NAME.json and the page NAME.md.
+
+    Parameters
+    ----------
+    name : str
+        Name of the results.
+    description : str or None
+        Docstring of the module: its first line is the help.
+    quick : str
+        Help of ``--quick``.
+    packages : sequence of str
+        Packages whose versions the results state.
+    measure : callable
+        Gets the options and returns the figures.
+    page : callable
+        Gets the figures, with machine and versions, and returns the lines of the page.
+    parts : sequence of str
+        Names that ``--only`` chooses from.
+    """
+
+    name: str
+    description: str | None
+    quick: str
+    packages: Sequence[str]
+    measure: Callable[[argparse.Namespace], dict[str, Any]]
+    page: Callable[[Mapping[str, Any]], list[str]]
+    parts: Sequence[str] = ()
+
+    def parser(self) -> argparse.ArgumentParser:
+        """Make the options that every benchmark has."""
+        return parser(f"bench_{self.name}", self.description, self.quick, self.parts)
+
+    def main(
+        self, arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
+    ) -> int:
+        """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+        options = (parser or self.parser()).parse_args(arguments)
+
+        def action() -> int:
+            whole = True
+            if self.parts:
+                options.only = chosen_parts(options, self.parts)
+                whole = set(options.only) == set(self.parts)
+            figures = {
+                "quick": options.quick,
+                **environment(self.packages),
+                **self.measure(options),
+            }
+            page = "\n".join([*self.page(figures), ""])
+            write_results(out_folder(options, whole=whole), self.name, plain(figures), page)
+            print(page)
+            return 0
+
+        return run_command(action)
 
 
 def parser(
@@ -125,6 +184,14 @@ def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Lines of a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+def holds(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:
+    """Whether each figure is within its bound."""
+    return {
+        name: figures[name] <= bound if word == "at most" else figures[name] >= bound
+        for name, (_, word, bound) in targets.items()
+    }
 
 
 def targets_table(targets: Targets, found: Mapping[str, Any]) -> list[str]:

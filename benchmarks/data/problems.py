@@ -65,7 +65,8 @@ def get(name: str) -> Problem:
     return PROBLEMS[name](name)
 
 
-def _file(stem: str) -> Path:
+def data_file(stem: str) -> Path:
+    """Path of a data file; an InputError where it is not there."""
     path = data_folder() / f"{stem}.npz"
     if not path.is_file():
         raise InputError(
@@ -76,12 +77,12 @@ def _file(stem: str) -> Path:
 
 def data_arrays(stem: str) -> dict[str, NDArray[Any]]:
     """Arrays of a data file; InputError if it is not there."""
-    with np.load(_file(stem), allow_pickle=False) as file:
+    with np.load(data_file(stem), allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
 def _sha(stem: str) -> str:
-    return hashlib.sha256(_file(stem).read_bytes()).hexdigest()
+    return hashlib.sha256(data_file(stem).read_bytes()).hexdigest()
 
 
 # -- the sets ------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def _hapt(name: str) -> Problem:
 
 
 def _statlog_heart(name: str) -> Problem:
-    found = datasets.load(_file(name))
+    found = datasets.load(data_file(name))
     x, y = found.X, found.y
 
     def deal(seed: int) -> list[Fold]:
@@ -196,7 +197,7 @@ def _statlog_heart(name: str) -> Problem:
 
 
 def _thyroid(name: str) -> Problem:
-    found = datasets.load(_file(name))
+    found = datasets.load(data_file(name))
     return Problem(
         name,
         "Thyroid, Turney's prices",
@@ -213,7 +214,7 @@ def _thyroid(name: str) -> Problem:
 
 
 def _occupancy(name: str) -> Problem:
-    found = datasets.load(_file(name))
+    found = datasets.load(data_file(name))
     return Problem(
         name,
         "Room occupancy",

@@ -16,7 +16,7 @@ from benchmarks.data import problems
         (bench_adapt, ["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
         (bench_trees, ["--only", "nothing"], "no part 'nothing'"),
         (bench_trees, [], "is not there; put it there"),
-        (bench_guarantee, [], "letter.npz"),
+        (bench_guarantee.BENCHMARK, [], "letter.npz"),
     ],
 )
 def test_bad_input_is_told_in_one_line(benchmark, arguments, says, tmp_path, monkeypatch, capsys):

@@ -1,0 +1,36 @@
+"""What a fitted cascade does on rows that it was not fitted on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import labels, split
+from gatewise_training.operating_points.class_figures import ExitAnswers
+from gatewise_training.operating_points.thresholds import CascadeRecord
+
+
+def cascade_record(
+    system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]
+) -> CascadeRecord:
+    """Record scores, answers and costs of one candidate of a cascade, on rows with labels."""
+    stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
+    parts = [split(stage.margins(x), stage.score) for stage in stages]
+    answers = np.stack([*(labels(margins) for margins, _ in parts), f0.labels(x)])
+    truth = np.searchsorted(system.classes_, y)
+    acquired = np.zeros(prices.n_features, bool)
+    costs = []
+    for features in (*(stage.features for stage in stages), f0.features):
+        acquired = acquired | prices.mask(features)
+        costs.append(prices.price(acquired))
+    weights = system.class_weights_
+    return CascadeRecord(
+        scores=np.stack([score for _, score in parts]),
+        correct=(answers == truth).astype(np.float64),
+        exit_costs=np.array(costs),
+        weights=np.ones(len(y)),
+        class_weights=None if weights is None else weights[truth],
+        answers=ExitAnswers(truth, answers, len(system.classes_)),
+    )
