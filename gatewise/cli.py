@@ -73,7 +73,6 @@ TABLE: dict[str, Entry] = {
     "pack": Entry(
         "gatewise_export.commands.sign_cli", "Sign a bundle; zip it for devices.", "edge"
     ),
-    "keygen": Entry("gatewise_export.commands.sign_cli", "Make a key pair for signing.", "edge"),
     "repo": Entry(
         "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
     ),

@@ -111,7 +111,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     name: Annotated[str | None, Option(help="Name of the bundle; the data's.")] = None
     version: Annotated[str | None, Option("--bundle-version", help="Version of the bundle.")] = "1"
     sign: Annotated[
-        Path | None, Option(help="Private key that signs the bundle, NAME.key of `keygen`.")
+        Path | None, Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
     ] = None
     test_size: Annotated[
         float, FileOption("Share of the rows held out, if the file has no test part (0.25).")

@@ -27,11 +27,11 @@ from .blocks.time_domain import Statistics as Statistics
 from .blocks.time_domain import Tilt as Tilt
 from .blocks.time_domain import WaveletEnergies as WaveletEnergies
 from .blocks.time_domain import ZeroCrossings as ZeroCrossings
+from .filters import EventFigures as EventFigures
+from .filters import MajorityFilter as MajorityFilter
+from .filters import TwoStateFilter as TwoStateFilter
+from .filters import event_figures as event_figures
 from .graph import SignalGraph as SignalGraph
-from .over_time.events import EventFigures as EventFigures
-from .over_time.events import event_figures as event_figures
-from .over_time.filters import MajorityFilter as MajorityFilter
-from .over_time.filters import TwoStateFilter as TwoStateFilter
 from .price_table import PriceTable as PriceTable
 from .pricing import measured as measured
 from .pricing import priced as priced

@@ -21,7 +21,7 @@ from gatewise_edge.sensors.instance_source import Instance, InstanceSource
 from gatewise_edge.service.outputs import AnswerLog, print_json
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
-from gatewise_signals.over_time.filters import parse_filter
+from gatewise_signals.filters import parse_filter
 
 _LOG = logging.getLogger(__name__)
 

@@ -87,7 +87,7 @@ class Bundle:
         path : str or Path
             A directory, or a ``.gwb`` file.
         public_key : str, Path or bytes, optional
-            NAME.pub as ``gatewise keygen`` writes it, or its content. The bundle must be signed
+            A public Ed25519 key in PEM, or its content. The bundle must be signed
             by this key.
         for_device : bool, default False
             Do without the high-cost model's file where it is not there: a device never needs it.

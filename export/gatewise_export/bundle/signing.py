@@ -74,7 +74,7 @@ class PublicKey:
         else:
             key = _loaded(load_pem_public_key, content, shown, wanted="public", other="private")
         if not isinstance(key, Ed25519PublicKey):
-            raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
+            raise InputError(f"{shown} is no Ed25519 key: openssl genpkey -algorithm ed25519")
         self._key = key
         self.raw = key.public_bytes_raw()
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
@@ -115,7 +115,7 @@ class Signer:
         load = functools.partial(load_pem_private_key, password=None)
         key = _loaded(load, content, shown, wanted="private", other="public")
         if not isinstance(key, Ed25519PrivateKey):
-            raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
+            raise InputError(f"{shown} is no Ed25519 key: openssl genpkey -algorithm ed25519")
         self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
 

@@ -47,7 +47,7 @@ MaxInstanceCost = Annotated[
     typer.Option(help="What any one instance may cost at most, whatever its values; no mean."),
 ]
 Sign = Annotated[
-    Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
+    Path | None, typer.Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
 ]
 PublicKeyFile = Annotated[
     Path | None, typer.Option("--public-key", help="NAME.pub: refuse what is not signed by it.")

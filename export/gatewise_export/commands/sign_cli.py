@@ -1,4 +1,4 @@
-"""The sub-commands ``gatewise keygen`` and ``pack``: keys, and bundles packed anew. Light."""
+"""The sub-command ``gatewise pack``: bundles packed again, signed or for devices. Light."""
 
 from __future__ import annotations
 
@@ -11,37 +11,14 @@ import typer
 from gatewise.console import emit
 from gatewise.errors import InputError
 from gatewise_export.bundle.repacking import repack
-from gatewise_export.bundle.signing import PublicKey
-from gatewise_export.bundle.signing import keygen as make_keys
 from gatewise_export.commands.options import AsJson, BundlePath
-
-
-def keygen(
-    out: Annotated[Path, typer.Option(help="NAME: writes NAME.key and NAME.pub.")],
-    as_json: AsJson = False,
-) -> None:
-    """Make a key pair that signs bundles.
-
-    NAME.key signs; keep it off devices and workers. NAME.pub goes to them all: with --public-key
-    they take nothing that is not signed. A key that is there is never overwritten.
-
-    Example:
-
-        gatewise keygen --out fleet
-    """
-    key, public = make_keys(out)
-    key_id = PublicKey(public).key_id
-    if as_json:
-        emit({"key": str(key), "public_key": str(public), "key_id": key_id})
-    else:
-        print(f"key {key_id}: {key} signs and stays secret, {public} checks")
 
 
 def pack(
     bundle: BundlePath,
     out: Annotated[Path, typer.Option(help="Where: a .gwb file, or else a directory.")],
     sign: Annotated[
-        Path | None, typer.Option(help="NAME.key: sign it; else a signature goes along.")
+        Path | None, typer.Option(help="Private key that signs it; else a signature goes along.")
     ] = None,
     for_: Annotated[
         str, typer.Option("--for", help="workers (all of it) or device (no high-cost model).")
@@ -51,10 +28,13 @@ def pack(
     """Pack an existing bundle anew: into one file, signed, or for devices.
 
     The manifest stays as it is, byte for byte. With --for device the high-cost model is left
-    out: this is the file that devices fetch over the air.
+    out: this is the file that devices fetch over the air. A key is an Ed25519 key in PEM;
+    devices get the public half, and with --public-key take nothing that is not signed by it.
 
     Example:
 
+        openssl genpkey -algorithm ed25519 -out fleet.key
+        openssl pkey -in fleet.key -pubout -out fleet.pub
         gatewise pack bundle --out digits-7.gwb --sign fleet.key --for device
     """
     if for_ not in ("workers", "device"):
@@ -70,7 +50,7 @@ def pack(
     print(f"{out}: {made.manifest.title}, {size} bytes, {signed}{left}")
 
 
-commands: dict[str, Callable[..., None]] = {"keygen": keygen, "pack": pack}
+commands: dict[str, Callable[..., None]] = {"pack": pack}
 
 
 def _size(path: Path) -> int:

@@ -88,7 +88,7 @@ def pack(
     created : datetime, optional
         Now by default.
     sign : str or Path, optional
-        NAME.key as ``gatewise keygen`` writes it: the bundle is signed with it.
+        An Ed25519 key in PEM: the bundle is signed with it.
     encoder : TableEncoder, optional
         The fitted encoder whose features the system was fitted on: devices then take raw columns.
         `sample` may be a table of them, too.

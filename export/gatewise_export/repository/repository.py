@@ -52,10 +52,9 @@ SOON: Final = 90.0
 class Repository:
     """A repository of releases and the keys that sign it.
 
-    `folder`: of a repository that :meth:`init` made. `keys`: folder of private keys, NAME.key as
-    ``gatewise keygen`` writes them; by default ``<folder>.keys``. Each change needs those of the
-    roles that it signs. Raises InputError if there is no repository, its metadata do not verify, or
-    a key cannot be read.
+    `folder`: of a repository that :meth:`init` made. `keys`: folder of private keys, NAME.key in
+    PEM; by default ``<folder>.keys``. Each change needs those of the roles that it signs. Raises
+    InputError if there is no repository, its metadata do not verify, or a key cannot be read.
     """
 
     def __init__(

@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 
 from gatewise.cli import main
+from gatewise_export.bundle.signing import keygen
 from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto
 from tests.support.processes import run_here
@@ -142,6 +143,6 @@ def test_sigterm_ends_it_beside_a_slow_server(first, fleet, server, tmp_path, co
 
 
 def test_a_bundle_must_be_signed_by_the_key(first, tmp_path, capsys):
-    assert main(["keygen", "--out", str(tmp_path / "fleet")]) == 0
+    keygen(tmp_path / "fleet")
     assert main(["edge", str(first), "--public-key", str(tmp_path / "fleet.pub")]) == 2
     assert "sign" in capsys.readouterr().err

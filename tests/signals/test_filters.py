@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_signals import MajorityFilter, TwoStateFilter, event_figures
-from gatewise_signals.over_time.filters import parse_filter
+from gatewise_signals.filters import parse_filter
 
 LABELS = st.lists(st.sampled_from("abc"), max_size=40)
 CHANCES = st.lists(st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.8, 1.0]), max_size=40)

@@ -1,1 +1,0 @@
-"""Decisions on windows that follow each other: smoothed labels, and figures of events."""
