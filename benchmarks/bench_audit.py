@@ -4,9 +4,8 @@
 
 A staged cascade is fitted on 8,000 rows of Letters (A-M against N-Z). Streams are drawn from
 4,000 rows that it has not seen, rows with a local answer that is not the high-cost model's as
-often as wanted: at the bound for false alarms, three points above it for a loss. Beside it stands
-MAPIE's RiskMonitoring, where it is installed, which is given the label of every instance. Writes
-audit.json and audit.md into benchmarks/results; a quick look into .bench-cache/quick.
+often as wanted: at the bound for false alarms, three points above it for a loss. Writes audit.json
+and audit.md into benchmarks/results; a quick look into .bench-cache/quick.
 """
 
 from __future__ import annotations
@@ -35,10 +34,7 @@ BOUND, LOSS, LEVEL = 0.01, 0.03, 0.05
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
 LONGEST = 10_000
 WITHIN = 2_000
-MAPIE = "MAPIE, every label"
-#: MAPIE solves an equation for each instance: fewer and shorter streams.
-MAPIE_STREAMS, MAPIE_LONGEST = 20, 4_000
-PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "mapie")
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 HEADER = ("test", "false alarms", f"found within {WITHIN}", "median", "90 %", "bytes/instance")
 
 
@@ -68,17 +64,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         f"audit {share:.0%}": lambda rng, rows, share=share: _audit(pool, share, rng, rows)
         for share in SHARES
     }
-    n_streams = dict.fromkeys(tests, streams)
-    if _mapie() is not None:
-        tests[MAPIE] = lambda _, rows: _monitored(pool, rows[:MAPIE_LONGEST])
-        n_streams[MAPIE] = min(streams, MAPIE_STREAMS)
-    else:
-        note("MAPIE is not installed: pip install mapie to compare with it")
     local = float(pool.local.mean())
-    figures = {name: _measure(name, pool, test, n_streams[name]) for name, test in tests.items()}
+    figures = {name: _measure(name, pool, test, streams) for name, test in tests.items()}
     for share in SHARES:
         figures[f"audit {share:.0%}"]["bytes"] = share * local * pool.request
-    figures.get(MAPIE, {})["bytes"] = local * pool.request
     settings = {
         "bound": BOUND,
         "loss": LOSS,
@@ -160,23 +149,6 @@ def _audit(
     return None
 
 
-def _mapie() -> Any:
-    try:
-        from mapie.exchangeability_testing import RiskMonitoring
-    except ImportError:
-        return None
-    return RiskMonitoring
-
-
-def _monitored(pool: Pool, rows: NDArray[np.intp]) -> int | None:
-    """Instances until MAPIE's lower bound of the risk is above ours, every label given."""
-    monitor = _mapie()(risk="accuracy", threshold=BOUND, test_level=LEVEL, warn=False)
-    agrees = pool.agrees[rows].astype(int)
-    monitor.update(np.ones(len(rows), int), agrees)
-    above = np.flatnonzero(monitor.online_risk_lower_bound_sequence_history > BOUND)
-    return int(above[0]) + 1 if len(above) else None
-
-
 def _row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
     def at(value: float) -> str:
         return f"{value:.0f}" if value <= LONGEST else f"above {LONGEST}"
@@ -197,8 +169,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
         f"Letters, A-M against N-Z; {settings['streams']} streams of {LONGEST:,} instances each at "
         f"the bound of {BOUND:.0%} (false alarms) and {LOSS:.0%} above it. "
         f"{settings['local']:.0%} of the instances are answered on the device; a request has "
-        f"{settings['request_bytes']} bytes. MAPIE is given every label, in {MAPIE_STREAMS} "
-        f"streams of {MAPIE_LONGEST:,}. `make bench-audit` makes this page.",
+        f"{settings['request_bytes']} bytes. `make bench-audit` makes this page.",
         "",
         *harness.table_lines(HEADER, rows),
     ]

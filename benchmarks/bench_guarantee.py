@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -28,13 +27,11 @@ from scipy import stats
 from benchmarks import harness
 from benchmarks.data import problems
 from benchmarks.data.cascade_records import cascade_record
-from gatewise.operating_point import OperatingPoint
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.risk_tests import rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 TRAIN, TUNE = 8000, 4000
@@ -45,11 +42,10 @@ CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 CLASS_LOSS = {2: 0.02, 26: 0.1}
 """Bound on what each class loses, by the number of classes, beside the case's own."""
-Case = tuple[str, float, Literal["difference", "regret", "classes"]]
+Case = tuple[str, float, Literal["difference", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),
     *(("max_loss", bound, "difference") for bound in (0.01, 0.02)),
-    *(("max_loss", bound, "regret") for bound in (0.01, 0.02)),
     ("max_loss", 0.01, "classes"),
     *(("budget", bound, "difference") for bound in (6.0, 8.0)),
 )
@@ -104,7 +100,6 @@ def _case(
 ) -> dict[str, Any]:
     """Certify on many calibration sets; compare what was promised with the truth."""
     kind, bound, loss = case
-    test = certify_regret if loss == "regret" else certify
     answers = pool[0].answers
     assert answers is not None
     class_loss = CLASS_LOSS[answers.n_classes]
@@ -123,7 +118,7 @@ def _case(
     started = time.perf_counter()
     for _ in range(resamplings):
         drawn = rng.integers(0, len(pool[0].weights), ROWS)
-        point = test([p.rows(drawn) for p in pool], order, promise)
+        point = certify([p.rows(drawn) for p in pool], order, promise)
         if point is None:
             methods.append("none")
             continue
@@ -134,10 +129,7 @@ def _case(
         assert point.guarantee is not None
         methods.append(point.guarantee["method"])
     seconds = (time.perf_counter() - started) / resamplings
-    if loss == "regret":
-        risks = np.array([_worse(pool[p.chain], p.thresholds).mean() for p in true])
-    else:
-        risks = np.array([_risk(point, kind, reference) for point in true])
+    risks = np.array([_risk(point, kind, reference) for point in true])
     broken = risks > bound + 1e-12
     parts = None
     if loss == "classes":
@@ -165,30 +157,6 @@ def _case(
         "methods": {m: methods.count(m) for m in sorted(set(methods))},
         "seconds": {"candidates": round(laid_out, 3), "certify": round(seconds, 4)},
     }
-
-
-def certify_regret(
-    records: Sequence[CascadeRecord], order: Sequence[OperatingPoint], promise: Promise
-) -> OperatingPoint | None:
-    """Find the boldest candidate that counts of losses alone certify.
-
-    No row that only the cascade gets right makes up for one, unlike in :func:`certify`.
-    """
-    found = None
-    for point in order:
-        worse = _worse(records[point.chain], point.thresholds)
-        if rate_pvalue(int(worse.sum()), len(worse), promise.bound) > promise.level:
-            break
-        found = point
-    if found is None:
-        return None
-    measured = records[found.chain].measure(found.thresholds, found.chain)
-    return msgspec.structs.replace(measured, guarantee={"method": "exact regret"})
-
-
-def _worse(record: CascadeRecord, thresholds: Sequence[float | None]) -> NDArray[np.bool_]:
-    right = record.correct[record.exits(thresholds), np.arange(len(record.weights))]
-    return right < record.correct[-1]
 
 
 def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
@@ -248,7 +216,7 @@ def page(found: Mapping[str, Any]) -> list[str]:
 
 
 def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
-    name = f"{case['kind']} {case['bound']:g}" + " (regret)" * (case["loss"] == "regret")
+    name = f"{case['kind']} {case['bound']:g}"
     if case["parts"] is not None:
         name += f" ({case['loss']} {case['parts']['bound']:g})"
     shares = (case["violated"], case["unused"], case["unused_by_binomial"])
