@@ -67,9 +67,6 @@ class OperatingPoint(
         Mean of the recalls.
     log_loss, brier_score : float or None
         Of the answers' probabilities, as scikit-learn defines them.
-    gate_range : tuple of (float or None) or None
-        Lowest and highest threshold of the last stage at which the bounds on recall and precision
-        hold; None as an end: never stops.
     exit_shares : tuple of float
         Share of instances answered by each stage and, last, by the high-cost model.
     interval : tuple of float or None
@@ -98,7 +95,6 @@ class OperatingPoint(
     balanced_accuracy: Share | None = None
     log_loss: Amount | None = None
     brier_score: Annotated[float, msgspec.Meta(ge=0.0, le=2.0)] | None = None
-    gate_range: tuple[Threshold | None, Threshold | None] | None = None
     interval: tuple[Share, Share] | None = None
     measured: Literal["accuracy", "agreement"] = "accuracy"
     exit_shares: Annotated[tuple[Share, ...], msgspec.Meta(max_length=MAX_STAGES + 1)] = ()
@@ -121,8 +117,6 @@ class OperatingPoint(
     def _repr_html_(self) -> str:
         entries = msgspec.structs.asdict(self)
         entries["thresholds"] = ", ".join(map(threshold, self.thresholds))
-        if self.gate_range is not None:
-            entries["gate_range"] = " to ".join(map(threshold, self.gate_range))
         rows = [(k.replace("_", " "), _cell(v)) for k, v in entries.items() if v not in (None, ())]
         return html_table("operating point", ("", ""), rows)
 

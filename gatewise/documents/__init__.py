@@ -151,8 +151,13 @@ def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") 
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
     """Encode a record as JSON, without the fields that equal their default."""
-    data = msgspec.json.encode(plain_values(value), enc_hook=str)
+    data = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
     return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
+
+
+def _plain_value(value: Any) -> Any:
+    """A number of numpy as Python's own; anything else, such as a path, as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def plain_values(value: object) -> Any:
@@ -245,7 +250,7 @@ def _explain(
         value = token if of_key and token is tokens[-1] else value[token]  # type: ignore[index]
         place = _place(place, token)
     problem = text[: match.start()]
-    node = None if of_key else _type_at(cls, tokens)
+    node = _key_type(cls, tokens[:-1]) if of_key else _type_at(cls, tokens)
     why = ("its name " if of_key else "") + _problem(problem, value, node)
     raise DocumentError(file, place, why) from None
 
@@ -311,6 +316,12 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
     return node
 
 
+def _key_type(cls: Any, tokens: Keys) -> Any:
+    """Type of the keys of the mapping at a place."""
+    types = _plain_types(_type_at(cls, tokens))
+    return next((t.key_type for t in types if isinstance(t, msgspec.inspect.DictType)), None)
+
+
 def _part(node: Any, token: str | int) -> Any:
     """Type of a part of a value of a type; None if there is none."""
     if isinstance(node, msgspec.inspect.StructType):
@@ -329,6 +340,15 @@ def _plain_types(node: Any) -> list[Any]:
     if isinstance(node, msgspec.inspect.UnionType):
         return [part for t in node.types for part in _plain_types(t)]
     return [] if node is None or isinstance(node, msgspec.inspect.NoneType) else [node]
+
+
+def _description(node: Any) -> str | None:
+    """What a type says of itself, or one of several types does."""
+    if isinstance(node, msgspec.inspect.UnionType):
+        return next(filter(None, map(_description, node.types)), None)
+    schema = getattr(node, "extra_json_schema", None) or {}
+    description: str | None = schema.get("description")
+    return description
 
 
 def _problem(problem: str, value: object, node: Any) -> str:
@@ -356,9 +376,7 @@ def _wanted(problem: str, value: object, node: Any) -> str | None:
         return None
     kinds, rest = match[1].split(" | "), match[2]
     if " matching regex " in rest:
-        schema = getattr(node, "extra_json_schema", None) or {}
-        wanted = schema.get("description", f"text {rest.strip()}")
-        return f"be {wanted}, not {_short(value)}"
+        return f"be {_description(node) or f'text {rest.strip()}'}, not {_short(value)}"
     if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", rest):
         size = len(value)  # type: ignore[arg-type]
         things = "characters" if kinds[0] == "str" else "entries"

@@ -69,7 +69,8 @@ class KernelModel:
             from gatewise.models.compiled import add_kernels
         except ModuleNotFoundError:  # numba is no part of what a device installs
             return self.run(x)
-        z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
+        with np.errstate(all="ignore"):
+            z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
         out = np.zeros((len(z), self.n_outputs), np.float32)
         add_kernels(z, self.landmarks, self.rate, self.weights, self.bias, SQUARINGS, out)
         return out

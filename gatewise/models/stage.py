@@ -16,7 +16,6 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
-from gatewise.tiers import Tier
 
 FlatModel = TreeEnsemble | LinearModel | KernelModel
 
@@ -28,8 +27,7 @@ class Stage:
     `model` reads a float32 matrix of the columns `features`, (n_inputs,), in its order, and `link`
     makes probabilities of its margins. `score` says whether the stop score is computed from the
     margins or is the last output, `acquisition` whether a row that visits the stage acquires all
-    its features ("stage"), or only those on the paths that it takes through the trees ("node"),
-    `tier` where it runs: beyond the device its features come with the request, all at once.
+    its features ("stage"), or only those on the paths that it takes through the trees ("node").
     """
 
     model: FlatModel | GraphModel
@@ -37,13 +35,10 @@ class Stage:
     link: Link
     score: Score = "margin"
     acquisition: Acquisition = "stage"
-    tier: Tier = "device"
 
     def __post_init__(self) -> None:
         if self.acquisition == "node" and not isinstance(self.model, TreeEnsemble):
             raise InputError("only a stage of trees can acquire node by node")
-        if self.acquisition == "node" and not self.on_device:
-            raise InputError("only on the device can a stage acquire node by node")
 
     @classmethod
     def from_model(
@@ -75,7 +70,7 @@ class Stage:
 
     def _parts(self) -> list[str]:
         features = plural(len(self.features), "feature")
-        return [self.model_name, features, byte_size(self.nbytes), f"on the {self.tier}"]
+        return [self.model_name, features, byte_size(self.nbytes)]
 
     @property
     def model_name(self) -> str:
@@ -99,11 +94,6 @@ class Stage:
     def n_trees(self) -> int:
         """Trees that one decision of the stage evaluates; 0 for models without any."""
         return self.model.n_trees if isinstance(self.model, TreeEnsemble) else 0
-
-    @property
-    def on_device(self) -> bool:
-        """Whether the device itself runs it."""
-        return self.tier == "device"
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Outputs of the stage for whole instances.

@@ -87,9 +87,6 @@ def test_a_fit_within_bytes_packs_within_them(method, tmp_path) -> None:
     assert to_c(system, tmp_path / "c").table_bytes <= most
     assert to_c(bundle, tmp_path / "c").table_bytes <= most
     assert len(bundle.manifest.operating_points) >= len(system.frontier_.points)
-    alone = pack(system, tmp_path / "alone", sample=X_test.to_numpy()[:8], lean=True)
-    assert len(alone.manifest.every_stage) == len(system.stages_)
-    assert alone.manifest.active_point.thresholds == point.thresholds
 
 
 @pytest.mark.parametrize("wrong", [0, 1.5])

@@ -13,7 +13,6 @@ from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from tests.support.prices import price_of
-from tests.support.trees import random_trees
 
 COSTS = FeatureCosts(
     [1.0, 2.0, 0.0, 0.5, 4.0], group=["a", "a", "b", "b", None], shared={"a": 3.0, "b": 0.25}
@@ -53,6 +52,3 @@ def test_only_trees_acquire_node_by_node():
     assert np.flatnonzero(acquired).tolist() == [0, 3]
     with pytest.raises(InputError, match="only a stage of trees"):
         Stage(model, np.array([3, 0]), "sigmoid", acquisition="node")
-    trees = random_trees(0)[0]
-    with pytest.raises(InputError, match="only on the device"):
-        Stage(trees, np.arange(1), "identity", acquisition="node", tier="gateway")

@@ -1,4 +1,4 @@
-"""Random linear models and kernel machines, rows, and the graphs of models as devices read them."""
+"""Random linear models and kernel machines, and rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
-from gatewise_export.onnx_files.graph_rules import StageGraph, read_stage_graph
-from gatewise_export.packing.onnx_graph import flat_graph
 
 Model = TreeEnsemble | LinearModel | KernelModel
 F = np.float32
@@ -51,13 +49,3 @@ def random_rows(
         values = [np.nan, np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
         x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
     return x.astype(F)
-
-
-def stage_graph(model: Model) -> StageGraph:
-    """A model's graph as the runner without onnxruntime takes it."""
-    return read_stage_graph(
-        flat_graph(model).SerializeToString(),
-        file="stage.onnx",
-        n_inputs=model.n_features,
-        n_outputs=model.n_outputs,
-    )

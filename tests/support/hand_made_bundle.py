@@ -10,28 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.prices import request_bytes
 from gatewise_export.bundle.arrays import write_arrays
 
 Document = dict[str, Any]
 
 
-def stage(file: str, inputs: list[str], **changed: Any) -> Document:
-    """A stage's entry: on the device, one margin under a sigmoid; its bytes are not known yet."""
-    return {
-        "file": file,
-        "kind": "graph",
-        "inputs": inputs,
-        "carry": [],
-        "tier": "device",
-        "bytes": 0,
-        "link": "sigmoid",
-        "score": "margin",
-        "outputs": 1,
-    } | changed
+def stage(number: int, inputs: list[str], kind: str = "linear", **changed: Any) -> Document:
+    """A stage's entry: one margin under a sigmoid; its bytes are not known yet."""
+    files = {"arrays": f"stage_{number}.npz", "graph": f"stage_{number}.onnx"}
+    if kind in ("graph", "lazy"):
+        del files["arrays" if kind == "graph" else "graph"]
+    plain = {"inputs": inputs, "bytes": 0, "link": "sigmoid", "score": "margin", "outputs": 1}
+    return {"kind": kind} | plain | files | changed
 
 
 DOCUMENT: Document = {
-    "schema_version": 1,
+    "schema_version": 2,
     "name": "heart",
     "version": "1",
     "created": "2026-01-31T12:00:00+00:00",
@@ -40,31 +35,32 @@ DOCUMENT: Document = {
     "classes": ["absent", "present"],
     "link": "sigmoid",
     "features": [
-        {"name": "age", "own": 1.0, "group": None},
+        {"name": "age", "own": 1.0},
         {"name": "chol", "own": 5.17, "group": "blood"},
         {"name": "fbs", "own": 3.1, "group": "blood"},
-        {"name": "thal", "own": 100.0, "group": None},
+        {"name": "thal", "own": 100.0},
     ],
     "groups": [{"name": "blood", "shared": 2.1}],
     "prices": {"request": 1.0, "byte": 0.01, "evaluation": 0.5},
     "missing": {"stages": "refused", "cloud": "refused"},
     "stages": [
-        stage("stage_0.onnx", ["age"]),
-        stage("stage_1.onnx", ["fbs", "age"], score="column", outputs=2),
+        stage(0, ["age"]),
+        stage(1, ["fbs", "age"], score="column", outputs=2),
     ],
+    "chains": [[0, 1]],
     "cloud": {
         "file": "cloud.onnx",
         "inputs": ["thal", "chol", "age"],
         "kind": "classifier",
         "link": "identity",
     },
+    "largest_request": 0,
     "operating_points": [
         {
             "thresholds": [0.5, -1.25],
             "expected_cost": 4.0,
             "accuracy": 0.8,
             "offload_rate": 0.25,
-            "guarantee": None,
         },
         {
             "thresholds": [None, None],
@@ -88,7 +84,9 @@ SAMPLE = {
 """With the first operating point: exits 0, 1, 2 (the cloud), 0, 1; labels 1, 1, 1, 0, 1."""
 
 FILES = {
+    "stage_0.npz": b"first arrays",
     "stage_0.onnx": b"first graph",
+    "stage_1.npz": b"second arrays",
     "stage_1.onnx": b"second graph",
     "cloud.onnx": b"large graph",
     "sample.npz": write_arrays(SAMPLE),
@@ -99,7 +97,10 @@ def complete(document: Document, files: dict[str, bytes]) -> Document:
     """Write hashes and sizes into a copy of a document."""
     document = copy.deepcopy(document)
     for stage in document["stages"]:
-        stage["bytes"] = len(files[stage["file"]])
+        names = [stage[key] for key in ("arrays", "graph") if key in stage]
+        stage["bytes"] = sum(len(files[name]) for name in names)
+    if document["cloud"] is not None:
+        document["largest_request"] = request_bytes(len(document["cloud"]["inputs"]))
     document["files"] = {
         name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
         for name, data in files.items()

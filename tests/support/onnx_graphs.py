@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-
-from gatewise_export.packing.graph_parts import constant, tensor
+from onnx import TensorProto, helper, numpy_helper
 
 
 def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     """Make a node; names of its inputs and outputs stand with blanks between them."""
     return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
+
+
+def tensor(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
+    """Describe a graph's input or output."""
+    return helper.make_tensor_value_info(name, kind, list(shape))
 
 
 Declared = tuple[str, int, Sequence[int | str]]
@@ -30,7 +33,7 @@ def graph_of(
         "hand-made",
         [tensor(source[0], source[1], *source[2])],
         [tensor(name, kind, *shape) for name, kind, shape in outputs],
-        [constant(name, np.asarray(array)) for name, array in constants.items()],
+        [numpy_helper.from_array(np.array(array), name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
@@ -55,30 +58,3 @@ def external_data(model: onnx.ModelProto) -> None:
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
     weights.external_data.add(key="location", value="/etc/passwd")
-
-
-def delimited(number: int, content: bytes) -> bytes:
-    """A field of protocol buffers that holds bytes."""
-    return _head(number, len(content)) + content
-
-
-def _head(number: int, size: int) -> bytes:
-    """What stands before the bytes of a field."""
-    head = bytearray([number << 3 | 2])
-    while size > 127:
-        head.append(size & 127 | 128)
-        size >>= 7
-    return bytes(head) + bytes([size])
-
-
-def nested_graphs(depth: int) -> bytes:
-    """A file of graphs in attributes of nodes of graphs."""
-    tail, size, heads = b"\xa0\x01\x05", 0, []
-    for _ in range(depth):  # from the innermost; joined once, for they are many
-        head = delimited(1, b"body") + _head(6, size)
-        size += len(tail)
-        for number in (5, 1):  # an attribute of a node
-            head = _head(number, len(head) + size) + head
-        size += len(head)
-        heads.append(head)
-    return _head(7, size) + b"".join(reversed(heads)) + tail * depth

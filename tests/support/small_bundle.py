@@ -10,45 +10,52 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
 
-from gatewise.costs import CloudPrices
 from gatewise.models.linear import LinearModel
+from gatewise.operating_point import OperatingPoint
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.flat_models import write_model
 from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,
     FileSpec,
     GroupSpec,
     Manifest,
-    OperatingPointSpec,
+    MissingSpec,
+    PriceSpec,
     StageSpec,
 )
-from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.bundle.manifest_reader import largest_request
+from gatewise_export.onnx_writer import write_graph
 
 #: No stage stops for it: it goes to the cloud.
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 NAMES = ("a", "b", "c", "d", "e", "f")
 
 
-def linear_onnx(weights: np.ndarray) -> bytes:
-    """Build the graph of ``x @ weights``."""
+def linear_model(weights: np.ndarray) -> LinearModel:
+    """Make the model ``x @ weights``."""
     k, outputs = weights.shape
-    model = LinearModel(
+    return LinearModel(
         mean=np.zeros(k, np.float32),
         scale=np.ones(k, np.float32),
         weights=weights.astype(np.float32),
         bias=np.zeros(outputs, np.float32),
     )
-    return flat_graph(model).SerializeToString()
+
+
+def linear_onnx(weights: np.ndarray) -> bytes:
+    """Build the graph of ``x @ weights``."""
+    return write_graph(linear_model(weights))
 
 
 def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:
@@ -73,6 +80,8 @@ def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle
     files, arrays = {}, {"X": X}
     for name, (inputs, weights) in graphs.items():
         files[name] = linear_onnx(weights)
+        if name != "cloud.onnx":
+            files[name.replace("onnx", "npz")] = write_model(linear_model(weights))
         outputs = run_rows(files[name], X[:, [NAMES.index(i) for i in inputs]])
         arrays[name.removesuffix(".onnx")] = outputs
     if cloud:
@@ -85,6 +94,9 @@ def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle
     files["sample.npz"] = stream.getvalue()
     last = 1.0 if cloud else float(np.finfo(np.float32).min)
     manifest = Manifest(
+        schema_version=2,
+        min_runtime_version="0.1.0",
+        task="classify",
         name="small",
         version="7",
         created="2026-01-01T00:00:00Z",
@@ -99,24 +111,36 @@ def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle
             FeatureSpec("f", 5.0),
         ),
         groups=(GroupSpec("blood", 10.0),),
-        prices=CloudPrices(request=0.25, byte=0.001, evaluation=0.5),
-        missing={"stages": "refused", "cloud": "refused"},
+        prices=PriceSpec(request=0.25, byte=0.001, evaluation=0.5),
+        missing=MissingSpec("refused", "refused"),
         every_stage=tuple(
-            StageSpec(n, graphs[n][0], len(files[n]), "sigmoid", "margin", 1)
-            for n in ("stage_0.onnx", "stage_1.onnx")
+            StageSpec(
+                kind="linear",
+                inputs=graphs[f"{stage}.onnx"][0],
+                bytes=len(files[f"{stage}.onnx"]) + len(files[f"{stage}.npz"]),
+                link="sigmoid",
+                score="margin",
+                outputs=1,
+                arrays=f"{stage}.npz",
+                graph=f"{stage}.onnx",
+            )
+            for stage in ("stage_0", "stage_1")
         ),
         chains=((0, 1),),
         cloud=CloudSpec("cloud.onnx", ("a", "c", "e"), "margins", "sigmoid") if cloud else None,
         operating_points=(
-            OperatingPointSpec((1.0, last), 5.0, 0.9, 0.2),
-            OperatingPointSpec((None, last), 5.0, 0.9, 0.2),
+            OperatingPoint((1.0, last), 5.0, 0.9, 0.2),
+            OperatingPoint((None, last), 5.0, 0.9, 0.2),
         ),
         active=0,
+        largest_request=0,
         files={n: FileSpec(hashlib.sha256(b).hexdigest(), len(b)) for n, b in files.items()},
     )
     for name, content in files.items():
         (path / name).write_bytes(content)
-    (path / "manifest.json").write_text(replace(manifest, **changes).to_json())
+    manifest = msgspec.structs.replace(manifest, **changes)
+    manifest = msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
+    (path / "manifest.json").write_bytes(manifest.to_json())
     return Bundle.open(path)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,16 +10,11 @@ from numpy.typing import NDArray
 
 from gatewise import decision
 from gatewise.errors import InputError
+from gatewise.memory import memory_limit
 from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
-from gatewise_cloud.models.window_features import WindowFeatures
 from gatewise_edge.errors import SelfTestError
-
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -31,7 +24,6 @@ if TYPE_CHECKING:
 #: operators make gigabytes of a few kilobytes.
 _MEMORY: Final = 1 << 30
 _MEMORY_PER_BYTE: Final = 8
-_STATUS: Final = Path("/proc/self/status")
 
 
 class CloudAnswer(NamedTuple):
@@ -46,30 +38,26 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which reads and proves the bundle of `manifest`. The
-    `backend` runs it: of kind ``margins`` its output is read by the manifest's link, of kind
-    ``classifier`` it gives class indices, then probabilities. `features` computes the model's
-    inputs where requests carry raw windows. ModelError if the bundle has no cloud model, or takes
-    JPEG files and Pillow is not there.
+    Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
+    kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
+    class indices, then probabilities. ModelError if the bundle has no cloud model, or takes JPEG
+    files and Pillow is not there.
 
     Attributes: `key`, name and version; `n_classes`; `n_inputs`, the columns of a request; `local`,
     whether it computes in this process.
     """
 
-    def __init__(
-        self, manifest: Manifest, backend: Backend, features: WindowFeatures | None = None
-    ) -> None:
+    def __init__(self, manifest: Manifest, backend: Backend) -> None:
         cloud = cloud_of(manifest)
         self.key = (manifest.name, manifest.version)
         self.manifest = manifest
         self.n_classes = manifest.n_classes
-        self.n_inputs = len(manifest.request_inputs())
-        self._allow_missing = manifest.missing["cloud"] == "allowed"
+        self.n_inputs = len(manifest.cloud_inputs())
+        self._allow_missing = manifest.missing.cloud == "allowed"
         self._backend = backend
         self.local = backend.local
         self._kind = backend.kind or cloud.kind
         self._link = cloud.link
-        self._features = features
         if self._takes_files and not load_decoder():
             raise ModelError(
                 manifest.title,
@@ -113,19 +101,14 @@ class CloudModel:
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
                 "name what answers with --backend python:module:attribute",
             )
-        from gatewise_export.onnx_files.graph_rules import check_cloud_graph
-
-        with _memory_limit(_MEMORY + _MEMORY_PER_BYTE * manifest.files[cloud.file].size):
+        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * manifest.files[cloud.file].size):
             graph = bundle.read(cloud.file)
-            check_cloud_graph(graph, file=cloud.file)
             backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
             return cls._proved(bundle, backend)
 
     @classmethod
     def _proved(cls, bundle: Bundle, backend: Backend) -> CloudModel:
-        manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
-        features = None if cloud.carries is None else WindowFeatures(bundle)
-        model = cls(manifest, backend, features)
+        model = cls(bundle.manifest, backend)
         try:
             model._self_test(bundle)
         except BaseException:
@@ -144,13 +127,8 @@ class CloudModel:
         RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
         manifest refuses missing values in the cloud.
         """
-        self._check_rows(X, self.n_inputs)
-        if self._features is not None and len(X):  # so that no window spoils the run of others
-            self._check_rows(self._features.compute(X), len(self._features))
-
-    def _check_rows(self, X: NDArray[np.floating[Any]], n_columns: int) -> None:
-        if X.ndim != 2 or X.shape[1] != n_columns:
-            raise RefusedRows("shape", f"model {self} takes {n_columns} columns, not {X.shape}")
+        if X.ndim != 2 or X.shape[1] != self.n_inputs:
+            raise RefusedRows("shape", f"model {self} takes {self.n_inputs} columns, not {X.shape}")
         if not np.isfinite(X).all():
             if np.isinf(X).any():
                 raise RefusedRows("infinite", "the instances hold an infinite value")
@@ -166,10 +144,10 @@ class CloudModel:
             values = decode_jpeg(jpeg, instance)
         except InputError as error:
             raise RefusedRows("type", str(error)) from None
-        return values[None, self.manifest.request_inputs()]
+        return values[None, self.manifest.cloud_inputs()]
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.request_inputs`.
+        """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.cloud_inputs`.
 
         RefusedRows as :meth:`check`; ModelError if the model fails on these instances.
         """
@@ -184,7 +162,7 @@ class CloudModel:
 
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify checked instances `X`, at least one, in C order; see :meth:`answer`."""
-        outputs = self._backend.run(X if self._features is None else self._features.compute(X))
+        outputs = self._backend.run(X)
         if self._kind == "margins":
             margins = outputs[0]
             labels = decision.labels(margins)
@@ -198,9 +176,9 @@ class CloudModel:
         return CloudAnswer(labels, probabilities)
 
     def _self_test(self, bundle: Bundle) -> None:
-        expected = bundle.sample()["cloud_label"]
-        sample = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
-        labels = self.run(np.ascontiguousarray(sample, np.float32)).labels
+        sample = bundle.sample()
+        expected, X = sample["cloud_label"], sample["X"][:, bundle.manifest.cloud_inputs()]
+        labels = self.run(np.ascontiguousarray(X, np.float32)).labels
         differing = int(np.count_nonzero(labels != expected))
         if differing:
             raise SelfTestError(
@@ -208,26 +186,6 @@ class CloudModel:
                 "rows otherwise than where it was packed: do not serve it",
                 {"cloud_label": differing},
             )
-
-
-@contextmanager
-def _memory_limit(more: int) -> Iterator[None]:
-    """Let allocations fail that would add more than `more` bytes to this process; on Linux only.
-
-    Other threads fall under it, too: leave them room.
-    """
-    if resource is None or not _STATUS.exists():
-        yield
-        return
-    lines = _STATUS.read_text().splitlines()
-    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    bounds = [used + more, *(bound for bound in (soft, hard) if bound != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def open_bundle(

@@ -174,7 +174,7 @@ def safer_point(manifest: Manifest) -> int | None:
     """
     disagreed = 1.0 - (manifest.active_point.agreement or 0.0)
     safer = [
-        (point.guarantee is None, point.expected_cost, i)
+        (point.guarantee is None, point.cost, i)
         for i, point in enumerate(manifest.operating_points)
         if point.agreement is not None
         and 1.0 - point.agreement <= disagreed / 2

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.prices import request_bytes
 from gatewise.tiers import Tier, on_device
-from gatewise_export.bundle.manifest import Manifest, request_dtype
+from gatewise_export.bundle.manifest import Manifest
 
 _FLOAT32: Final = np.dtype(np.float32)
 
@@ -50,14 +50,15 @@ class StagePlan:
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> Self:
         """Read it from a manifest."""
-        tiers = manifest.tiers
+        device: Tier = "device"
+        tiers = (device,) * len(manifest.stages)
         every, last = on_device(tiers), manifest.last_exit
         here = min(every, last + 1)
-        prices, inputs = manifest.cloud_prices(), manifest.request_inputs()
+        prices, inputs = manifest.cloud_prices(), manifest.cloud_inputs()
         gateway = prices.gateway if "gateway" in tiers else 0.0
         offload_price = prices.of_offload(len(inputs)) + gateway
         gateway_price = prices.of_message(len(inputs)) + gateway
-        stages_take_nan = manifest.missing["stages"] == "allowed"
+        stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
             model=manifest.name,
             version=manifest.version,
@@ -73,12 +74,12 @@ class StagePlan:
             has_cloud=last >= every,
             last_exit=last,
             stages_take_nan=stages_take_nan,
-            cloud_takes_nan=manifest.missing["cloud"] == "allowed"
+            cloud_takes_nan=manifest.missing.cloud == "allowed"
             and (stages_take_nan or every == len(tiers)),
             offload_price=offload_price if last == len(tiers) else gateway_price,
             gateway_price=gateway_price,
             request_price=prices.of_message(len(inputs)),
-            dtype=request_dtype(manifest.instance, manifest.signal),
+            dtype=manifest.request_dtype,
         )
 
     @property

@@ -1,46 +1,52 @@
-"""Load the models of a bundle's stages: graphs in onnxruntime or numpy, trees to walk.
+"""Load the models of a bundle's stages: graphs in onnxruntime, flat models in numpy, trees to walk.
 
-A graph is checked before any runtime opens it (:mod:`gatewise_export.onnx_files.graph_rules`).
+A flat model's graph is written here, from the arrays that were checked, and its hash compared with
+the manifest's: no graph of ours is parsed to be trusted. A graph that was given is trusted by its
+hash, and by the signature where a key is configured; it is loaded under a memory limit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.imports import load_onnxruntime, open_session
-from gatewise_edge.device.graph_runner import GraphRunner
+from gatewise.memory import memory_limit
+from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.flat_trees import read_trees
+from gatewise_export.bundle.errors import BundleError, DamagedFileError
+from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
 from gatewise_export.bundle.manifest import StageSpec
-from gatewise_export.onnx_files.graph_rules import (
-    MOST_STAGE_BYTES,
-    check_stage_graph,
-    read_stage_graph,
-)
+from gatewise_export.onnx_writer import MARGINS, write_graph
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
 
+#: Bytes that loading a given graph may take, and more for each byte of its file: some operators
+#: make gigabytes of a few kilobytes.
+_MEMORY: Final = 256 << 20
+_MEMORY_PER_BYTE: Final = 8
+
+Matrix = NDArray[np.float32]
+
 
 class GraphSession:
-    """A stage's graph in onnxruntime, with the interface of :class:`GraphRunner`."""
+    """A stage's graph in onnxruntime."""
 
     def __init__(self, session: Any, n_inputs: int, n_outputs: int) -> None:
         self._session = session
         self._widths = n_inputs, n_outputs
-        self._names = [output.name for output in session.get_outputs()]
         self._thread = threading.local()
 
-    def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    def run(self, x: Matrix) -> Matrix:
         """Margins of rows, float32 (n, n_outputs)."""
-        margins: NDArray[np.float32] = self._session.run(self._names, {"x": x})[0]
+        margins: Matrix = self._session.run([MARGINS], {"x": x})[0]
         return margins
 
     def run_row(self, x: NDArray[np.float32]) -> list[float]:
@@ -58,12 +64,34 @@ class GraphSession:
         row, margins = (np.zeros(width, np.float32) for width in self._widths)
         binding = self._session.io_binding()
         binding.bind_input("x", "cpu", 0, np.float32, (1, len(row)), row.ctypes.data)
-        name = self._names[0]
-        binding.bind_output(name, "cpu", 0, np.float32, (1, len(margins)), margins.ctypes.data)
+        binding.bind_output(MARGINS, "cpu", 0, np.float32, (1, len(margins)), margins.ctypes.data)
         return row, margins, binding
 
 
-StageModel = GraphSession | GraphRunner | Walker
+class FlatRunner:
+    """A stage's flat model in numpy, with the interface of :class:`GraphSession`."""
+
+    def __init__(self, model: FlatModel) -> None:
+        self._model = model
+        self._walker = Walker(model) if isinstance(model, TreeEnsemble) else None
+
+    def run(self, x: Matrix) -> Matrix:
+        """Margins of rows, float32 (n, n_outputs)."""
+        return self._model.run(x)
+
+    def run_row(self, x: NDArray[np.float32]) -> list[float]:
+        """Margins of one row (n_inputs,)."""
+        margins = self._model.run(x[np.newaxis]) if self._walker is None else self._walked(x)
+        listed: list[float] = margins[0].tolist()
+        return listed
+
+    def _walked(self, x: NDArray[np.float32]) -> Matrix:
+        """Walk in plain Python, which beats numpy's calls for every level of a tree."""
+        assert self._walker is not None
+        return self._walker.walk(x.tolist().__getitem__)
+
+
+StageModel = GraphSession | FlatRunner | Walker
 
 
 def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
@@ -74,51 +102,73 @@ def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
     """
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")
-    bundle.read_block_models(check_stage_graph)
-    checked = [_check(bundle, spec, runner) for spec in bundle.manifest.stages]
-    return [start() for start in checked]  # all are checked before the first graph is opened
+    bundle.read_block_models()
+    loaders = [_checked(bundle, spec, runner) for spec in bundle.manifest.stages]
+    return [load() for load in loaders]  # all are checked before the first graph is opened
 
 
-def _check(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
-    """Read and check a stage's file; return what starts its model."""
-    n_inputs, n_outputs, file = len(spec.inputs), spec.outputs, f"stage file {spec.file}"
-    if spec.bytes > MOST_STAGE_BYTES:  # before it is read into memory
-        raise BundleError(f"{file} is too large: {spec.bytes} B, at most {MOST_STAGE_BYTES}")
-    content = bundle.read(spec.file)
-    if spec.kind == "lazy":
-        trees = read_trees(content, spec.file, n_features=n_inputs, n_outputs=n_outputs)
-        return lambda: Walker(trees)
-    given = spec.origin == "given"
-    onnxruntime = _import_onnxruntime(runner)
-    if onnxruntime is None and given:
+def _checked(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
+    """Read and check a stage's file; return what loads its model."""
+    if spec.kind == "graph":
+        return lambda: _load_given(bundle, spec, runner)
+    model = bundle.read_model(spec)
+    if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
+        return lambda: Walker(model)
+    if not _uses_onnxruntime(runner):
+        return lambda: FlatRunner(model)
+    return lambda: _load_flat(bundle, spec, model)
+
+
+def _load_flat(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
+    """Write the graph of a model, and open it if it is the one that was packed."""
+    assert spec.graph is not None
+    content = write_graph(model)
+    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[spec.graph].sha256:
+        raise DamagedFileError(
+            spec.graph,
+            f"bundle {bundle.path}: {spec.graph} is not the graph of {spec.arrays}: pack it again",
+        )
+    return GraphSession(_session(content, spec.graph), len(spec.inputs), spec.outputs)
+
+
+def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner) -> StageModel:
+    """Load a given graph, and run it once to see that it is of the sizes that the manifest says."""
+    assert spec.graph is not None
+    file = f"stage file {spec.graph}"
+    if not _uses_onnxruntime(runner):
         raise BundleError(f"{file} was given as a graph: it needs onnxruntime, install it")
-    if onnxruntime is None:
-        graph = read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
-        return lambda: GraphRunner(graph, file)
-    check_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs, given=given)
-    del content  # read again, and its hash checked, when its turn comes: many may be large
-    return lambda: GraphSession(_session(bundle.read(spec.file), file), n_inputs, n_outputs)
+    content = bundle.read(spec.graph, most=MAX_BYTES)
+    with memory_limit(_MEMORY + _MEMORY_PER_BYTE * len(content)):
+        session = GraphSession(_session(content, file), len(spec.inputs), spec.outputs)
+        try:
+            margins = session.run(np.zeros((1, len(spec.inputs)), np.float32))
+        except Exception as error:  # onnxruntime's errors have no common base of their own
+            raise BundleError(f"{file} does not run here: {one_line(error)}") from None
+    if margins.shape != (1, spec.outputs) or margins.dtype != np.float32:
+        raise BundleError(
+            f"{file} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"
+        )
+    return session
 
 
-def _import_onnxruntime(runner: Runner) -> Any:
-    """Import onnxruntime; None where numpy is to run the graphs."""
+def _uses_onnxruntime(runner: Runner) -> bool:
+    """Whether onnxruntime runs the graphs, not numpy the arrays."""
     if runner == "numpy":
-        return None
+        return False
     try:
-        return load_onnxruntime()
+        load_onnxruntime()
     except ImportError as error:
         if runner == "auto":
-            return None
-        why = " ".join(str(error).split())[:200]
+            return False
         raise InputError(
-            f"runner 'onnxruntime' cannot be used: {why}; install onnxruntime, or choose 'numpy'"
+            f"runner 'onnxruntime' cannot be used: {one_line(error)}; install onnxruntime, or "
+            "choose 'numpy'"
         ) from error
+    return True
 
 
-def _session(graph: bytes, file: str) -> Any:
+def _session(content: bytes, file: str) -> Any:
     try:
-        return open_session(graph)
-    except Exception as error:
-        # onnxruntime's errors have no common base of their own.
-        why = str(error).splitlines()[0][:200]
-        raise BundleError(f"{file} is not a model that runs here: {why}") from None
+        return open_session(content)
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        raise BundleError(f"{file} is not a model that runs here: {one_line(error)}") from None

@@ -30,8 +30,8 @@ CLOSE = 1e-3
 class StageRunner:
     """The stages of `bundle`: a graph each, or trees to walk.
 
-    A stage of kind ``graph`` acquires all its features and runs. One of kind ``lazy`` is walked
-    tree after tree and acquires a feature when a node tests it. `inputs` are each stage's features,
+    A stage acquires all its features and runs; one of kind ``lazy`` is walked tree after tree and
+    acquires a feature when a node tests it. `inputs` are each stage's features,
     all that it may acquire, in the order of its model's columns; `thresholds` the active operating
     point's, rounded to float32 as scores are. The `runner` "auto" is onnxruntime, or where that
     cannot be imported numpy alone, slower on large models and with the same bits. Files are
@@ -68,9 +68,7 @@ class StageRunner:
 
     def run(self, stage: int, x: Matrix) -> StageOutput:
         """Run the stage of index `stage` on its own inputs `x`, all at hand, float32 (n, k)."""
-        model = self._models[stage]
-        margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
-        return StageOutput(margins, self.specs[stage])
+        return StageOutput(self._models[stage].run(x), self.specs[stage])
 
 
 def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool = True) -> int:
@@ -100,7 +98,7 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool
     for s, spec in enumerate(runner.specs):
         got, expected = np.array([r[s].outputs for r in outputs], np.float32), sample[f"stage_{s}"]
         unlike = _unlike(got, expected)
-        if spec.origin == "given":
+        if spec.kind == "graph":
             same &= ~unlike
             unlike &= ~np.isclose(got, expected, rtol=CLOSE, atol=CLOSE, equal_nan=True).all(axis=1)
         differences[f"stage_{s}"] = int(np.count_nonzero(unlike))

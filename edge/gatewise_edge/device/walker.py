@@ -82,9 +82,9 @@ class Walker:
             leaves.append(node)
         return self._sum(leaves)
 
-    def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-        """Margins of many rows, and the columns that each visits."""
-        return self.trees.run_and_visit(x)
+    def run(self, x: Matrix) -> Matrix:
+        """Margins of many rows."""
+        return self.trees.run(x)
 
     def _sum(self, leaves: list[int]) -> Matrix:
         """Add up in float32, one tree after another: ``accumulate`` adds in no other order."""

@@ -35,7 +35,8 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     members = {}
     for name, array in arrays.items():
         content = io.BytesIO()
-        np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
+        plain = np.ascontiguousarray(array).reshape(array.shape)  # of no dimension, too
+        np.lib.format.write_array(content, plain, allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
     return zip_bytes(members)
 

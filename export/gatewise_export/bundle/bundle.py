@@ -2,29 +2,29 @@
 
 Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are plain
 file names and links are refused, so that no path leaves it; sizes are bounded; every hash is
-checked before any byte is handed out, and again on each reading. No pickle and no code is ever
-loaded. With a public key, the signature (:mod:`.signing`) is checked before anything in the
-manifest is used. Standard library and numpy alone: a device uses this; ``cryptography`` is loaded
-where there is a key.
+checked before any byte is handed out. No pickle and no code is ever loaded. With a public key, the
+signature (:mod:`.signing`) is checked before anything in the manifest is used. Standard library,
+msgspec and numpy alone: a device uses this; ``cryptography`` is loaded where there is a key.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from numpy.typing import NDArray
 
 from gatewise import __version__
+from gatewise.acquisition import Acquisition
 from gatewise.console import html_table
 from gatewise.errors import InputError
 from gatewise.formats import byte_size, threshold
+from gatewise.models.stage import Stage
+from gatewise.operating_point import ByClass
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (
@@ -33,7 +33,8 @@ from gatewise_export.bundle.errors import (
     ManifestError,
     SignatureError,
 )
-from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, ByClass, Manifest
+from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
+from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest, StageSpec
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
@@ -43,6 +44,8 @@ MOST_MANIFEST_BYTES = 4 << 20
 MOST_SAMPLE_BYTES = 64 << 20
 MOST_BLOCK_BYTES = 32 << 20
 CHUNK = 1 << 20
+#: A file that is held from the check on opening until it is read; larger ones are hashed again.
+MAX_HELD_BYTES = 4 << 20
 ATTEMPTS = 3
 
 
@@ -60,8 +63,8 @@ class Bundle:
 
     Examples
     --------
-    ``bundle = Bundle.open("bundle")``, then ``bundle.read(bundle.manifest.stages[0].file)``
-    gives the first stage's model as bytes: a graph for onnxruntime, or trees.
+    ``bundle = Bundle.open("bundle")``, then ``bundle.read(bundle.manifest.stages[0].arrays)``
+    gives the first stage's model as bytes.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class Bundle:
         self.manifest = manifest
         self.signed_by = signed_by
         self._storage = storage
+        # contents that were checked on opening, each until it is read: a file is hashed once
+        self._checked: dict[str, bytes] = {}
 
     @classmethod
     def open(
@@ -115,18 +120,8 @@ class Bundle:
             error.args = (f"bundle {path}: {error}",)
             raise
         _check_runtime(path, manifest.min_runtime_version)
-        if SIGNATURE in manifest.files:
-            raise ManifestError("files", f"{SIGNATURE!r} is no name for a model")
         bundle = cls(path, manifest, storage, None if key is None else key.key_id)
-        for name in manifest.files:
-            if name not in bundle.absent():
-                bundle._read_checked(name, lambda chunk: None)
-            elif not for_device:
-                raise DamagedFileError(
-                    name,
-                    f"bundle {path}: {name} is missing: if this was packed for devices, give the "
-                    "whole bundle here",
-                )
+        bundle._check_files(for_device=for_device)
         return bundle
 
     def absent(self) -> tuple[str, ...]:
@@ -153,7 +148,7 @@ class Bundle:
         return covering
 
     def read(self, name: str, *, most: int | None = None) -> bytes:
-        """Read the file `name` that the manifest lists, and check its size and hash again.
+        """Read the file `name` that the manifest lists, with its size and hash checked.
 
         DamagedFileError if it is not listed, missing, not what was packed, or of more than `most`
         bytes.
@@ -163,9 +158,8 @@ class Bundle:
             raise DamagedFileError(
                 name, f"bundle {self.path}: {name} has {spec.size} B, more than {most} B"
             )
-        content = io.BytesIO()
-        self._read_checked(name, content.write)
-        return content.getvalue()
+        content = self._checked.pop(name, None)
+        return b"".join(self._checked_chunks(name)) if content is None else content
 
     def sample(self) -> dict[str, NDArray[Any]]:
         """Real rows and every output expected of them, at the active operating point.
@@ -188,29 +182,37 @@ class Bundle:
         arrays = read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES))
         return expected_sample(self.manifest, arrays)
 
-    def read_block_models(self, check: Callable[..., None]) -> None:
-        """Read the networks that are blocks, so that the manifest's signal can compute them.
+    def read_model(self, spec: StageSpec) -> FlatModel:
+        """Read and check the flat model of a stage, of a kind other than ``graph``."""
+        assert spec.kind != "graph"
+        assert spec.arrays is not None
+        content = self.read(spec.arrays, most=MAX_BYTES)
+        sizes = {"n_inputs": len(spec.inputs), "n_outputs": spec.outputs}
+        return read_model(content, spec.kind, spec.arrays, **sizes)
 
-        Each goes through `check` (:func:`.check_stage_graph`) first; BundleError if one is refused.
-        """
+    def read_stage(self, stage: int) -> Stage:
+        """Read the stage at an index of the active point's chain as training has it."""
+        spec = self.manifest.stages[stage]
+        features, lazy = self.manifest.stage_inputs(stage), spec.kind == "lazy"
+        acquisition: Acquisition = "node" if lazy else "stage"
+        return Stage(self.read_model(spec), features, spec.link, spec.score, acquisition)
+
+    def read_block_models(self) -> None:
+        """Read the networks that are blocks, so that the manifest's signal can compute them."""
         signal = self.manifest.signal
         if signal is None or all(signal.models.values()):
             return
-        models = {}
-        for block in signal.graph.blocks:
-            if isinstance(block, OnnxBlock):
-                content = models[block.file] = self.read(block.file, most=MOST_BLOCK_BYTES)
-                what = f"{block.file} of block {block.label}"
-                sizes = {"n_inputs": math.prod(block.shape), "n_outputs": len(block.features)}
-                check(content, file=what, **sizes, given=True)
+        blocks = [block for block in signal.graph.blocks if isinstance(block, OnnxBlock)]
+        models = {block.file: self.read(block.file, most=MOST_BLOCK_BYTES) for block in blocks}
         try:
-            self.manifest = replace(self.manifest, signal=signal.with_models(models))
+            signal = signal.with_models(models)
         except InputError as error:
             raise BundleError(f"bundle {self.path}: {error}") from None
+        self.manifest = msgspec.structs.replace(self.manifest, signal=signal)
 
     def with_active(self, point: int) -> Bundle:
         """Get the same bundle at operating point `point`, an index, without writing anything."""
-        return Bundle(self.path, self.manifest.with_active(point), self._storage, self.signed_by)
+        return self._with_manifest(self.manifest.with_active(point))
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
         """Get the same bundle with `functions` for blocks, by the block's name.
@@ -220,8 +222,8 @@ class Bundle:
         signal = self.manifest.signal
         if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
             return self
-        manifest = replace(self.manifest, signal=signal.with_functions(functions))
-        return Bundle(self.path, manifest, self._storage, self.signed_by)
+        signal = signal.with_functions(functions)
+        return self._with_manifest(msgspec.structs.replace(self.manifest, signal=signal))
 
     @property
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -235,26 +237,52 @@ class Bundle:
     def _repr_html_(self) -> str:
         manifest, point = self.manifest, self.manifest.active_point
         costs = manifest.exit_costs().tolist()
-        rows = [
-            (f"{s}", stage.file, stage.tier, len(stage.inputs), f"{costs[s]:.4g}", threshold(limit))
+        rows: list[tuple[object, ...]] = [
+            (f"{s}", stage.kind, len(stage.inputs), f"{costs[s]:.4g}", threshold(limit))
             for s, (stage, limit) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
         ]
         if manifest.cloud is not None:
             cloud = manifest.cloud
-            rows.append(("cloud", cloud.file, "cloud", len(cloud.inputs), f"{costs[-1]:.4g}", ""))
+            rows.append(("cloud", cloud.kind, len(cloud.inputs), f"{costs[-1]:.4g}", ""))
         size = byte_size(sum(f.size for f in manifest.files.values()))
         merit = "accuracy" if manifest.task == "classify" else "score"
         lines = [
             f"{manifest.task}, {len(manifest.features)} features, {manifest.n_classes} classes, "
             f"{size}",
             f"operating point {manifest.active} of {len(manifest.operating_points)}: cost "
-            f"{point.expected_cost:.4g}, {merit} {point.accuracy:.4f}, offload rate "
+            f"{point.cost:.4g}, {merit} {point.accuracy:.4f}, offload rate "
             f"{point.offload_rate:.3f}",
         ]
-        header = ("stage", "file", "tier", "inputs", "cost if it ends here", "stops at")
+        header = ("stage", "kind", "inputs", "cost if it ends here", "stops at")
         return html_table(f"Bundle {manifest.title}", header, rows, lines)
 
-    def _read_checked(self, name: str, take: Callable[[bytes], object]) -> None:
+    def _with_manifest(self, manifest: Manifest) -> Bundle:
+        bundle = Bundle(self.path, manifest, self._storage, self.signed_by)
+        bundle._checked = self._checked
+        return bundle
+
+    def _check_files(self, *, for_device: bool) -> None:
+        """Check every file; hold those that a device is about to read."""
+        manifest, absent = self.manifest, self.absent()
+        if absent and not for_device:
+            raise DamagedFileError(
+                absent[0],
+                f"bundle {self.path}: {absent[0]} is missing: if this was packed for devices, "
+                "give the whole bundle here",
+            )
+        unread = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
+        unread |= {manifest.cloud.file} if manifest.cloud is not None else set()
+        for name in manifest.files:
+            if name in absent:
+                continue
+            if name in unread or manifest.files[name].size > MAX_HELD_BYTES:
+                for _ in self._checked_chunks(name):
+                    pass
+            else:
+                self._checked[name] = b"".join(self._checked_chunks(name))
+
+    def _checked_chunks(self, name: str) -> Iterator[bytes]:
+        """Read a file in chunks; DamagedFileError at its end if it is not what was packed."""
         spec = self.manifest.files.get(name)
         if spec is None:
             raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
@@ -265,7 +293,7 @@ class Bundle:
                 if size > spec.size:
                     break
                 digest.update(chunk)
-                take(chunk)
+                yield chunk
         if size != spec.size or digest.hexdigest() != spec.sha256:
             raise DamagedFileError(
                 name,
@@ -299,7 +327,7 @@ def set_operating_point(
     manifest = bundle.manifest.with_active(point)
     if bounds is not None:
         manifest = manifest.with_bounds(*bounds)
-    text = manifest.to_json().encode()
+    text = manifest.to_json()
     signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
     files = manifest.files.keys() - set(bundle.absent())
     bundle._storage.write_manifest(text, signature, files)

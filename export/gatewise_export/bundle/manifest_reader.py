@@ -1,150 +1,346 @@
-"""Reader of ``manifest.json`` that checks every type, range, name and reference.
+"""Reader of ``manifest.json``: its types, then the rules between its fields.
 
-What each part may hold by itself, its types say (:mod:`.specs`); then follow references from one
-part to another.
+Every error is a ManifestError that names the field.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final, NoReturn
+
+import msgspec
 import numpy as np
-from msgspec import structs
-from numpy.typing import NDArray
 
-from gatewise.columns.encoders import RowEncoder
-from gatewise.decision import reachable_exits
-from gatewise.documents import DocumentError
-from gatewise.documents.json_reader import JsonField
-from gatewise.errors import ManifestError
-from gatewise_export.bundle.manifest import Manifest, request_dtype
-from gatewise_export.bundle.manifest_parts import specs
-from gatewise_export.bundle.manifest_parts.features import (
-    check_groups,
-    expanded,
-    read_classes,
-    read_instance,
+from gatewise.decision import ALWAYS_STOP, STOP_RULES, reachable_exits
+from gatewise.documents import DocumentError, decode_json
+from gatewise.models.instances import MOST_VALUES, InstanceSpec
+from gatewise.operating_point import OperatingPoint
+from gatewise.prices import request_bytes
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest import (
+    INSTANCE,
+    MANIFEST,
+    SAMPLE,
+    FeatureSpec,
+    Manifest,
+    ManifestDocument,
+    StageSpec,
 )
-from gatewise_export.bundle.manifest_parts.files import read_files
-from gatewise_export.bundle.manifest_parts.stages import (
-    check_by_class,
-    check_point,
-    check_tiers,
-    check_values,
-    check_window,
-    checked_stage,
-    least_merit,
-    read_chains,
-    with_inputs,
-)
-from gatewise_signals.document import SignalRecord, read_signal
+from gatewise_export.bundle.signing import SIGNATURE
+from gatewise_signals.document import read_signal
+from gatewise_signals.signal_input import WINDOW, SignalInput
 
-MOST_BLOCK_MODELS = 64
-MOST_BYTES_OF_ALL = 2 << 30
-"""All files of a bundle together (2 GiB): each is read through on opening."""
-
-_APART = (
-    "classes", "instance", "chains", "active", "files", "encoder", "signal"
-)  # fmt: skip
-"""Entries that are read with others in view, or have forms of their own."""
+#: Files of a bundle: a stage's two, and those of blocks.
+MAX_FILES: Final = 4096
+#: Bytes of all files of a bundle (2 GiB): each is read through on opening.
+MAX_BYTES: Final = 2 << 30
 
 
-def read_manifest(text: str | bytes) -> Manifest:
-    """Read and check the text of a manifest."""
-    document = JsonField.parse(text)
-    if document["schema_version"].value != specs.SCHEMA_VERSION:
-        document["schema_version"].fail(
-            f"must be {specs.SCHEMA_VERSION}; another one takes another version of Gatewise"
-        )
-    values = document.values(Manifest, _APART)
-    task = values["task"]
-    classes = read_classes(document["classes"], task)
-    instance = read_instance(document.get("instance"))
-    check_groups(document, values)
-    signal_field, listed = document.get("signal"), values["features"]
+def read_manifest(text: bytes) -> Manifest:
+    """Read and check a manifest's text; list the values of its arrays, and read its signal."""
+    try:
+        document = decode_json(text, ManifestDocument, MANIFEST)
+    except DocumentError as error:
+        raise ManifestError(error.field or "the document", error.why) from None
+    values = {name: getattr(document, name) for name in document.__struct_fields__}
+    _check_classes(document)
+    _check_created(document.created)
+    _check_groups(document)
     signal = None
-    if signal_field is not None:
-        names_listed = tuple(f.name for f in listed)
+    if document.signal is not None:
+        names = tuple(f.name for f in document.features)
         try:
-            signal = read_signal(signal_field.convert(SignalRecord), names_listed)
+            signal = read_signal(document.signal, names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
-    values["features"] = expanded(document["features"], listed, instance, signal)
-    names = dict.fromkeys(f.name for f in values["features"])
-    files = _listed_files(document["files"])
-    stage_fields = document["stages"].items(1, specs.MOST_STAGES)
-    stages = values["every_stage"] = tuple(
-        checked_stage(f, spec, names, files, len(classes))
-        for f, spec in zip(stage_fields, values["every_stage"], strict=True)
-    )
-    cloud = values["cloud"]
-    if cloud is not None:
-        cloud = values["cloud"] = with_inputs(document["cloud"], cloud, names, files)
-    chains = read_chains(document.get("chains"), len(stages))
-    check_tiers(document["stages"], stages, chains, cloud is not None)
-    check_values(document, task, stages, chains, cloud is not None)
-    check_window(document, signal, stages, cloud)
-    points = values["operating_points"]
-    point_fields = document["operating_points"].items(1, specs.MOST_POINTS)
-    for field, point in zip(point_fields, points, strict=True):
-        check_point(field, point, chains, cloud is not None, task, len(classes))
-    if values["link"] != stages[-1].link:
-        document["link"].fail(f"is {values['link']!r}, the last stage's is {stages[-1].link!r}")
-    used = [s.file for s in stages] + [specs.SAMPLE] + ([cloud.file] if cloud is not None else [])
-    used += [] if signal is None else list(signal.models)
-    document["files"].unique(used, "two models share the file")
-    if set(files) != set(used):
-        strange = sorted(set(files) ^ set(used))[0]
-        document["files"].fail(f"and what the manifest uses differ in {strange!r}")
-    for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
-        check_by_class(document.get(key), len(classes))
-    if "reference_accuracy" in values:
-        document["reference_accuracy"].number(least_merit(task), 1.0)
-    encoder = document.get("encoder")
-    values["prices"] = structs.replace(
-        values["prices"], item_size=request_dtype(instance, signal).itemsize
-    )
-    manifest = Manifest(
-        **values,
-        classes=classes,
-        instance=instance,
-        chains=chains,
-        active=document["active"].integer(0, len(points) - 1),
-        files=files,
-        encoder=None if encoder is None else _read_encoder(encoder, tuple(names)),
-        signal=signal,
-    )
-    check_highest_costs(document["operating_points"], manifest)
+    features = _all_features(document, signal)
+    names = tuple(f.name for f in features)
+    if document.encoder is not None and document.encoder.feature_names != names:
+        _fail("encoder.columns", "their features are not those of the manifest, in its order")
+    values |= {
+        "features": features,
+        "every_stage": tuple(
+            _with_inputs(f"stages[{i}]", stage, names)
+            for i, stage in enumerate(document.every_stage)
+        ),
+        "cloud": document.cloud and _with_inputs("cloud", document.cloud, names),
+        "signal": signal,
+    }
+    manifest = Manifest(**values)
+    for i, stage in enumerate(manifest.every_stage):
+        _check_stage_files(f"stages[{i}]", stage)
+    _check_files(manifest)
+    _check_stages(manifest)
+    _check_chains(manifest)
+    _check_window(manifest)
+    _check_request(manifest)
+    for i, point in enumerate(manifest.operating_points):
+        _check_point(f"operating_points[{i}]", point, manifest)
+    _check_figures(manifest)
+    _check_highest_costs(manifest)
     return manifest
 
 
-def _read_encoder(field: JsonField, feature_names: tuple[str, ...]) -> RowEncoder:
-    encoder = field.convert(RowEncoder)
-    if encoder.feature_names != feature_names:
-        field["columns"].fail("their features are not those of the manifest, in its order")
-    return encoder
+def _fail(field: str, why: str) -> NoReturn:
+    raise ManifestError(field, why)
 
 
-def check_highest_costs(points: JsonField, manifest: Manifest) -> None:
-    """Refuse operating points at which an instance may cost more than `max_instance_cost`."""
-    most = manifest.max_instance_cost
-    if most is None:
+def _check_unique(field: str, values: Sequence[Any], what: str) -> None:
+    if len(set(values)) == len(values):
         return
-    limits: dict[int, NDArray[np.float64]] = {}
-    fields = points.items(1, specs.MOST_POINTS)
-    for i, (field, point) in enumerate(zip(fields, manifest.operating_points, strict=True)):
+    seen: set[Any] = set()
+    for value in values:
+        if value in seen:
+            _fail(field, f"{what} {value!r} stands twice")
+        seen.add(value)
+
+
+# -- an instance and its answer ----------------------------------------------------------------
+
+
+def _check_classes(document: ManifestDocument) -> None:
+    """Demand labels of one type; none where answers are values."""
+    classes = document.classes
+    if document.task != "classify":
+        if classes:
+            _fail("classes", f"must be empty for task {document.task!r}")
+        return
+    if len(classes) < 2:
+        _fail("classes", f"must have at least 2 entries, not {len(classes)}")
+    for i, label in enumerate(classes):
+        if type(label) is not type(classes[0]):
+            _fail(f"classes[{i}]", "is of another type than the first class")
+    _check_unique("classes", classes, "class")
+
+
+def _check_created(text: str) -> None:
+    try:
+        offset = datetime.fromisoformat(text).utcoffset()
+    except ValueError:
+        offset = None
+    if offset != timedelta(0):
+        _fail("created", f"{text!r} is not a time in ISO 8601, UTC")
+
+
+def _check_groups(document: ManifestDocument) -> None:
+    """Refuse groups that nothing belongs to or requires, and such that are not listed."""
+    groups = document.groups
+    _check_unique("groups", [g.name for g in groups], "group")
+    known = {g.name for g in groups}
+    for i, feature in enumerate(document.features):
+        if feature.group is not None and feature.group not in known:
+            _fail(f"features[{i}].group", f"{feature.group!r} is not among the groups")
+    _check_unique("features", [f.name for f in document.features], "feature")
+    required = {name for group in groups for name in group.requires}
+    if required - known:
+        _fail("groups", f"{min(required - known)!r} is required, but not listed")
+    empty = known - {f.group for f in document.features} - required
+    if empty:
+        _fail("groups", f"no feature is in {min(empty)!r}")
+    try:
+        TopologicalSorter({g.name: g.requires for g in groups}).prepare()
+    except CycleError as error:
+        _fail("groups", f"require each other: {', '.join(error.args[1])}")
+
+
+def _all_features(
+    document: ManifestDocument, signal: SignalInput | None
+) -> tuple[FeatureSpec, ...]:
+    """Put the values of an array in the place of the one name that stands for them."""
+    features: list[FeatureSpec] = list(document.features)
+    instance: InstanceSpec | None = document.instance
+    values: Iterable[str] = () if signal is None else signal.window_names
+    if instance is not None:
+        if instance.n_values > MOST_VALUES:
+            _fail(
+                "instance.shape",
+                f"holds {instance.n_values} values; at most {MOST_VALUES} are allowed",
+            )
+        if [f.name for f in features] == [INSTANCE]:
+            values = instance.names
+    if values:
+        one = features.pop()
+        features += [FeatureSpec(name, one.own, one.group) for name in values]
+    if instance is not None and len(features) != instance.n_values:
+        _fail(
+            "features",
+            f"lists {len(features)}, an instance of shape {list(instance.shape)} has "
+            f"{instance.n_values} values",
+        )
+    return tuple(features)
+
+
+# -- models ------------------------------------------------------------------------------------
+
+
+def _with_inputs(field: str, model: Any, names: tuple[str, ...]) -> Any:
+    """Check the inputs of a stage or of the high-cost model; list the values of an array."""
+    known = set(names)
+    for array in (INSTANCE, WINDOW):
+        if model.inputs == (array,) and array not in known:
+            values = tuple(name for name in names if name.startswith(f"{array}["))
+            if values:
+                return msgspec.structs.replace(model, inputs=values)
+    for i, name in enumerate(model.inputs):
+        if name not in known:
+            _fail(f"{field}.inputs[{i}]", f"{name!r} is not a feature")
+    _check_unique(f"{field}.inputs", model.inputs, "feature")
+    return model
+
+
+def _check_files(manifest: Manifest) -> None:
+    """Demand that the files listed are those that the manifest uses, each once."""
+    used = [name for stage in manifest.every_stage for name in stage.files]
+    used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
+    used += [] if manifest.signal is None else list(manifest.signal.models)
+    if len(used) > MAX_FILES:
+        _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
+    for name in (MANIFEST, SIGNATURE):
+        if name in used:
+            _fail("files", f"{name!r} is no name for a model")
+    _check_unique("files", used, "two models share the file")
+    strange = set(manifest.files) ^ set(used)
+    if strange:
+        _fail("files", f"and what the manifest uses differ in {min(strange)!r}")
+    if sum(file.size for file in manifest.files.values()) > MAX_BYTES:
+        _fail("files", f"of more than {MAX_BYTES} B together")
+
+
+def _check_stages(manifest: Manifest) -> None:
+    """Check the bytes of each stage, and that its outputs fit its link."""
+    for i, stage in enumerate(manifest.every_stage):
+        field = f"stages[{i}]"
+        size = sum(manifest.files[name].size for name in stage.files)
+        if stage.bytes != size:
+            _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size}")
+        margins = stage.outputs - STOP_RULES[stage.score].n_score_outputs
+        fitting = 1 if stage.link == "sigmoid" or not manifest.classes else manifest.n_classes
+        if margins != fitting or (stage.link == "sigmoid" and manifest.n_classes != 2):
+            _fail(
+                f"{field}.outputs",
+                f"leaves {margins} margins, which do not fit link {stage.link!r} and "
+                f"{manifest.n_classes} classes",
+            )
+        if manifest.answers_values and (stage.link, stage.score) != ("identity", "margin"):
+            _fail(field, f"must have link 'identity' and score 'margin' for task {manifest.task!r}")
+    if manifest.link != manifest.every_stage[-1].link:
+        last = manifest.every_stage[-1].link
+        _fail("link", f"is {manifest.link!r}, the last stage's is {last!r}")
+
+
+def _check_stage_files(field: str, stage: StageSpec) -> None:
+    for name, file, absent_in in (
+        ("arrays", stage.arrays, "graph"),
+        ("graph", stage.graph, "lazy"),
+    ):
+        if (file is None) != (stage.kind == absent_in):
+            word = "must name no file" if stage.kind == absent_in else "must name a file"
+            _fail(f"{field}.{name}", f"{word} for kind {stage.kind!r}")
+
+
+def _check_chains(manifest: Manifest) -> None:
+    """Check the chains, which together hold every stage, and the index of the active point."""
+    n_stages = len(manifest.every_stage)
+    for i, chain in enumerate(manifest.chains):
+        field = f"chains[{i}]"
+        if not chain or max(chain) >= n_stages:
+            _fail(field, f"must hold numbers of stages, 0 to {n_stages - 1}")
+        _check_unique(field, chain, "stage")
+        if manifest.answers_values and len(chain) != 1:
+            _fail(field, f"must hold one stage for task {manifest.task!r}")
+    idle = set(range(n_stages)).difference(*manifest.chains)
+    if idle:
+        _fail("chains", f"stage {min(idle)} is in no chain")
+    if manifest.answers_values and manifest.cloud is not None:
+        _fail("cloud", f"must be null: there are no classes to offload for task {manifest.task!r}")
+    if manifest.active >= len(manifest.operating_points):
+        _fail("active", f"must be 0 to {len(manifest.operating_points) - 1}, not {manifest.active}")
+
+
+def _check_window(manifest: Manifest) -> None:
+    """Check that the high-cost model reads the values of a window that is listed, and it alone."""
+    signal = manifest.signal
+    if signal is None or not signal.raw:
+        return
+    values = set(signal.window_names)
+    for i, stage in enumerate(manifest.every_stage):
+        if not values.isdisjoint(stage.inputs):
+            _fail(f"stages[{i}].inputs", "holds values of the window: only the cloud may read them")
+    if manifest.cloud is None or manifest.cloud.inputs != signal.window_names:
+        _fail("features", f"lists {WINDOW!r}, and it is not what the cloud's model reads")
+
+
+def _check_request(manifest: Manifest) -> None:
+    """Demand the size of a request with one instance, as its formula gives it."""
+    size = largest_request(manifest)
+    if manifest.largest_request != size:
+        _fail("largest_request", f"is {manifest.largest_request}, but a request has {size} B")
+
+
+def largest_request(manifest: Manifest) -> int:
+    """Bytes of a request with one instance; 0 without a cloud."""
+    if manifest.cloud is None:
+        return 0
+    n_values = len(manifest.cloud_inputs())
+    return request_bytes(n_values, item_size=manifest.request_dtype.itemsize)
+
+
+# -- operating points --------------------------------------------------------------------------
+
+
+def _check_point(field: str, point: OperatingPoint, manifest: Manifest) -> None:
+    """Check an operating point of one of the chains."""
+    if point.chain >= len(manifest.chains):
+        _fail(f"{field}.chain", f"must be 0 to {len(manifest.chains) - 1}, not {point.chain}")
+    n_stages = len(manifest.chains[point.chain])
+    if len(point.thresholds) != n_stages:
+        _fail(f"{field}.thresholds", f"must have {n_stages} entries, not {len(point.thresholds)}")
+    if manifest.cloud is None and point.thresholds[-1] != ALWAYS_STOP:
+        _fail(
+            f"{field}.thresholds",
+            f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to",
+        )
+    _check_merit(f"{field}.accuracy", point.accuracy, manifest)
+    if manifest.task != "regress" and point.accuracy_error > 1.0:
+        _fail(f"{field}.accuracy_error", f"must be 0 to 1, not {point.accuracy_error:g}")
+    for key in ("recall", "precision"):
+        _check_by_class(f"{field}.{key}", getattr(point, key), manifest)
+    if point.interval is not None and point.interval[0] > point.interval[1]:
+        _fail(f"{field}.interval", "goes from {} down to {}".format(*point.interval))
+
+
+def _check_figures(manifest: Manifest) -> None:
+    for key in ("reference_recall", "class_rows", "min_recall", "min_precision"):
+        _check_by_class(key, getattr(manifest, key), manifest)
+    if manifest.reference_accuracy is not None:
+        _check_merit("reference_accuracy", manifest.reference_accuracy, manifest)
+
+
+def _check_merit(field: str, value: float, manifest: Manifest) -> None:
+    """Check an accuracy or average precision; R² has no lower bound."""
+    if value > 1.0 or (value < 0.0 and manifest.task != "regress"):
+        _fail(field, f"must be 0 to 1, not {value:g}")
+
+
+def _check_by_class(field: str, values: Sequence[Any] | None, manifest: Manifest) -> None:
+    if values is not None and len(values) != manifest.n_classes:
+        _fail(field, f"must have {manifest.n_classes} entries, not {len(values)}")
+
+
+def _check_highest_costs(manifest: Manifest) -> None:
+    """Refuse operating points at which an instance may cost more than `max_instance_cost`."""
+    cap = manifest.max_instance_cost
+    if cap is None:
+        return
+    limits: dict[int, Any] = {}
+    for i, point in enumerate(manifest.operating_points):
         if point.chain not in limits:
             limits[point.chain] = manifest.with_active(i).exit_costs()
-        costs = limits[point.chain]
-        highest = max(costs[e] for e in reachable_exits(point.thresholds))
-        if highest > most:
-            field.fail(f"may cost {highest:g} an instance, more than max_instance_cost {most:g}")
-
-
-def _listed_files(field: JsonField) -> dict[str, specs.FileSpec]:
-    files = read_files(
-        field, most=specs.MOST_STAGES + MOST_BLOCK_MODELS + 2, most_bytes=specs.MOST_BYTES
-    )
-    if sum(f.size for f in files.values()) > MOST_BYTES_OF_ALL:
-        field.fail(f"of more than {MOST_BYTES_OF_ALL} B together")
-    if specs.MANIFEST in files:
-        field.fail(f"lists {specs.MANIFEST!r} itself")
-    return files
+        highest = float(np.max(limits[point.chain][reachable_exits(point.thresholds)]))
+        if highest > cap:
+            _fail(
+                f"operating_points[{i}]",
+                f"may cost {highest:g} an instance, more than max_instance_cost {cap:g}",
+            )

@@ -11,12 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise.models.graph_model import GraphModel
-from gatewise.tiers import on_device
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ConversionError
-from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.onnx_files.flat_reader import read_stage
 from gatewise_signals.signal_input import SignalInput
 
 _GIVEN = (
@@ -44,11 +41,10 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         raise ConversionError(
             f"{type(system).__name__} cannot be written as C: only what classifies can"
         )
-    here, last = on_device([stage.tier for stage in system.stages_]), system.last_exit_
-    stages = system.stages_[: min(here, last + 1)]
+    last = system.last_exit_
+    stages = system.stages_[: last + 1]
     if any(isinstance(stage.model, GraphModel) for stage in stages):
         raise ConversionError(f"{type(system).__name__} {_GIVEN}")
-    beyond = [stage.features for stage in system.stages_ if not stage.on_device]
     f0 = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)
     rows, windows = _sample(sample, len(system.feature_names_), signal)
@@ -59,10 +55,10 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         feature_names=tuple(system.feature_names_),
         classes=tuple(system.classes_.tolist()),
         takes_missing=system.missing_["stages"] == "allowed",
-        offloads=last >= here,
+        offloads=last >= len(system.stages_),
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
-        request=None if f0 is None else np.concatenate([f0.features, *beyond]).astype(np.int64),
+        request=None if f0 is None else f0.features.astype(np.int64),
         signal=signal,
         windows=windows,
     )
@@ -75,14 +71,11 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
             f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
             "written as C"
         )
-    here, last = on_device(manifest.tiers), manifest.last_exit
-    n_stages = min(here, last + 1)
-    if any(spec.origin == "given" for spec in manifest.stages[:n_stages]):
+    last = manifest.last_exit
+    n_stages = min(len(manifest.stages), last + 1)
+    if any(spec.kind == "graph" for spec in manifest.stages[:n_stages]):
         raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
-    stages = tuple(
-        read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
-        for s, spec in enumerate(manifest.stages[:n_stages])
-    )
+    stages = tuple(bundle.read_stage(s) for s in range(n_stages))
     rows, windows = _sample(sample, len(manifest.features), manifest.signal)
     if sample is None:
         packed = bundle.sample()
@@ -93,11 +86,11 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         thresholds=tuple(manifest.active_point.thresholds)[:n_stages],
         feature_names=manifest.feature_names,
         classes=tuple(manifest.classes),
-        takes_missing=manifest.missing["stages"] == "allowed",
-        offloads=last >= here,
-        cloud_takes_missing=_later_take_missing(manifest, here),
+        takes_missing=manifest.missing.stages == "allowed",
+        offloads=last >= len(manifest.stages),
+        cloud_takes_missing=manifest.missing.cloud == "allowed",
         rows=rows,
-        request=manifest.request_inputs().astype(np.int64),
+        request=manifest.cloud_inputs().astype(np.int64),
         signal=manifest.signal,
         windows=windows,
     )
@@ -106,17 +99,12 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     return cascade
 
 
-def _later_take_missing(manifest: Manifest, n_device: int) -> bool:
-    parts = ["cloud", "stages"] if len(manifest.stages) > n_device else ["cloud"]
-    return all(manifest.missing[part] == "allowed" for part in parts)
-
-
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
     """Hold the models that were read back against what was computed at packing."""
     sample = bundle.sample()
     for s, outputs in enumerate(cascade.expected(sample["X"]).outputs):
         if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):
-            file = bundle.manifest.stages[s].file
+            file = bundle.manifest.stages[s].arrays
             raise BundleError(f"bundle {bundle.path}: {file} does not give its sample's outputs")
 
 

@@ -5,6 +5,7 @@ Only ``verify`` needs the learning libraries; ``inspect`` runs on a device.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +55,6 @@ def frontier(
         bounds_of,
         chosen_point,
         frontier_of,
-        points_of,
     )
 
     opened = Bundle.open(bundle, for_device=True)
@@ -84,7 +84,7 @@ def frontier(
             "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
         )
     manifest = opened.manifest
-    curve, points = frontier_of(manifest, most), points_of(manifest)
+    curve, points = frontier_of(manifest, most), manifest.operating_points
     if plot is not None:
         _draw(curve, points[manifest.active], manifest.title, plot)
     if as_json:
@@ -119,7 +119,7 @@ def inspect(
                 "signed": signer is not None,
                 "key_id": signer,
                 "signature_checked": opened.signed_by is not None,
-                "manifest": manifest.to_document(),
+                "manifest": json.loads(manifest.to_json()),
             }
         )
         return
@@ -207,7 +207,6 @@ def _frontier_document(
         "precision", "balanced_accuracy", "log_loss", "brier_score", "bytes",
     )  # fmt: skip
     return {
-        "packed_as": manifest.packed_as,
         "active": manifest.active,
         "reference_accuracy": manifest.reference_accuracy,
         "reference_weighted_accuracy": manifest.reference_weighted_accuracy,

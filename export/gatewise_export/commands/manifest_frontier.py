@@ -7,35 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from gatewise.errors import InputError
-from gatewise.operating_point import OperatingPoint
-from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
+from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.operating_point import PackedSizes
-
-
-def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
-    """Get the operating points, in the manifest's order."""
-    found = []
-    for spec in manifest.operating_points:
-        figures = dict(vars(spec)) | {"bytes": _bytes(manifest, spec)}
-        found.append(OperatingPoint(cost=figures.pop("expected_cost"), **figures))
-    return tuple(found)
-
-
-def _bytes(manifest: Manifest, point: OperatingPointSpec) -> int:
-    """Bytes of the stages that a point uses; of their files, where the bundle does not say."""
-    if point.bytes is not None:
-        return point.bytes
-    stages = [manifest.every_stage[s] for s in manifest.chains[point.chain]]
-    sizes = [stage.bytes if stage.tier == "device" else 0 for stage in stages]
-    used = [s for s, t in enumerate(point.thresholds) if t is not None]
-    return PackedSizes.plain(sizes).kept(used)
 
 
 def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
     """Make a frontier of a manifest's operating points, of those that are small enough."""
-    points = points_of(manifest)
+    points = manifest.operating_points
     reference = manifest.reference_accuracy
     curve = Frontier.from_points(
         points,
@@ -76,4 +55,4 @@ def chosen_point(
             f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
         )
     chosen = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
-    return points_of(manifest).index(chosen)
+    return manifest.operating_points.index(chosen)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import typer
 
@@ -102,7 +103,7 @@ def pair(
         "instances": len(x),
         "measured": point.measured,
         "reference_accuracy": system.frontier_.reference_accuracy,
-        "operating_point": asdict(point),
+        "operating_point": msgspec.to_builtins(point),
         "verify": asdict(report),
     }
     if as_json:

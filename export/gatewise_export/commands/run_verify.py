@@ -16,7 +16,6 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 from gatewise_export.seen_rows import SeenRows
 
@@ -64,7 +63,7 @@ def check_data(
             "check it without --data"
         )
     if manifest.signal is not None:
-        bundle.read_block_models(check_stage_graph)
+        bundle.read_block_models()
         given, y = load_instances(source, target)
         x = manifest.signal.features(given)
     elif manifest.instance is not None:
@@ -102,13 +101,13 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
         "against what training computed"
     )
     if with_data:
-        files = ", ".join(s.file for s in manifest.stages if s.origin == "gatewise")
+        files = ", ".join(s.arrays for s in manifest.stages if s.arrays is not None)
         if files:
             lines.append(f"data: the same, against the flat arrays in {files}")
         lines += [
-            f"data: {stage.file} runs; given as a graph, it has no other form"
+            f"data: {stage.graph} runs; given as a graph, it has no other form"
             for stage in manifest.stages
-            if stage.origin == "given"
+            if stage.kind == "graph"
         ]
     if bundle.absent():
         lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
@@ -119,11 +118,7 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
             f"not run: the high-cost model, which a worker's backend has: {manifest.cloud.backend}"
         )
     elif manifest.cloud is not None:
-        flat = with_data and manifest.cloud.kind == "margins"
-        lines.append(
-            "high-cost model: label and probabilities of the sample"
-            + (", and of the data against its flat arrays" if flat else "")
-        )
+        lines.append("high-cost model: label and probabilities of the sample")
     idle = len(manifest.every_stage) - n_stages
     if idle:
         lines.append(f"not run: {plural(idle, 'stage')} of other operating points")
@@ -157,10 +152,10 @@ def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
 
 def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:
     refused = np.zeros(x.shape[1], bool)
-    if manifest.missing["stages"] == "refused":
+    if manifest.missing.stages == "refused":
         for s in range(len(manifest.stages)):
             refused[manifest.stage_inputs(s)] = True
-    if manifest.missing["cloud"] == "refused":
+    if manifest.missing.cloud == "refused":
         refused[manifest.cloud_inputs()] = True
     empty = np.flatnonzero(np.isnan(x).any(axis=0) & refused)
     if len(empty):

@@ -35,7 +35,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
         more = ", ..." if manifest.n_classes > 8 else ""
         classes = ", ".join(map(str, manifest.classes[:8])) + more
         answers = ("classes", f"{manifest.n_classes}: {classes}")
-    missing = ", ".join(f"{part}: {word}" for part, word in manifest.missing.items())
+    missing = f"stages: {manifest.missing.stages}, cloud: {manifest.missing.cloud}"
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
     active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
@@ -75,7 +75,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     rows: list[Sequence[Any]] = [
         (
             str(s),
-            stage.file,
+            stage.kind,
             len(stage.inputs),
             f"{'up to ' * lazy[s]}{costs[s]:g}",
             threshold(t),
@@ -91,9 +91,9 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
         size = manifest.files[file].size
         price = f"{'up to ' * lazy[-1]}{costs[-1]:g}"
         inputs = len(manifest.cloud.inputs)
-        rows.append(("cloud", file, inputs, price, "", byte_size(size), anew[-1]))
+        rows.append(("cloud", manifest.cloud.kind, inputs, price, "", byte_size(size), anew[-1]))
     print()
-    head = ("stage", "file", "inputs", "cost if it ends here", "stops at", "size", "acquires")
+    head = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
     shown = slice(None) if signal is None else slice(-1)  # of blocks the steps say it, below
     table("stages", head[shown], [row[shown] for row in rows])
     if signal is not None:
@@ -184,7 +184,7 @@ def point_text(manifest: Manifest) -> str:
     groups = point.validation_groups
     kind = "validation" if point.guarantee is None else "calibration"
     rows = f"on {kind} rows" + ("" if groups is None else f" of {groups} groups")
-    return f"cost {point.expected_cost:.4g}, {merit}, offload {point.offload_rate:.3f} ({rows})"
+    return f"cost {point.cost:.4g}, {merit}, offload {point.offload_rate:.3f} ({rows})"
 
 
 def _merit(manifest: Manifest) -> str:
@@ -194,9 +194,9 @@ def _merit(manifest: Manifest) -> str:
 
 def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
     """Print operating points, the active one and the hull marked; those that are small enough."""
-    from gatewise_export.commands.manifest_frontier import frontier_of, points_of
+    from gatewise_export.commands.manifest_frontier import frontier_of
 
-    curve, points = frontier_of(manifest, max_bytes), points_of(manifest)
+    curve, points = frontier_of(manifest, max_bytes), manifest.operating_points
     hull, on_curve = set(map(_figures, curve.hull().points)), set(map(_figures, curve.points))
     now = _figures(points[manifest.active])
     shown = _shown_classes(manifest)
@@ -224,8 +224,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     head = ["point", "cost", _merit(manifest)]
     head += ["weighted accuracy"] * curve.weighted
     head += [f"recall {manifest.classes[c]}" for c in shown]
-    given = any(stage.origin == "given" for stage in manifest.stages)  # files in C, too
-    size = "as C tables" if manifest.packed_as == "c99" and not given else "as files"
+    given = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
+    size = "as files" if given else "as C tables"
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
     if any("off the curve" in str(row[-1]) for row in rows):
         print(

@@ -1,8 +1,8 @@
 """A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
 
-A stage becomes an ONNX graph, or the flat arrays of its trees if it acquires node by node. A bundle
-is written beside its destination and takes its place only when its models decide as the system
-does. The same system gives the same files, byte for byte; only `created` differs.
+A stage becomes the flat arrays of its model, and a graph written from them. A bundle is written
+beside its destination and takes its place only when its models decide as the system does. The same
+system gives the same files, byte for byte; only `created` differs.
 """
 
 from __future__ import annotations
@@ -10,37 +10,35 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
-import onnx
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 from gatewise.formats import byte_size
 from gatewise.models.graph_model import GraphModel
-from gatewise.models.trees import TreeEnsemble
+from gatewise.prices import LARGEST_REQUEST
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
-from gatewise_export.bundle.flat_trees import write_trees
+from gatewise_export.bundle.flat_models import MAX_BYTES
 from gatewise_export.bundle.manifest import MANIFEST, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
-from gatewise_export.onnx_files.graph_rules import MOST_STAGE_BYTES
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
-from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.given_graphs import check_given_graph
+from gatewise_export.packing.stage_files import StageFiles
 from gatewise_export.packing.system_manifest import (
     BACKEND,
     CLOUD,
+    Title,
+    chains_of,
     check_column_names,
     manifest_of_system,
-    stage_file,
 )
 from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
 from gatewise_signals.signal_input import SignalInput
@@ -69,7 +67,7 @@ def pack(
     created: datetime | None = None,
     sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
-    lean: bool = False,
+    max_message: int = LARGEST_REQUEST,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -92,8 +90,9 @@ def pack(
     encoder : TableEncoder, optional
         The fitted encoder whose features the system was fitted on: devices then take raw columns.
         `sample` may be a table of them, too.
-    lean : bool, default False
-        Take along only the stages of the active operating point, and the points of these stages.
+    max_message : int, default 131072
+        Bytes of a message that the broker passes on; AWS IoT Core's limit by default. A system
+        whose requests are larger is refused.
 
     Returns
     -------
@@ -115,7 +114,7 @@ def pack(
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     if not hasattr(system, "operating_points_"):
-        advice = "to_onnx gives a graph for other runtimes"
+        advice = "fit StagedCascade or another of its methods"
         if hasattr(system, "steps"):
             advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
         raise InputError(
@@ -127,23 +126,24 @@ def pack(
     if rows is not None:
         _check_encoder(system, rows)
         sample = encode_table(rows, sample)
-    if lean:
-        system = _active_chain_alone(system)
     signal: SignalInput | None = getattr(system, "signal_input_", None)
     windows = None
     if signal is not None:
         windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
     x = _sample_rows(system, sample)
-    chains = getattr(system, "chains_", (system.stages_,))
-    stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
+    stages = _stages(system)
+    stage_files = [StageFiles.of_stage(stage, i) for i, stage in enumerate(stages)]
+    files = {name: c for written in stage_files for name, c in written.contents.items()}
+    _check_sizes(files)
+    if signal is not None:
+        for name, content in signal.models.items():
+            check_given_graph(content, name)
+        files |= signal.models
     f0 = system.high_cost_model_
     cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
-    files = {stage_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
-    _check_sizes(files)
-    files |= {} if signal is None else signal.models
     if f0 is not None and cloud is not None:
-        files[CLOUD] = _bytes(cloud.model)
+        files[CLOUD] = cloud.content
     elif f0 is not None:
         files[BACKEND] = _backend(f0, system.classes_)
     answers = None if f0 is None else _cloud_answers(f0, cloud, files, x)
@@ -155,12 +155,22 @@ def pack(
     if signal is not None and windows is not None:
         arrays |= {"X": x[:, : len(signal.graph.feature_names)], "windows": windows}
     files[SAMPLE] = write_arrays(arrays)
+    moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
     manifest = manifest_of_system(
-        system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
-        name, version, datetime.now(UTC) if created is None else created.astimezone(UTC), rows,
-        signal,
-    )  # fmt: skip
-    text = files[MANIFEST] = manifest.to_json().encode()
+        system,
+        Title(name, version, moment),
+        stage_files,
+        cloud,
+        files,
+        encoder=rows,
+        signal=signal,
+    )
+    if manifest.largest_request > max_message:
+        raise InputError(
+            f"a request would have {manifest.largest_request} bytes, more than max_message="
+            f"{max_message}: give the high-cost model fewer features, or raise the broker's limit"
+        )
+    text = files[MANIFEST] = manifest.to_json()
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
     with replacing(path, files) as fresh:
@@ -173,46 +183,24 @@ def pack(
 # -- parts ---------------------------------------------------------------------------------
 
 
-def _active_chain_alone(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Get the system with the stages of the active operating point, and the points of these."""
-    own, frontier = copy.copy(system), system.frontier_
-    active = msgspec.structs.replace(system.operating_point_, chain=0)
-    points, others = (
-        tuple(
-            msgspec.structs.replace(p, chain=0)
-            for p in some
-            if p.chain == system.operating_point_.chain
-        )
-        for some in (frontier.points, frontier.others)
-    )
-    own.chains_, own.operating_point_ = (system.stages_,), active
-    own.frontier_ = replace(frontier, points=points or (active,), others=others)
-    return own
+def _stages(system: BudgetedClassifier) -> list[Stage]:
+    """Stages of all candidate cascades; the given ones among them are checked."""
+    stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
+    for stage in stages:
+        if isinstance(stage.model, GraphModel):
+            check_given_graph(stage.model.content, "a stage that was given")
+    return stages
 
 
 def _check_sizes(files: Mapping[str, bytes]) -> None:
     """Refuse stages' files that a device would refuse, with what to do."""
-    large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MOST_STAGE_BYTES]
+    large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MAX_BYTES]
     if large:
         raise InputError(
-            f"a device reads stages of {byte_size(MOST_STAGE_BYTES)} at most, but there would be "
+            f"a device reads stages of {byte_size(MAX_BYTES)} at most, but there would be "
             f"{' and '.join(large)}: fit with max_bytes= or max_stage_bytes=, or give a "
             "smaller model"
         )
-
-
-def _content(stage: Stage) -> bytes:
-    """Trees that are walked as arrays, any other model as a graph; a given graph as it is."""
-    if isinstance(stage.model, GraphModel):
-        return stage.model.content
-    if stage.acquisition == "node" and isinstance(stage.model, TreeEnsemble):
-        return write_trees(stage.model)
-    return _bytes(flat_graph(stage.model))
-
-
-def _bytes(model: onnx.ModelProto) -> bytes:
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content
 
 
 def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """The high-cost model as a graph that a cloud worker runs.
 
 Tree ensembles (our own boosted model, a given forest or LightGBM model) become flat trees and
-go through the one builder of :mod:`gatewise_export.packing.onnx_graph`: output ``margins``. Other
+go through the one writer of :mod:`gatewise_export.onnx_writer`: output ``margins``. Other
 scikit-learn classifiers go through skl2onnx, and a given ONNX graph stays as it is inside:
 these answer with ``label``, the class index, and ``probabilities``, one column a class.
 """
@@ -19,8 +19,8 @@ from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest import CloudKind
+from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.classifier_graph import with_class_indices
-from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training.graphs.flat_forms import flat_trees
 from gatewise_training.graphs.given_graph import GraphForm
 from gatewise_training.graphs.sklearn_graphs import sklearn_graph, unwrapped
@@ -33,7 +33,7 @@ NEVER = np.float32(-1e30)
 class CloudGraph(NamedTuple):
     """A high-cost model's graph, and how its outputs are to be read."""
 
-    model: onnx.ModelProto
+    content: bytes
     kind: CloudKind
     link: Link
 
@@ -57,7 +57,7 @@ def high_cost_graph(model: HighCostModel) -> CloudGraph:
         if found is not None:
             trees, link = _over_all_classes(*found, model)
     if trees is not None:
-        return CloudGraph(flat_graph(trees), "margins", link)
+        return CloudGraph(write_graph(trees.canonical()), "margins", link)
     if model.onnx is not None:
         assert model.form is not None
         graph, form = onnx.load_model_from_string(model.onnx), model.form

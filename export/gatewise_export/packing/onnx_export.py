@@ -1,98 +1,151 @@
-"""Graphs for other people's tools: whole rows in, labels and probabilities out.
+"""Stages and high-cost models as graphs for other people's tools: rows in, labels out.
 
-Gatewise's own runtime does not use them: it decides from raw margins, which is smaller and
-faster (:mod:`gatewise_export.packing.onnx_graph`).
+Gatewise's own runtime does not use them: it decides from raw margins, which is smaller and faster
+(:mod:`gatewise_export.onnx_writer`).
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
+from gatewise.decision import STOP_RULES
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.graph_parts import GraphParts, Output
-from gatewise_export.packing.skl2onnx_converters import pipeline_graph
-from gatewise_export.packing.system_graph import append_stage, label_tensor, make_system_graph
-
-if TYPE_CHECKING:
-    from sklearn.base import BaseEstimator
-
-    from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_export.onnx_writer import (
+    INPUT,
+    INT64,
+    MARGINS,
+    STRING,
+    GraphWriter,
+    Output,
+    append_model,
+)
+from gatewise_export.packing.converters import high_cost_graph
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 
 def to_onnx(
-    model: BudgetedClassifier | Stage | BaseEstimator,
+    model: Stage | HighCostModel,
     *,
     n_features: int | None = None,
     classes: NDArray[Any] | None = None,
 ) -> onnx.ModelProto:
-    """Write a fitted system, one of its stages, or a pipeline as a self-contained graph.
+    """Write a stage of a fitted system, or its high-cost model, as a self-contained graph.
 
     Parameters
     ----------
-    model : fitted system, Stage, or scikit-learn pipeline
-        A system is written at the active operating point. A pipeline goes through skl2onnx
-        (:mod:`gatewise_export.packing.skl2onnx_converters`).
+    model : Stage or HighCostModel
+        One of ``system.stages_``, or ``system.high_cost_model_``.
     n_features : int, optional
-        Columns of a whole row; needed for a Stage, known of the others.
+        Columns of a whole row; needed for a Stage.
     classes : ndarray of shape (n_classes,), optional
         A Stage's labels, whole numbers or text; class indices by default.
 
     Returns
     -------
     onnx.ModelProto
-        Input ``x``, float32 (n, n_features); of a pipeline float64, so that scalers compute as
-        in scikit-learn. Outputs of a system: ``label``, int64 or text (n,); ``probabilities``,
-        float32 (n, n_classes); with a high-cost model ``offload``, bool (n,), the rows that go to
-        it, for which `label` is the last stage's answer; where stages acquire as a whole ``cost``,
-        float64 (n,). Outputs of a Stage: ``label``, ``probabilities`` and ``score``, float32 (n,),
-        the stop score: its answer stands where that reaches the operating point's threshold. A
-        model of values (a regressor, a ranker) has ``value``, float32 (n,), for the first two.
-        Metadata: ``classes`` (JSON).
+        Of a Stage: input ``x``, float32 (n, n_features); outputs ``label``, int64 or text (n,),
+        ``probabilities``, float32 (n, n_classes), and ``score``, float32 (n,), the stop score (of a
+        stage with a gate the gate's): the stage answers where it reaches the operating point's
+        threshold. A model of values (a regressor, a ranker) has ``value``, float32 (n,), alone.
+        Metadata: ``classes`` (JSON). Of a high-cost model: the graph that a worker runs, with
+        class indices.
 
     Raises
     ------
     ConversionError
-        If `n_features` is missing, the labels are neither whole numbers nor text, or skl2onnx
-        cannot convert a step of a pipeline.
+        If `model` is neither, `n_features` is missing, the labels are neither whole numbers nor
+        text, or the high-cost model has no form as a graph.
 
     Notes
     -----
-    Labels, offload, score, cost and value are the system's, bit for bit, in a session with
+    Labels, score and value are the stage's, bit for bit, in a session with
     ``intra_op_num_threads = 1``; probabilities to float32's precision, since they need ``exp``.
     """
+    if isinstance(model, HighCostModel):
+        return onnx.load_model_from_string(high_cost_graph(model).content)
     if not isinstance(model, Stage):
-        return make_system_graph(model) if hasattr(model, "stages_") else pipeline_graph(model)
+        raise ConversionError(
+            f"to_onnx takes a Stage or a high-cost model, not {type(model).__name__}: give one of "
+            "system.stages_, or pack the system as a bundle"
+        )
     if n_features is None:
-        raise ConversionError("to_onnx: say n_features, the number of columns of a whole row")
-    return _stage_graph(model, n_features, classes)
+        raise ConversionError("to_onnx: give n_features, the number of columns of a whole row")
+    graph = onnx.load_model_from_string(_stage_graph(model, n_features, classes))
+    onnx.checker.check_model(graph, full_check=True)
+    return graph
 
 
-def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) -> onnx.ModelProto:
-    parts = GraphParts()
-    own = append_stage(parts, "s_", stage)
+def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) -> bytes:
+    if isinstance(stage.model, GraphModel):
+        raise ConversionError(
+            "to_onnx: the stage was given as a graph: use that graph, or pack a bundle"
+        )
+    writer = GraphWriter()
+    writer.value("features", stage.features.astype(np.int64))
+    writer.add("Gather", f"{INPUT} features", "stage_rows", axis=1)
+    append_model(writer, stage.model, "stage_rows")
     n_margins = stage.n_margins
     if stage.link == "identity" and n_margins == 1:
-        parts.add("Identity", f"{own}value", "value")
-        return parts.model(n_features, [Output("value", TensorProto.FLOAT)], full_check=True)
+        writer.value("value_column", np.int64(0))
+        writer.add("Gather", f"{MARGINS} value_column", "value", axis=1)
+        return writer.content(n_features, [Output("value")])
     n_classes = max(n_margins, 2)
-    labels = label_tensor(np.arange(n_classes) if classes is None else np.asarray(classes))
-    parts.constants.append(labels)
-    parts.add("Gather", f"classes {own}index", "label")
-    parts.add("Identity", f"{own}probabilities", "probabilities")
-    parts.add("Identity", f"{own}score", "score")
+    names = np.arange(n_classes) if classes is None else np.asarray(classes)
+    _append_answers(writer, stage, n_margins)
+    is_text = _is_text(names)
+    writer.value("classes", names.astype(object) if is_text else names.astype(np.int64))
+    writer.add("Gather", "classes index", "label")
     outputs = [
-        Output("label", labels.data_type),
-        Output("probabilities", TensorProto.FLOAT, n_classes),
-        Output("score", TensorProto.FLOAT),
+        Output("label", STRING if is_text else INT64),
+        Output("probabilities", columns=n_classes),
+        Output("score"),
     ]
-    model = parts.model(n_features, outputs, full_check=True)
-    named = range(n_classes) if classes is None else np.asarray(classes).tolist()
-    helper.set_model_props(model, {"classes": json.dumps(list(named))})
-    return model
+    return writer.content(n_features, outputs, {"classes": json.dumps(names.tolist())})
+
+
+def _is_text(classes: NDArray[Any]) -> bool:
+    """Whether labels are text; ConversionError if they are neither that nor whole numbers."""
+    if classes.dtype.kind in "biu":
+        return False
+    if all(isinstance(c, str) for c in classes.tolist()):
+        return True
+    raise ConversionError(
+        f"to_onnx: labels {classes.tolist()[:3]!r} are neither whole numbers nor text"
+    )
+
+
+def _append_answers(writer: GraphWriter, stage: Stage, n_margins: int) -> None:
+    """Add nodes from ``margins`` to ``index``, ``probabilities`` and ``score``."""
+    rule, margins = STOP_RULES[stage.score], MARGINS
+    if rule.n_score_outputs:
+        margins = "class_margins"
+        writer.value("class_columns", np.arange(n_margins))
+        writer.add("Gather", f"{MARGINS} class_columns", margins, axis=1)
+    constants, nodes = rule.graph_nodes(n_margins)
+    for name, array in constants.items():
+        writer.value(name, array)
+    for kind, inputs, outputs, attributes in nodes:
+        writer.add(kind, inputs, outputs, **attributes)
+    if stage.link == "sigmoid":
+        writer.value("zero_margin", np.float32(0))
+        writer.value("unit", np.float32(1))
+        writer.value("margin_column", np.int64(0))
+        writer.add("Gather", f"{margins} margin_column", "margin", axis=1)
+        writer.add("Greater", "margin zero_margin", "positive")
+        writer.add("Cast", "positive", "index", to=INT64)
+        writer.add("Sigmoid", margins, "second_class")
+        writer.add("Sub", "unit second_class", "first_class")
+        writer.add("Concat", "first_class second_class", "probabilities", axis=1)
+        return
+    writer.add("ArgMax", margins, "index", axis=1, keepdims=0)
+    if stage.link == "softmax":
+        writer.add("Softmax", margins, "probabilities", axis=1)
+    else:
+        writer.add("Identity", margins, "probabilities")

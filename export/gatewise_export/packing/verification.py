@@ -4,8 +4,8 @@ The graphs in onnxruntime, as device and worker run them (trees that a device wa
 compared with
 
 - the system that the bundle was made from, in Python (:func:`verify`);
-- the flat arrays, read back out of the graphs and summed as in training (:func:`verify_graphs`),
-  for a bundle whose system is elsewhere;
+- the flat arrays, summed as in training (:func:`verify_graphs`), for a bundle whose system is
+  elsewhere;
 - the outputs in ``sample.npz`` alone (:func:`self_test`).
 """
 
@@ -21,16 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
+from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
 from gatewise_export.bundle.errors import BundleError, VerifyReport
-from gatewise_export.bundle.flat_trees import read_trees
-from gatewise_export.bundle.manifest import CloudKind
-from gatewise_export.onnx_files.graph_rules import (
-    MOST_STAGE_BYTES,
-    check_cloud_graph,
-    check_stage_graph,
-)
+from gatewise_export.bundle.flat_models import MAX_BYTES
+from gatewise_export.bundle.manifest import CloudKind, StageSpec
+from gatewise_export.onnx_writer import write_graph
 
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
@@ -58,7 +55,6 @@ class HighCostAnswers(NamedTuple):
         model = f0.answers(x)
         if _has_backend(bundle):
             return cls(model, model)
-        _check_graphs(bundle)
         return cls(model, _cloud_answers(bundle, x))
 
 
@@ -175,32 +171,25 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
 
 
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
-    """Compare the graphs of `bundle` with their flat arrays, read back and summed in numpy.
+    """Compare the graphs of `bundle` with their flat arrays, summed in numpy.
 
-    A given stage, or a high-cost model that is not made of flat arrays, is not compared: its own
-    outputs stand on both sides. `X` has shape (n, n_features), in the order of the manifest's
-    features; `outcome` is what :func:`graph_outcome` gave for these rows. BundleError if a stage's
-    graph is not of the forms that Gatewise writes.
+    A given stage, or a high-cost model, is not compared: its own outputs stand on both sides. `X`
+    has shape (n, n_features), in the order of the manifest's features; `outcome` is what
+    :func:`graph_outcome` gave for these rows.
     """
-    # numba, which this loads, is no part of what a device installs
-    from gatewise_export.onnx_files.flat_reader import read_flat, read_stage
-
     x = _matrix(X)
     of_graphs = graph_outcome(bundle, x) if outcome is None else outcome
     manifest = bundle.manifest
     margins, acquired = [], []
     for s, spec in enumerate(manifest.stages):
-        if spec.origin == "given":  # it has no other form
+        if spec.kind == "graph":  # it has no other form
             margins.append(of_graphs.margins[s])
             acquired.append(manifest.acquired(s))
             continue
-        stage = read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
+        stage = bundle.read_stage(s)
         margins.append(stage.margins(x))
         acquired.append(stage.acquired(x))
     cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
-    if manifest.cloud is not None and manifest.cloud.kind == "margins":
-        outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
-        cloud = labels(outputs), probabilities(outputs, manifest.cloud.link)
     return _compare(of_graphs, decided(manifest, margins, acquired, *cloud))
 
 
@@ -213,7 +202,7 @@ def self_test(
     `answers` gives those of a high-cost model that is in a backend, of rows of all features.
     """
     sample = bundle.sample()
-    bundle.read_block_models(check_stage_graph)
+    bundle.read_block_models()
     if unlike := int(unlike_features(bundle.manifest, sample).sum()):
         raise BundleError(
             f"{bundle}: of {unlike} sample windows the blocks give other features here than where "
@@ -245,43 +234,33 @@ def graph_outcome(
     is not run.
     """
     manifest = bundle.manifest
-    _check_graphs(bundle)
     margins, acquired = [], []
-    for s, stage in enumerate(manifest.stages):
-        columns, visited = x[:, manifest.stage_inputs(s)], None
-        if stage.kind == "lazy":
-            content, n_inputs = bundle.read(stage.file), len(stage.inputs)
-            trees = read_trees(content, stage.file, n_features=n_inputs, n_outputs=stage.outputs)
-            outputs, visited = trees.run_and_visit(columns)
-        else:
-            # a given graph may add in another order for many rows than for one
-            batch = 1 if stage.origin == "given" else BATCH
-            outputs = run_graph(bundle.read(stage.file), columns, stage.file, batch)[0]
-        if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
-            raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
+    for s, spec in enumerate(manifest.stages):
+        outputs, visited = _stage_outputs(bundle, spec, x[:, manifest.stage_inputs(s)])
+        if outputs.shape != (len(x), spec.outputs) or outputs.dtype != np.float32:
+            raise BundleError(f"{bundle}: stage {s} gives {outputs.dtype} {outputs.shape}")
         margins.append(outputs)
         acquired.append(manifest.acquired(s, visited))
     cloud = _cloud_answers(bundle, x) if cloud is None else cloud
     return decided(manifest, margins, acquired, *cloud)
 
 
-def _check_graphs(bundle: Bundle) -> None:
-    """Refuse graphs that a device or a worker would refuse, before any is opened."""
-    bundle.read_block_models(check_stage_graph)
-    for stage in bundle.manifest.stages:
-        if stage.kind == "graph":
-            content = bundle.read(stage.file, most=MOST_STAGE_BYTES)
-            n_inputs, n_outputs = len(stage.inputs), stage.outputs
-            check_stage_graph(
-                content,
-                file=stage.file,
-                n_inputs=n_inputs,
-                n_outputs=n_outputs,
-                given=stage.origin == "given",
-            )
-    cloud = bundle.manifest.cloud
-    if cloud is not None and cloud.backend is None and not bundle.absent():
-        check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
+def _stage_outputs(
+    bundle: Bundle, spec: StageSpec, x: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
+    """Outputs of a stage, and which of its inputs a lazy one acquires, of rows of its inputs."""
+    if spec.kind == "graph":
+        assert spec.graph is not None
+        # it may add in another order for many rows than for one
+        return run_graph(bundle.read(spec.graph, most=MAX_BYTES), x, spec.graph, 1)[0], None
+    model = bundle.read_model(spec)
+    if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
+        return model.run_and_visit(x)
+    content = write_graph(model)
+    assert spec.graph is not None
+    if content != bundle.read(spec.graph, most=MAX_BYTES):
+        raise BundleError(f"{bundle}: {spec.graph} is not the graph of {spec.arrays}")
+    return run_graph(content, x, spec.graph)[0], None
 
 
 def run_graph(

@@ -17,8 +17,8 @@ from tuf.api.metadata import Metadata, Root, TargetFile, Targets
 from tuf.api.serialization import DeserializationError
 from tuf.ngclient import Updater as TufUpdater
 
+from gatewise.documents import DocumentError
 from gatewise.errors import InputError
-from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import (
     MOST_RELEASE_BYTES,
@@ -111,7 +111,7 @@ class RepositoryClient:
         self._download(target, path)
         try:
             release = Release.from_json(path.read_bytes())
-        except ManifestError as error:
+        except DocumentError as error:
             raise UpdateError("bundle", f"{offer}: {error}") from None
         if str(release) != str(offer):
             raise UpdateError("bundle", f"{offer} turns out to be {release}")

@@ -16,18 +16,15 @@ metadata, under ``custom``; the rollout in units of 1/10000, since signed JSON h
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from gatewise.documents.json_reader import NEEDED, JsonField
+from gatewise.documents import END, FileName, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
 from gatewise_export.bundle.manifest import FileSpec
-from gatewise_export.bundle.manifest_parts.files import read_files
-from gatewise_export.bundle.manifest_parts.specs import Text
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
@@ -53,48 +50,39 @@ class UpdateError(GatewiseError):
         self.reason = reason
 
 
-def _name(field: JsonField) -> str:
-    return field.matching(_NAME, "a name of a release")
+ReleaseName = Annotated[
+    str,
+    Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._\-]{{0,63}}{END}", description="a name of a release"),
+]
 
 
-def _files(field: JsonField) -> dict[str, FileSpec]:
-    return read_files(field, most=4096, most_bytes=1 << 40)
-
-
-def _runtime(field: JsonField) -> str:
-    return field.text(64)
-
-
-@dataclass(frozen=True)
-class Release:
-    """A version of a model.
+class Release(Record, frozen=True):
+    """A version of a model: the document ``release.json``.
 
     `files`: every file of the bundle but the high-cost model, by name. `features`: names of the
     features, in the manifest's order. `runtime`: the oldest version of Gatewise that runs it.
     `hardware`: machines that it is for, as ``platform.machine()`` names them; empty: all.
     """
 
-    model: Annotated[str, _name]
-    version: Annotated[str, _name]
-    files: Annotated[dict[str, FileSpec], _files]
-    features: Annotated[tuple[Text, ...], (0, 65535)]
-    runtime: Annotated[str, _runtime]
-    hardware: Annotated[tuple[Text, ...], (0, 64)] = field(default=(), metadata=NEEDED)
+    release: Literal[1]
+    model: ReleaseName
+    version: ReleaseName
+    files: Annotated[dict[FileName, FileSpec], Meta(max_length=4096)]
+    features: Annotated[tuple[Text, ...], Meta(max_length=65535)]
+    runtime: Text
+    hardware: Annotated[tuple[Text, ...], Meta(max_length=64)]
 
     def __str__(self) -> str:
         return f"{self.model}/{self.version}"
 
-    def to_json(self) -> bytes:
-        """Write ``release.json``: the same bytes each time."""
-        return json.dumps({"release": 1, **asdict(self)}, indent=1, sort_keys=True).encode()
-
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Read ``release.json``; raises ManifestError if it is malformed."""
-        document = JsonField.parse(content)
-        release = document.record(cls, "release")
-        document["release"].integer(1, 1)
-        return release
+        """Read ``release.json``; raises InputError if it is malformed."""
+        return decode_json(content, cls, RELEASE)
+
+    def to_json(self) -> bytes:
+        """Write ``release.json``: the same bytes each time."""
+        return encode_json(self, indent=1)
 
     def damaged_file(self, folder: Path) -> str | None:
         """Name a file that a folder lacks or holds otherwise than listed; None: all are whole."""

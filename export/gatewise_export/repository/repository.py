@@ -188,6 +188,7 @@ class Repository:
                 for name, content in files.items()
             }
             release = Release(
+                1,
                 manifest.name,
                 manifest.version,
                 {n: FileSpec(t.hashes["sha256"], t.length) for n, t in targets.items()},

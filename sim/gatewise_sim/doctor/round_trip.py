@@ -59,7 +59,7 @@ def _make_request(
     if bundle is not None:
         manifest, sample = bundle.manifest, bundle.sample()
         model, version = manifest.name, manifest.version
-        X = np.asarray(sample["X"][:1, manifest.request_inputs()], np.float32)
+        X = np.asarray(sample["X"][:1, manifest.cloud_inputs()], np.float32)
         expected = int(sample["cloud_label"][0])
     ttl_ms = int(1000 * settings.timeout)
     request = wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X)

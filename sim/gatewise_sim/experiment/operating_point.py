@@ -16,9 +16,7 @@ from gatewise_export.commands.manifest_frontier import (
     bounds_of,
     chosen_point,
     frontier_of,
-    points_of,
 )
-from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
 
@@ -34,7 +32,7 @@ def open_whole(
             f"{path} is for devices, without {bundle.absent()[0]}: simulate the bundle that it "
             "was made of"
         )
-    bundle.read_block_models(check_stage_graph)
+    bundle.read_block_models()
     return bundle.with_functions(functions or {})
 
 
@@ -74,7 +72,7 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
 def operating_points(bundle: Bundle) -> OperatingPoints:
     """Lay out the operating points for a report."""
     curve = frontier_of(bundle.manifest)
-    active = points_of(bundle.manifest)[bundle.manifest.active]
+    active = bundle.manifest.operating_points[bundle.manifest.active]
     shown = sorted({*curve.points, active}, key=lambda p: (p.cost, p.accuracy))
 
     def point(p: OperatingPoint) -> PointOnFrontier:

@@ -267,7 +267,7 @@ def stage_results(
     weight = np.ones(len(routes)) if weights is None else weights
     steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(len(manifest.stages))]
     if manifest.cloud is not None:
-        steps.append(("cloud", manifest.request_inputs()))
+        steps.append(("cloud", manifest.cloud_inputs()))
     acquired = np.zeros(costs.n_features, bool)
     found = []
     for s, (name, inputs) in enumerate(steps):

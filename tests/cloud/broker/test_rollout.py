@@ -15,6 +15,7 @@ import pytest
 
 from gatewise.cli import main
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, read_statuses, roll_out
 from gatewise_cloud.worker.worker import Worker
@@ -23,7 +24,6 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_edge.link.topics import status_topic
 from gatewise_edge.update import Store, Updater
-from gatewise_export.bundle.manifest import OperatingPointSpec
 from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
@@ -242,7 +242,7 @@ def test_a_model_that_is_five_points_worse_stops_below_15_percent(tmp_path, caps
     """200 devices; version 8 answers the hard tenth by itself, half of it wrongly."""
     first = write_bundle(tmp_path / "v7", version="7")
     last = first.manifest.operating_points[0].thresholds[1]
-    worse = (OperatingPointSpec((0.05, last), 5.0, 0.9, 0.2),)
+    worse = (OperatingPoint((0.05, last), 5.0, 0.9, 0.2),)
     bundles = [first, write_bundle(tmp_path / "v8", version="8", operating_points=worse)]
     repository = Repository.init(tmp_path / "repo")
     for bundle in bundles:

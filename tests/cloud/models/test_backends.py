@@ -103,7 +103,12 @@ def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_p
     system, bundle = opaque
     cloud = bundle.manifest.cloud
     assert cloud.backend == "python:opaque_flower:probabilities"
-    assert set(bundle.manifest.files) == {"stage_0.onnx", "sample.npz", "backend.json"}
+    assert set(bundle.manifest.files) == {
+        "stage_0.npz",
+        "stage_0.onnx",
+        "sample.npz",
+        "backend.json",
+    }
     assert json.loads(bundle.read("backend.json"))["classes"] == NAMES.tolist()
     assert self_test(bundle).agrees
     report = verify(system, bundle, X)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -156,13 +157,13 @@ def points_of(bundle, *agreements):
     """The small bundle's manifest with an operating point for each agreement, costs rising."""
     point = bundle.manifest.operating_points[0]
     return tuple(
-        replace(point, agreement=a, expected_cost=float(i)) for i, a in enumerate(agreements)
+        msgspec.structs.replace(point, agreement=a, cost=float(i)) for i, a in enumerate(agreements)
     )
 
 
 def test_an_alarm_may_move_to_a_safer_point(bundle, make_bundle):
-    safer = replace(bundle.manifest.operating_points[1], agreement=0.999, expected_cost=7.0)
-    points = (replace(bundle.manifest.operating_points[0], agreement=0.9), safer)
+    safer = msgspec.structs.replace(bundle.manifest.operating_points[1], agreement=0.999, cost=7.0)
+    points = (msgspec.structs.replace(bundle.manifest.operating_points[0], agreement=0.9), safer)
     made = make_bundle(operating_points=points)
     audit = Audit(share=1.0, action="safer")
     with Device(made, link=RecordingLink(0), audit=audit, seed=0) as device:
@@ -176,8 +177,8 @@ def test_an_alarm_may_move_to_a_safer_point(bundle, make_bundle):
 
 
 def test_an_alarm_of_a_bundle_that_was_replaced_moves_no_other(bundle, make_bundle):
-    safer = replace(bundle.manifest.operating_points[1], agreement=0.999, expected_cost=7.0)
-    points = (replace(bundle.manifest.operating_points[0], agreement=0.9), safer)
+    safer = msgspec.structs.replace(bundle.manifest.operating_points[1], agreement=0.999, cost=7.0)
+    points = (msgspec.structs.replace(bundle.manifest.operating_points[0], agreement=0.9), safer)
     made, audit = make_bundle(operating_points=points), Audit(share=1.0, action="safer")
     with Device(made, link=RecordingLink(0), audit=audit, seed=0) as device:
         old = device._active.installed.auditor
@@ -195,16 +196,20 @@ def test_an_alarm_of_a_bundle_that_was_replaced_moves_no_other(bundle, make_bund
 
 
 def test_the_safer_point_is_the_cheapest_that_disagrees_half_as_often(bundle):
-    manifest = replace(bundle.manifest, operating_points=points_of(bundle, 0.98, 0.985, 0.991, 1.0))
+    manifest = msgspec.structs.replace(
+        bundle.manifest, operating_points=points_of(bundle, 0.98, 0.985, 0.991, 1.0)
+    )
     assert safer_point(manifest) == 2
-    certified = replace(manifest.operating_points[3], guarantee={"bound": 0.01})
-    manifest = replace(manifest, operating_points=(*manifest.operating_points[:3], certified))
+    certified = msgspec.structs.replace(manifest.operating_points[3], guarantee={"bound": 0.01})
+    manifest = msgspec.structs.replace(
+        manifest, operating_points=(*manifest.operating_points[:3], certified)
+    )
     assert safer_point(manifest) == 3
-    assert safer_point(replace(manifest, active=3)) is None
+    assert safer_point(msgspec.structs.replace(manifest, active=3)) is None
 
 
 def test_the_bound_is_a_point_above_what_validation_rows_showed(bundle):
-    manifest = replace(bundle.manifest, operating_points=points_of(bundle, 0.98))
+    manifest = msgspec.structs.replace(bundle.manifest, operating_points=points_of(bundle, 0.98))
     assert disagreement_bound(manifest) == pytest.approx(0.03)
     assert disagreement_bound(bundle.manifest) is None
     with pytest.raises(InputError, match="bound"):

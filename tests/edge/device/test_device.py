@@ -19,6 +19,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
+from gatewise_export.bundle.manifest import MissingSpec
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
 
@@ -214,7 +215,7 @@ MISSING_E = [0.1, 0, 0.1, 0, NAN, 0]
 
 
 def allowing(make_bundle, stages: str, cloud: str):
-    return make_bundle(f"{stages}-{cloud}", missing={"stages": stages, "cloud": cloud})
+    return make_bundle(f"{stages}-{cloud}", missing=MissingSpec(stages, cloud))
 
 
 def test_missing_where_nothing_allows_it(bundle):

@@ -6,8 +6,8 @@ import hashlib
 import io
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -56,9 +56,9 @@ def rewritten(bundle, change, **changes):
     content = stream.getvalue()
     entry = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
     files = bundle.manifest.files | {"sample.npz": entry}
-    manifest = replace(bundle.manifest, files=files, **changes)
+    manifest = msgspec.structs.replace(bundle.manifest, files=files, **changes)
     (bundle.path / "sample.npz").write_bytes(content)
-    (bundle.path / "manifest.json").write_text(manifest.to_json())
+    (bundle.path / "manifest.json").write_bytes(manifest.to_json())
     return Bundle.open(bundle.path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import numpy as np
@@ -146,7 +147,7 @@ def test_other_bundles_take_no_files(made, tmp_path):
         low_cost_model=pair.low_cost_model, high_cost_model=pair.high_cost_model, random_state=0
     ).fit(x)
     bundle = gw.pack(plain, tmp_path / "plain", sample=x[:20])
-    assert "encoding" not in bundle.manifest.to_document()["instance"]
+    assert "encoding" not in json.loads(bundle.manifest.to_json())["instance"]
     model = CloudModel.from_bundle(bundle)
     with Device(bundle) as device, pytest.raises(InputError, match='has no "encoding"'):
         device.answer(files[0])

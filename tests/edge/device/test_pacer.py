@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -300,7 +300,7 @@ def test_a_device_paces_and_says_so(bundle, tmp_path, caplog):
 
 
 def test_a_bundle_that_is_not_taken_leaves_the_pacer_as_it_was(bundle, make_bundle):
-    point = replace(bundle.manifest.operating_points[0], agreement=0.9)
+    point = msgspec.structs.replace(bundle.manifest.operating_points[0], agreement=0.9)
     audited, pacer = make_bundle(operating_points=(point,)), Pacer.parse("offload_rate=0.1")
     link = InProcessLink(cloud_says)
     with Device(audited, link=link, pacer=pacer, audit=Audit()) as device:
@@ -325,7 +325,7 @@ def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle):
 def test_a_guarantee_is_said_to_be_void(make_bundle, caplog):
     bundle = make_bundle()
     point = bundle.manifest.active_point
-    promised = replace(point, guarantee={"loss": 0.01})
+    promised = msgspec.structs.replace(point, guarantee={"loss": 0.01})
     bundle = make_bundle("promised", operating_points=(promised,))
     Device(bundle, link=FakeLink(), pacer=Pacer.parse("offload_rate=0.1")).close()
     assert "guarantee no longer holds" in caplog.text

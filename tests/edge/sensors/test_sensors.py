@@ -18,6 +18,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
+from gatewise_export.bundle.manifest import MissingSpec
 from tests.support.small_bundle import cloud_says
 
 COSTS = FeatureCosts(
@@ -319,7 +320,7 @@ def device_of(bundle, *, link=True, timeout=None, policy="system", **special) ->
 
 @pytest.fixture
 def tolerant(make_bundle):
-    return make_bundle("tolerant", missing={"stages": "refused", "cloud": "allowed"})
+    return make_bundle("tolerant", missing=MissingSpec("refused", "allowed"))
 
 
 def test_a_feature_that_the_cloud_does_not_need(bundle, tolerant):

@@ -1,4 +1,4 @@
-"""Manifests are read strictly and written the same; the JSON Schema in the docs says the same."""
+"""Manifests are read strictly and written the same; the schema in the docs is generated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fastjsonschema
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,39 +19,21 @@ from gatewise.columns.kinds import (
     CategoryColumn,
     NumberColumn,
     OrdinalColumn,
-    TimeColumn,
 )
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import ALWAYS_STOP
-from gatewise.documents import encode_json
-from gatewise.documents.json_reader import _entries
+from gatewise.documents import encode_json, json_schema
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.manifest import (
-    CloudSpec,
-    FeatureSpec,
-    Manifest,
-    OperatingPointSpec,
-    StageSpec,
-)
+from gatewise_export.bundle.manifest import Manifest, ManifestDocument
 from gatewise_export.bundle.manifest_reader import read_manifest
 from tests.support.hand_made_bundle import DOCUMENT, Document
 
 Edit = Callable[[Document], Any]
-SCHEMA = json.loads((Path(__file__).parents[3] / "docs/manifest.schema.json").read_text())
-in_schema = fastjsonschema.compile(SCHEMA)
-#: What only a reader finds: one entry that does not go with another one.
-REFERENCES = {
-    "created", "link", "features", "features[0].group", "groups",
-    "stages[0].inputs[0]", "stages[0].file", "stages[0].bytes", "stages[0].outputs", "files",
-    "chains", "chains[0][1]", "operating_points[0].thresholds", "operating_points[0].chain",
-    "active", "stages[0].tier", "stages[1].tier", "min_recall", "operating_points[0].gate_range",
-    "operating_points[0].interval", "instance", "instance.shape", "instance.dtype",
-    "instance.shape[0]",
-}  # fmt: skip
+SCHEMA_FILE = Path(__file__).parents[3] / "docs/manifest.schema.json"
 
 
 def read(document: Document) -> Manifest:
-    return read_manifest(json.dumps(document))
+    return read_manifest(json.dumps(document).encode())
 
 
 def test_reading_gives_what_was_written_and_it_is_written_the_same(document: Document) -> None:
@@ -64,7 +45,7 @@ def test_reading_gives_what_was_written_and_it_is_written_the_same(document: Doc
     assert manifest.cloud_inputs().tolist() == [3, 1, 0]
     assert manifest.active_point.thresholds == (0.5, -1.25)
     assert manifest.operating_points[1].guarantee == {"delta": 0.05, "about": "offload_rate"}
-    assert manifest.missing["cloud"] == "refused"
+    assert manifest.missing.cloud == "refused"
     assert manifest.cloud_prices() == CloudPrices(1.0, 0.01, 0.5)
     assert manifest.feature_costs() == FeatureCosts(
         [1.0, 5.17, 3.1, 100.0],
@@ -73,30 +54,17 @@ def test_reading_gives_what_was_written_and_it_is_written_the_same(document: Doc
         names=["age", "chol", "fbs", "thal"],
     )
     text = manifest.to_json()
-    assert read_manifest(text.encode()).to_json() == text
-    written = json.loads(text)
-    # entries that older manifests lack are written out
-    further = {"accuracy_error": 0.0, "chain": 0, "agreement": None}
-    points = [point | further for point in document["operating_points"]]
-    assert written == document | {
-        "operating_points": points,
-        "prices": document["prices"],
-        "chains": [[0, 1]],
-        "reference_accuracy": None,
-    }
+    assert read_manifest(text).to_json() == text
+    assert json.loads(text) == document
 
 
 def test_figures_by_class_come_back(document: Document) -> None:
-    plain = read(document)
-    assert plain.gate_limits(1) is None
     manifest = read(with_figures(document))
     assert manifest.active_point.precision == (0.9, None)
-    assert manifest.gate_limits(1) == (-2.0, None)
     assert manifest.keeps_bounds(0)
     assert not manifest.keeps_bounds(1)  # it says nothing about recall
-    assert manifest.with_bounds((None, 0.25), (0.5, None)) is manifest
-    held = manifest.with_bounds((None, 0.2), (None, None))
-    assert held.gate_limits(1) == (-1.25, -1.25)
+    assert manifest.with_bounds((None, 0.25), (0.5, None)) == manifest
+    assert manifest.with_bounds((None, 0.2), (None, None)).min_precision is None
 
 
 def test_exit_costs_are_unions_of_what_each_instance_acquires(document: Document) -> None:
@@ -105,6 +73,9 @@ def test_exit_costs_are_unions_of_what_each_instance_acquires(document: Document
     everything = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
     assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
     document["stages"][1]["kind"] = "lazy"
+    del document["stages"][1]["graph"]
+    document["stages"][1]["bytes"] = document["files"]["stage_1.npz"]["size"]
+    del document["files"]["stage_1.onnx"]
     manifest = read(document)
     most = manifest.exit_costs()
     columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
@@ -121,9 +92,9 @@ def test_stages_are_those_of_the_active_point_s_chain(document: Document) -> Non
     document["operating_points"][0]["chain"] = 1
     document["operating_points"][1]["thresholds"] = [None]
     manifest = read(document)
-    assert [s.file for s in manifest.stages] == ["stage_0.onnx", "stage_1.onnx"]
+    assert [s.arrays for s in manifest.stages] == ["stage_0.npz", "stage_1.npz"]
     other = manifest.with_active(1)
-    assert [s.file for s in other.stages] == ["stage_1.onnx"]
+    assert [s.arrays for s in other.stages] == ["stage_1.npz"]
     assert other.stage_inputs(0).tolist() == [2, 0]
     assert read_manifest(other.to_json()) == other
     with pytest.raises(ManifestError, match="active: must be 0 to 1, not 2"):
@@ -132,6 +103,7 @@ def test_stages_are_those_of_the_active_point_s_chain(document: Document) -> Non
 
 def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> None:
     document["cloud"] = None
+    document["largest_request"] = 0
     del document["files"]["cloud.onnx"]
     with pytest.raises(ManifestError, match=r"operating_points\[0\].thresholds: must end with"):
         read(document)
@@ -158,12 +130,11 @@ def put(*where: Any) -> Edit:
 
 
 WRONG: list[tuple[Edit, str, str]] = [
-    (put("schema_version", 2), "schema_version", "must be 1"),
-    (put("schema_version", True), "schema_version", "whole number"),
+    (put("schema_version", 1), "schema_version", "must be 2"),
     (put("name", ...), "the document", "lacks 'name'"),
     (put("extra", 1), "the document", "unknown key 'extra'"),
     (put("name", "a/b"), "name", "MQTT"),
-    (put("name", ""), "name", "1 to 64 bytes"),
+    (put("name", "x" * 65), "name", "at most 64"),
     (put("version", 3), "version", "must be text"),
     (put("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
     (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
@@ -174,56 +145,59 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("link", "logit"), "link", "'sigmoid'"),
     (put("link", "softmax"), "link", "last stage"),
     (put("features", 0, "own", -1), "features[0].own", "not -1"),
-    (put("features", 0, "own", 10**400), "features[0].own", "not 1000"),
+    (put("features", 0, "own", 10**400), "features[0].own", "range"),
     (put("features", 0, "name", "chol"), "features", "'chol' stands twice"),
     (put("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
     (put("features", 0, "group", "urine"), "features[0].group", "not among the groups"),
     (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
-    (put("prices", "byte", None), "prices.byte", "number, not null"),
+    (put("groups", 0, "requires", ["blood"]), "groups", "require each other"),
+    (put("groups", 0, "requires", ["urine"]), "groups", "'urine' is required, but not listed"),
+    (put("prices", "byte", None), "prices.byte", "number"),
+    (put("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
     (put("missing", "cloud", "maybe"), "missing.cloud", "'allowed' or 'refused'"),
     (put("stages", 0, "inputs", ["shoe size"]), "stages[0].inputs[0]", "'shoe size'"),
     (put("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
-    (put("stages", 0, "file", "../x.onnx"), "stages[0].file", "plain file name"),
-    (put("stages", 0, "file", "stage_9.onnx"), "stages[0].file", "not listed"),
-    (put("stages", 0, "file", "stage_1.onnx"), "stages[0].bytes", "files says"),
+    (put("stages", 0, "arrays", "../x.npz"), "stages[0].arrays", "plain file name"),
+    (put("stages", 0, "arrays", "stage_9.npz"), "files", "stage_0.npz"),
+    (put("stages", 0, "arrays", "stage_1.npz"), "files", "two models share"),
+    (put("stages", 0, "arrays", ...), "stages[0].arrays", "must name a file for kind 'linear'"),
+    (put("stages", 0, "kind", "lazy"), "stages[0].graph", "must name no file for kind 'lazy'"),
+    (put("stages", 0, "kind", "graph"), "stages[0].arrays", "must name no file"),
     (put("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
-    (put("stages", 0, "carry", [0]), "stages[0].carry", "0 to 0"),
-    (put("stages", 0, "bytes", 3), "stages[0].bytes", "files says 11"),
+    (put("stages", 0, "bytes", 3), "stages[0].bytes", "its files have 23"),
     (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
     (put("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
     (put("cloud", "file", "stage_0.onnx"), "files", "two models share"),
+    (put("cloud", "file", "manifest.json"), "files", "no name for a model"),
+    (put("cloud", "file", "SIGNATURE"), "files", "no name for a model"),
     (put("cloud", 7), "cloud", "must be an object"),
+    (put("largest_request", 80), "largest_request", "a request has 81 B"),
     (put("chains", [[0]]), "chains", "stage 1 is in no chain"),
-    (put("chains", [[0, 2]]), "chains[0][1]", "0 to 1"),
+    (put("chains", [[0, 2]]), "chains[0]", "0 to 1"),
     (put("chains", [[0, 0], [1]]), "chains[0]", "twice"),
-    (put("operating_points", 0, "thresholds", [0.5]), "operating_points[0].thresholds", "2 to 2"),
+    (put("operating_points", 0, "thresholds", [0.5]), "operating_points[0].thresholds", "2 ent"),
     (put("operating_points", 0, "thresholds", 0, 1e39), "operating_points[0].thresholds[0]", ""),
     (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "0 to 1"),
     (put("operating_points", 0, "chain", 1), "operating_points[0].chain", "0 to 0"),
     (put("operating_points", 0, "guarantee", [1]), "operating_points[0].guarantee", "object"),
     (put("active", 2), "active", "0 to 1"),
     (put("files", "x.bin", {"sha256": "0" * 64, "size": 1}), "files", "'x.bin'"),
-    (put("files", "../x", {"sha256": "0" * 64, "size": 1}), "files", "plain file name"),
+    (put("files", "../x", {"sha256": "0" * 64, "size": 1}), "files.../x", "plain file name"),
     (put("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
-    (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "0 to"),
+    (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "at most"),
     (put("files", "sample.npz", ...), "files", "'sample.npz'"),
-    (put("stages", 0, "tier", "gateway"), "stages[0].tier", "starts on the device"),
-    (put("stages", 1, "tier", "fog"), "stages[1].tier", "'gateway'"),
-    (put("prices", "gateway", -1.0), "prices.gateway", "not -1"),
-    (put("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
+    (put("max_instance_cost", 50.0), "operating_points[0]", "may cost"),
 ]
 WRONG_FIGURES: list[tuple[Edit, str, str]] = [
-    (put("min_recall", [0.5]), "min_recall", "2 to 2"),
+    (put("min_recall", [0.5]), "min_recall", "2 entries"),
     (put("class_rows", [1, 0.5]), "class_rows[1]", "whole number"),
-    (put("operating_points", 0, "recall", [0.5, 1.5]), "operating_points[0].recall[1]", "0 to 1"),
     (
-        put("operating_points", 0, "gate_range", [None, 1.0]),
-        "operating_points[0].gate_range",
-        "fall",
+        put("operating_points", 0, "recall", [0.5, 1.5]),
+        "operating_points[0].recall[1]",
+        "at most 1",
     ),
     (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "down"),
-    (put("cloud", "backend", ""), "cloud.backend", "1 to 256"),
-    (put("stages", 0, "origin", "elsewhere"), "stages[0].origin", "'gatewise' or 'given'"),
+    (put("cloud", "backend", ""), "cloud.backend", "at least 1"),
 ]
 WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
     (put("instance", "encoding", "png"), "instance.encoding", "'jpeg'"),
@@ -233,27 +207,16 @@ WRONG_ARRAYS: list[tuple[Edit, str, str]] = [
     (put("instance", "shape", [70000, 2]), "instance.shape[0]", "at most 65535"),
     (put("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
 ]
-WRONG_TIERS: list[tuple[Edit, str, str]] = [
-    (put("chains", [[1, 0]]), "stages[0].tier", "starts on the device"),
-    (put("stages", 1, "kind", "lazy"), "stages[1].tier", "lazy"),
-    (put("cloud", None), "stages[1].tier", "no cloud model"),
-]
 WRONG_VALUES: list[tuple[Edit, str, str]] = [
-    (put("classes", [0, 1]), "classes", "0 to 0"),
-    (put("task", "classify"), "classes", "2 to"),
-    (put("stages", 0, "link", "softmax"), "stages[0].link", "'identity'"),
+    (put("classes", [0, 1]), "classes", "must be empty"),
+    (put("task", "classify"), "classes", "at least 2"),
+    (put("stages", 0, "link", "softmax"), "stages[0]", "'identity'"),
     (put("stages", 0, "score", "column"), "stages[0].outputs", "0 margins"),
     (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
     (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "1"),
-    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "cloud", "null"),
-    (put("chains", [[0, 1], [1]]), "chains", "one stage each"),
+    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "files", "two models share"),
+    (put("chains", [[0, 1], [1]]), "chains[0]", "one stage for task"),
 ]
-
-
-def tiered(document: Document) -> Document:
-    """Put the second stage on a gateway."""
-    document["stages"][1]["tier"] = "gateway"
-    return document
 
 
 def of_values(document: Document) -> Document:
@@ -267,6 +230,7 @@ def of_values(document: Document) -> Document:
         "classes": [],
         "link": "identity",
         "cloud": None,
+        "largest_request": 0,
         "chains": [[0], [1]],
         "operating_points": points,
     }
@@ -276,30 +240,30 @@ def with_figures(document: Document) -> Document:
     """Give it every entry that may be left out."""
     shares = [0.9, 0.3]
     document["operating_points"][0] |= {
-        "chain": 0, "accuracy_error": 0.1, "agreement": 0.5, "measured": "agreement",
+        "accuracy_error": 0.1, "agreement": 0.5, "measured": "agreement", "trees": 2.5,
+        "nbytes": 7, "max_cost": 9.5, "exit_shares": [0.5, 0.25, 0.25],
         "interval": [0.1, 0.2], "weighted_accuracy": 0.5, "recall": shares,
         "precision": [0.9, None], "balanced_accuracy": 0.6, "log_loss": 0.7, "brier_score": 0.1,
-        "gate_range": [-2.0, None], "validation_groups": 3, "bytes": 4,
+        "validation_groups": 3, "bytes": 4,
     }  # fmt: skip
-    document["stages"][0]["origin"] = "given"
     document["cloud"]["backend"] = "python:a:b"
     return document | {
         "class_rows": [40, 2], "reference_recall": [1.0, 0.5], "min_recall": [None, 0.25],
-        "reference_weighted_accuracy": 0.5, "min_precision": [0.5, None], "packed_as": "c99",
+        "reference_weighted_accuracy": 0.5, "min_precision": [0.5, None],
         "max_instance_cost": 1e6,
     }  # fmt: skip
 
 
 def of_images(document: Document) -> Document:
     """Make instances images, whose four values are the features."""
-    return document | {"instance": {"shape": [2, 2], "dtype": "uint8", "encoding": "jpeg"}}
+    instance = {"shape": [2, 2], "dtype": "uint8", "encoding": "jpeg"}
+    return document | {"instance": instance, "largest_request": request_bytes(3, item_size=1)}
 
 
 KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
     (lambda document: document, WRONG),
     (with_figures, WRONG_FIGURES),
     (of_images, WRONG_ARRAYS),
-    (tiered, WRONG_TIERS),
     (of_values, WRONG_VALUES),
 ]
 ALL_WRONG = [(make, *wrong) for make, table in KINDS for wrong in table]
@@ -312,9 +276,7 @@ def test_what_is_wrong_is_named(
     document: Document, make: Callable[[Document], Document], edit: Edit, field: str, why: str
 ) -> None:
     good = make(document)
-    in_schema(good)
     written = json.loads(read(good).to_json())
-    in_schema(written)
     assert read(written) == read(good)
     edit(good)
     with pytest.raises(ManifestError) as caught:
@@ -322,9 +284,6 @@ def test_what_is_wrong_is_named(
     assert caught.value.field == field
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
-    if field not in REFERENCES:
-        with pytest.raises(fastjsonschema.JsonSchemaException):
-            in_schema(good)
 
 
 def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -> None:
@@ -335,26 +294,19 @@ def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -
         read(poor | {"task": "rank"})
 
 
-def test_what_no_manifest_can_be_written_with_is_refused(document: Document) -> None:
-    text = json.dumps(document).replace('"delta": 0.05', '"delta": 1e999')
-    with pytest.raises(ManifestError, match=r"guarantee\.delta: must be .*, not Infinity"):
-        read_manifest(text)
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (b"", "not readable JSON"),
         (b"\xff\xfe", "not readable JSON"),
-        ("[" * 100000, "not readable JSON"),
-        ("[]", "lacks 'schema_version'"),
-        ('{"schema_version": 1, "schema_version": 1}', "stands twice"),
-        ('{"schema_version": NaN}', "NaN is not JSON"),
-        ("1" * 5000, "not readable JSON"),
-        ('{"classes": ["\\ud800"]}', "not readable JSON: .* surrogates"),
+        (b"[" * 100000, "not readable JSON"),
+        (b"[]", "must be an object"),
+        (b'{"schema_version": 2, "schema_version": 2}', "lacks|stands twice"),
+        (b'{"schema_version": NaN}', "not readable JSON"),
+        (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],
 )
-def test_what_is_not_a_manifest(text: str | bytes, why: str) -> None:
+def test_texts_that_are_no_manifest(text: bytes, why: str) -> None:
     with pytest.raises(ManifestError, match=why):
         read_manifest(text)
 
@@ -377,7 +329,7 @@ def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
     changed = copy.deepcopy(pristine)
     put(*path, data.draw(junk))(changed)
     try:
-        manifest = read_manifest(json.dumps(changed, allow_nan=True))
+        manifest = read(changed)
     except ManifestError:
         return
     assert read_manifest(manifest.to_json()) == manifest
@@ -387,42 +339,28 @@ def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
 # -- the schema in the docs ----------------------------------------------------------------
 
 
-def test_the_schema_has_the_keys_that_are_read_and_written(document: Document) -> None:
-    for cls, part in (
-        (Manifest, SCHEMA), (StageSpec, "stage"), (CloudSpec, "cloud"),
-        (OperatingPointSpec, "point"), (FeatureSpec, "feature"),
-    ):  # fmt: skip
-        described = SCHEMA["definitions"][part] if isinstance(part, str) else part
-        assert {e.key for e in _entries(cls)} == set(described["properties"])
-        assert {e.key for e in _entries(cls) if e.needed} == set(described["required"])
-    document["chains"] = [[0, 1]]
-    for part in (
-        document, document["features"][0], document["groups"][0], document["prices"],
-        document["missing"], document["stages"][1], document["cloud"],
-        document["operating_points"][1], document["files"]["sample.npz"],
-    ):  # fmt: skip
-        part["strange"] = 1
-        with pytest.raises(fastjsonschema.JsonSchemaException):
-            in_schema(document)
-        with pytest.raises(ManifestError, match="unknown key 'strange'"):
-            read(document)
-        del part["strange"]
-    in_schema(document)
+def test_the_schema_in_the_docs_is_that_of_the_records() -> None:
+    assert SCHEMA_FILE.read_bytes() == json_schema(ManifestDocument, "Manifest of a bundle")
 
 
-def test_encoders_are_in_the_schema(document: Document) -> None:
+def test_an_encoder_comes_back(document: Document) -> None:
     encoder = RowEncoder(
         (
             NumberColumn(name="mass", features=("age",)),
-            BooleanColumn(name="on", features=("chol", "on missing"), fill=(0.0,)),
-            CategoryColumn(name="who", features=("a", "b"), categories=("A", "B")),
-            OrdinalColumn(name="what", features=("w",), categories=("A",)),
-            TimeColumn(name="when", features=("m", "h"), parts=("month", "hour")),
+            BooleanColumn(name="on", features=("chol",)),
+            CategoryColumn(name="who", features=("fbs",), categories=("A",)),
+            OrdinalColumn(name="what", features=("thal",), categories=("A",)),
         ),
-        frozenset({"err"}),
+        frozenset({"err", "off", "none"}),
     )
     document["encoder"] = json.loads(encode_json(encoder))
-    in_schema(document)
+    manifest = read(document)
+    assert manifest.encoder == encoder
+    assert read_manifest(manifest.to_json()) == manifest
+    assert manifest.column_names == ("mass", "on", "who", "what")
+    document["encoder"]["columns"].reverse()
+    with pytest.raises(ManifestError, match=r"encoder\.columns: their features are not those"):
+        read(document)
     document["encoder"]["columns"][0]["kind"] = "shape"
-    with pytest.raises(fastjsonschema.JsonSchemaException):
-        in_schema(document)
+    with pytest.raises(ManifestError, match=r"encoder\.columns\[0\]"):
+        read(document)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -40,9 +40,7 @@ def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run, refused: R
     document = json.loads(text)
     manifest = Bundle.open(bundle).manifest
     assert document["active"] == manifest.active
-    assert [p["cost"] for p in document["points"]] == [
-        p.expected_cost for p in manifest.operating_points
-    ]
+    assert [p["cost"] for p in document["points"]] == [p.cost for p in manifest.operating_points]
     assert contents(bundle) == before
 
 
@@ -50,7 +48,7 @@ def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run, refused: R
 def test_the_operating_point_is_switched(bundle: Path, run: Run, goal: str) -> None:
     points = Bundle.open(bundle).manifest.operating_points
     wanted = {
-        "budget": points[0].expected_cost,
+        "budget": points[0].cost,
         "max_loss": 1.0,
         "offload_rate": min(p.offload_rate for p in points),
     }[goal]
@@ -81,7 +79,7 @@ def test_points_within_so_many_bytes(bundle: Path, run: Run, refused: Refused) -
     sizes = sorted({p["bytes"] for p in points})
     status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--json")
     shown = json.loads(text)
-    assert (status, shown["packed_as"]) == (0, "c99")
+    assert status == 0
     assert {p["bytes"] for p in shown["points"] if p["on_curve"]} == {sizes[0]}
     status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--max-loss", 1)
     assert status == 0
@@ -96,9 +94,9 @@ def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsy
     """Those that never stop, for few bytes: its figures are those of a point of the curve."""
     manifest = Bundle.open(bundle).manifest
     points = manifest.operating_points
-    twin = replace(points[0], chain=len(manifest.chains))
+    twin = msgspec.structs.replace(points[0], chain=len(manifest.chains))
     chains = (*manifest.chains, manifest.chains[points[0].chain])
-    with_twin = replace(
+    with_twin = msgspec.structs.replace(
         manifest, chains=chains, operating_points=(*points, twin), active=len(points)
     )
     print_frontier(with_twin, hull_only=False)
@@ -114,7 +112,7 @@ def test_an_active_point_that_left_stages_out_is_listed_once(bundle: Path, capsy
 def test_inspect(bundle: Path, run: Run) -> None:
     status, text, _ = run("inspect", bundle)
     assert status == 0
-    for word in ("wine 1", "every hash holds", "stage_", "cloud.onnx", "1 groups"):
+    for word in ("wine 1", "every hash holds", "margins", "cloud", "1 groups"):
         assert word in text
     assert Bundle.open(bundle).manifest.stages[0].inputs[0] in text[text.index("acquires") :]
     status, text, _ = run("inspect", bundle, "--json")

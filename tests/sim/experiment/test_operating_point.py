@@ -31,7 +31,7 @@ def test_a_goal_picks_the_point_that_the_estimator_picks(small, packed):
     for goal in ({"budget": points[2].cost}, {"offload_rate": 0.2}, {"max_loss": 0.03}):
         point = at_goal(packed, goal).manifest.active_point
         wanted = small.system.at(**goal).operating_point_
-        assert (point.expected_cost, point.accuracy) == (wanted.cost, wanted.accuracy)
+        assert (point.cost, point.accuracy) == (wanted.cost, wanted.accuracy)
     assert at_goal(packed, {}) is packed
     with pytest.raises(InputError, match=r"no operating point costs at most 0\.001; the"):
         at_goal(packed, {"budget": 0.001})
@@ -47,7 +47,7 @@ def test_another_point_is_a_copy_that_goes_away(packed, other, tmp_path, archive
         assert path != other.path
         opened = Bundle.open(path)
         assert opened.manifest == other.manifest
-        assert opened.read(opened.manifest.stages[0].file)
+        assert opened.read(opened.manifest.stages[0].arrays)
     assert not path.exists()
     assert contents(packed.path) == before
     assert Bundle.open(other.path).manifest.active == packed.manifest.active

@@ -82,6 +82,14 @@ ARRAY_CASES: Cases = {
         holding("stage_2.npz", pickled),
         r"stage_2\.npz cannot be read: .*not plain numbers",
     ),
+    "linear stage that is not finite": (
+        arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F)),
+        r"stage_0\.npz: 'weights' is not finite",
+    ),
+    "linear stage of other inputs": (
+        arrays("stage_0.npz", mean=lambda: np.zeros(3, F)),
+        r"stage_0\.npz: 'mean' is of 3 inputs, not 2",
+    ),
     "sample of the wrong shape": (
         arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F)),
         r"sample\.npz: 'stage_1' is float32",

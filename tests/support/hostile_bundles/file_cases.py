@@ -16,7 +16,7 @@ from tests.support.hostile_bundles.good_bundle import FILES, Cases, Make, docume
 
 def swapped(*, agree: bool) -> Make:
     """The first two stages in each other's place."""
-    names = ("stage_0.onnx", "stage_1.onnx")
+    names = ("stage_0.npz", "stage_1.npz")
     return lambda path: write(
         path, {a: FILES[b] for a, b in zip(names, names[::-1], strict=True)}, agree=agree
     )
@@ -106,7 +106,7 @@ def more_bytes_than_a_bundle_may_have(text: str) -> str:
     for spec in found["files"].values():
         spec["size"] = 1 << 30
     for entry in found["stages"]:
-        entry["bytes"] = 1 << 30
+        entry["bytes"] = sum(1 << 30 for key in ("arrays", "graph") if key in entry)
     return json.dumps(found)
 
 
@@ -116,11 +116,11 @@ FILE_CASES: Cases = {
     # paths and files
     "path traversal in the manifest": (
         manifest("files", "../../etc/passwd", NO_FILE),
-        "files: .*etc/passwd' is not",
+        "files.*etc/passwd",
     ),
     "absolute path in the manifest": (
-        manifest("stages", 0, "file", "/etc/passwd"),
-        r"stages\[0\]\.file: '/etc/passwd' is not a plain",
+        manifest("stages", 0, "arrays", "/etc/passwd"),
+        r"stages\[0\]\.arrays: must be a plain file name",
     ),
     "path traversal in the zip": (
         entry_added("../stage_0.onnx", FILES["stage_0.onnx"], "stage_0.onnx"),
@@ -151,7 +151,7 @@ FILE_CASES: Cases = {
     "swapped stages": (swapped(agree=False), "is not the file that was packed"),
     "swapped stages with their true hashes": (
         swapped(agree=True),
-        r"stage_0\.onnx is refused: .* inputs are",
+        r"stage_0\.npz (lacks|has an unknown array|cannot be read)",
     ),
     # zip files
     "truncated zip": (bytes_changed(lambda content: content[:-30]), "is not a bundle|cut off"),
@@ -164,8 +164,8 @@ FILE_CASES: Cases = {
         r"stage_0\.onnx is not the file that was packed \(size differs",
     ),
     "zip bomb with its true size and hash": (
-        lambda path: zipped(path, FILES | {"stage_0.onnx": bytes(256 << 20)}, agree=True),
-        r"stage_0\.onnx is too large: 268435456 B",
+        lambda path: zipped(path, FILES | {"stage_0.npz": bytes(256 << 20)}, agree=True),
+        r"stage_0\.npz has 268435456 B, more than",
     ),
     "zip with a million entries": (bytes_changed(with_a_million_entries), "entries is larger"),
     "zip with another method": (
@@ -196,7 +196,7 @@ FILE_CASES: Cases = {
     ),
     "threshold that is no number": (
         manifest_text(lambda text: text.replace("[0.5, 0.5,", "[0.5, NaN,")),
-        "NaN is not JSON",
+        "not readable JSON",
     ),
     "infinite threshold": (
         manifest_text(lambda text: text.replace("[0.5, 0.5,", "[0.5, 1e999,")),

@@ -15,13 +15,14 @@ from gatewise.decision import labels, probabilities
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
-from gatewise_export.bundle.flat_trees import write_trees
-from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.bundle.flat_models import canonical, write_model
+from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import DOCUMENT, Document, complete, stage
 
 F = np.float32
 NAMES = ("age", "chol", "fbs", "thal")
-INPUTS = {"stage_0.onnx": (0, 3), "stage_1.onnx": (2, 0, 1), "stage_2.npz": (0, 1)}
+INPUTS = ((0, 3), (2, 0, 1), (0, 1))
+KINDS = ("linear", "trees", "lazy")
 
 # -- the good bundle that they are made of -------------------------------------------------
 
@@ -56,28 +57,20 @@ def trees(width: int) -> TreeEnsemble:
     return ensemble(*moved, roots, width)
 
 
-def deep_tree(depth: int) -> TreeEnsemble:
-    """One tree, its right children leaves."""
-    n = 2 * depth + 1
-    inner = (np.arange(n) % 2 == 0) & (np.arange(n) < n - 1)
-    left, right = (np.where(inner, np.arange(n) + step, -1) for step in (1, 2))
-    return ensemble(right, left, [0], 3)
-
-
-MODELS = {"stage_0.onnx": linear(2, 1), "stage_1.onnx": trees(3), "stage_2.npz": trees(2)}
+MODELS = (linear(2, 1), canonical(trees(3)), canonical(trees(2)))
 
 
 def good_files() -> dict[str, bytes]:
     x = np.random.default_rng(0).normal(size=(12, 4)).astype(F)
-    files = {
-        name: write_trees(model) if name.endswith(".npz") else flat_graph(model).SerializeToString()
-        for name, model in MODELS.items()
-    }
-    files["cloud.onnx"] = flat_graph(trees(4)).SerializeToString()
+    files: dict[str, bytes] = {}
     sample: dict[str, NDArray[Any]] = {"X": x}
-    for i, (name, model) in enumerate(MODELS.items()):
-        sample[f"stage_{i}"] = model.margins(x[:, INPUTS[name]])
-    sample["bought_2"] = trees(2).visited(x[:, INPUTS["stage_2.npz"]])
+    for i, (model, inputs, kind) in enumerate(zip(MODELS, INPUTS, KINDS, strict=True)):
+        files[f"stage_{i}.npz"] = write_model(model)
+        if kind != "lazy":
+            files[f"stage_{i}.onnx"] = write_graph(model)
+        sample[f"stage_{i}"] = model.margins(x[:, inputs])
+    files["cloud.onnx"] = write_graph(trees(4))
+    sample["bought_2"] = trees(2).visited(x[:, INPUTS[2]])
     margins = trees(4).margins(x)
     sample["cloud_label"] = labels(margins)
     sample["cloud_probabilities"] = probabilities(margins, "sigmoid").astype(F)
@@ -91,12 +84,12 @@ FILES = good_files()
 def document(files: dict[str, bytes]) -> Document:
     """A manifest that agrees with the files."""
     stages = [
-        stage(name, [NAMES[i] for i in inputs], kind="lazy" if name.endswith(".npz") else "graph")
-        for name, inputs in INPUTS.items()
+        stage(i, [NAMES[k] for k in inputs], kind)
+        for i, (inputs, kind) in enumerate(zip(INPUTS, KINDS, strict=True))
     ]
     point = DOCUMENT["operating_points"][0] | {"thresholds": [0.5, 0.5, 0.25]}
     cloud = {"file": "cloud.onnx", "inputs": list(NAMES), "kind": "margins", "link": "sigmoid"}
-    parts = {"stages": stages, "cloud": cloud, "operating_points": [point]}
+    parts = {"stages": stages, "chains": [[0, 1, 2]], "cloud": cloud, "operating_points": [point]}
     return complete(DOCUMENT | parts, files)
 
 

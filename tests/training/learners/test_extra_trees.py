@@ -73,6 +73,6 @@ def test_as_a_high_cost_model_its_graph_answers_as_it_does():
     f0 = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
     graph = high_cost_graph(f0)
     assert (graph.kind, graph.link) == ("margins", "identity")
-    (margins,) = run_onnx(graph.model, x_new).values()
+    (margins,) = run_onnx(graph.content, x_new).values()
     np.testing.assert_array_equal(margins, f0.predict_proba(x_new))
     np.testing.assert_array_equal(margins.argmax(axis=1), f0.labels(x_new))

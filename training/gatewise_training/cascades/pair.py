@@ -256,7 +256,9 @@ class PairCascade(CascadeClassifier):
             tuned, most = self._tuned, self.max_bytes_
             if most is not None:
                 tuned = tuned.within_bytes(most)
-            point = self.calibration_.certify(tuned, bounds, self.max_instance_cost_, **wanted)
+            point: OperatingPoint = self.calibration_.certify(
+                tuned, bounds, self.max_instance_cost_, **wanted
+            )
             return msgspec.structs.replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
 

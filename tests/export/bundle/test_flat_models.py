@@ -1,4 +1,4 @@
-"""Trees come back out of their file to the last bit; a file that lies is refused in one line."""
+"""Models come back out of their file to the last bit; a file that lies is refused in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.flat_trees import ARRAYS, read_trees, write_trees
+from gatewise_export.bundle.flat_models import read_model, write_model
+from tests.support.flat_models import random_kernel, random_linear
 from tests.support.trees import random_trees
 
 Arrays = dict[str, Any]
@@ -24,6 +25,16 @@ Arrays = dict[str, Any]
 
 def bits(margins: Any) -> Any:
     return np.ascontiguousarray(margins).view(np.uint32).tolist()
+
+
+def write_trees(trees: TreeEnsemble) -> bytes:
+    return write_model(trees.canonical())
+
+
+def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> TreeEnsemble:
+    read = read_model(content, "lazy", file, n_inputs=n_features, n_outputs=n_outputs)
+    assert isinstance(read, TreeEnsemble)
+    return read
 
 
 def back(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
@@ -122,14 +133,14 @@ WRONG: list[tuple[Callable[[Arrays], None], str]] = [
     (whole("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
     (whole("value", np.zeros(8, np.float32)), "'value' is float32 of 1 dimensions"),
     (whole("roots", np.zeros((2, 1), np.int32)), "'roots' is int32 of 2 dimensions"),
-    (whole("threshold", np.zeros(7, np.float32)), "'threshold' has another length than 8"),
-    (whole("left", np.zeros(9, np.int32)), "'left' has another length"),
-    (whole("right", np.zeros(0, np.int32)), "'right' has another length"),
-    (whole("nan_left", np.zeros(1, np.bool_)), "'nan_left' has another length"),
-    (whole("value", np.zeros((5, 1), np.float32)), "'value' has another length"),
+    (whole("threshold", np.zeros(7, np.float32)), "'threshold' is of 7 nodes, not 8"),
+    (whole("left", np.zeros(9, np.int32)), "'left' is of 9 nodes, not 8"),
+    (whole("right", np.zeros(0, np.int32)), "'right' is of 0 nodes, not 8"),
+    (whole("nan_left", np.zeros(1, np.bool_)), "'nan_left' is of 1 nodes, not 8"),
+    (whole("value", np.zeros((5, 1), np.float32)), "'value' is of 5 nodes, not 8"),
     (whole("value", np.zeros((8, 2), np.float32)), "'value' has 2 columns, not 1"),
-    (whole("base", np.zeros(2, np.float32)), "'base' is of 2 outputs, the manifest says 1"),
-    (whole("output", np.zeros(3, np.int32)), "'output' has another length than 2 trees"),
+    (whole("base", np.zeros(2, np.float32)), "'base' is of 2 outputs, not 1"),
+    (whole("output", np.zeros(3, np.int32)), "'output' is of 3 trees, not 2"),
     (at("output", 0, 1), "'output' must be -1 to 0"),
     (at("output", 0, -2), "'output' must be -1 to 0"),
     (at("threshold", 0, np.nan), "'threshold' is not finite"),
@@ -182,6 +193,28 @@ def test_bytes_that_are_no_truth_values() -> None:
         read_trees(zipped(members), "s.npz", n_features=3, n_outputs=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "value", "why"),
+    [
+        ("mean", 0, np.nan, "'mean' is not finite"),
+        ("weights", (0, 0), np.inf, "'weights' is not finite"),
+        ("bias", slice(1, None), None, "'bias' is of 1 outputs, not 2"),
+        ("scale", slice(1, None), None, "'scale' is of 2 inputs, not 3"),
+    ],
+)
+def test_sums_that_are_wrong(name: str, place: Any, value: float | None, why: str) -> None:
+    rng = np.random.default_rng(0)
+    for model in (random_linear(rng, 3, 2), random_kernel(rng, 3, 4, 2)):
+        arrays = {key: np.asarray(getattr(model, key)).copy() for key in model.ARRAYS}
+        if value is None:
+            arrays[name] = arrays[name][place]
+        else:
+            arrays[name][place] = value
+        kind = "kernel" if "landmarks" in arrays else "linear"
+        with pytest.raises(BundleError, match=why):
+            read_model(write_arrays(arrays), kind, "s.npz", n_inputs=3, n_outputs=2)
+
+
 # -- files that are no files ---------------------------------------------------------------
 
 
@@ -215,7 +248,7 @@ def test_pickles_are_never_loaded(tmp_path: Any) -> None:
 
 
 def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewise_export.bundle.flat_trees.MOST_BYTES", 1 << 12)
+    monkeypatch.setattr("gatewise_export.bundle.flat_models.MAX_BYTES", 1 << 12)
     bomb = small() | {"feature": np.full(1 << 18, -1, np.int32)}
     content = write_arrays(bomb)
     assert len(content) < 1 << 14
@@ -224,7 +257,7 @@ def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_name_twice() -> None:
-    arrays = {f"{name}.npy": b"" for name in ARRAYS}
+    arrays = {f"{name}.npy": b"" for name in TreeEnsemble.ARRAYS}
     with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
         arrays = {name: old.read(name) for name in old.namelist()}
     del arrays["base.npy"]

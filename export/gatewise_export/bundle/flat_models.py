@@ -1,0 +1,157 @@
+"""``stage_<i>.npz``: a stage's model as flat arrays, the one truth from which all else is made.
+
+The arrays are those of the classes in :mod:`gatewise.models`, which say their types and dimensions.
+Nothing in a file is trusted: trees that were read can be walked for any row, end, and give finite
+margins. Standard library and numpy alone: a device reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.tree_sources import FLOAT32_MAX
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.errors import BundleError
+
+FlatModel: TypeAlias = TreeEnsemble | LinearModel | KernelModel
+FlatKind = Literal["trees", "lazy", "linear", "kernel"]
+CLASSES: Final[dict[str, type[FlatModel]]] = {
+    "trees": TreeEnsemble,
+    "lazy": TreeEnsemble,
+    "linear": LinearModel,
+    "kernel": KernelModel,
+}
+
+#: Bytes of a stage's file, and memory of its arrays: more than a device would hold.
+MAX_BYTES: Final = 64 << 20
+
+
+def kind_of(model: FlatModel, *, lazy: bool) -> FlatKind:
+    """Name the kind of stage that a model makes; `lazy` trees acquire node by node."""
+    if isinstance(model, TreeEnsemble):
+        return "lazy" if lazy else "trees"
+    return "kernel" if isinstance(model, KernelModel) else "linear"
+
+
+def canonical(model: FlatModel) -> FlatModel:
+    """Get the model as it is written: the same bits of margins, one form of its arrays."""
+    return model.canonical() if isinstance(model, TreeEnsemble) else model
+
+
+def write_model(model: FlatModel) -> bytes:
+    """Write a canonical model as an npz file; the same model gives the same bytes."""
+    arrays = {
+        name: np.asarray(getattr(model, name)).astype(kind)
+        for name, (kind, _) in model.ARRAYS.items()
+    }
+    content = write_arrays(arrays)
+    kind = kind_of(model, lazy=False)
+    read_model(content, kind, "the stage", n_inputs=model.n_features, n_outputs=model.n_outputs)
+    return content
+
+
+def read_model(
+    content: bytes, kind: FlatKind, file: str, *, n_inputs: int, n_outputs: int
+) -> FlatModel:
+    """Read and check an npz file of a model of this kind, inputs and outputs."""
+    cls = CLASSES[kind]
+    arrays = read_arrays(content, file, most_arrays=len(cls.ARRAYS), most_bytes=MAX_BYTES)
+    unexpected = set(arrays) ^ set(cls.ARRAYS)
+    if unexpected:
+        name = min(unexpected)
+        word = "lacks" if name in cls.ARRAYS else "has an unknown array"
+        raise BundleError(f"{file} {word} {name[:64]!r}")
+    lengths = {"inputs": n_inputs, "outputs": n_outputs}
+    for name, (dtype, dimensions) in cls.ARRAYS.items():
+        _check_array(file, name, arrays[name], dtype, dimensions, lengths)
+    if cls is TreeEnsemble:
+        trees = TreeEnsemble(**arrays, n_features=n_inputs)
+        _check_trees(trees, file)
+        return trees
+    if cls is KernelModel:
+        arrays["rate"] = arrays["rate"][()]
+    return cls(**arrays)  # type: ignore[arg-type]
+
+
+def _check_array(
+    file: str,
+    name: str,
+    array: NDArray[Any],
+    dtype: type[np.generic],
+    dimensions: tuple[str, ...],
+    lengths: dict[str, int],
+) -> None:
+    """Check type and shape of an array, and that it is finite; `lengths` learns new dimensions."""
+    if array.dtype != dtype or array.ndim != len(dimensions):
+        raise BundleError(
+            f"{file}: {name!r} is {array.dtype} of {array.ndim} dimensions, "
+            f"not {np.dtype(dtype)} of {len(dimensions)}"
+        )
+    for dimension, length in zip(dimensions, array.shape, strict=True):
+        if lengths.setdefault(dimension, length) != length:
+            raise BundleError(
+                f"{file}: {name!r} is of {length} {dimension}, not {lengths[dimension]}"
+            )
+    if dtype is np.float32 and not np.isfinite(array).all():
+        raise BundleError(f"{file}: {name!r} is not finite everywhere")
+
+
+# -- trees -----------------------------------------------------------------------------------
+
+
+def _check_trees(trees: TreeEnsemble, file: str) -> None:
+    """Demand that every walk ends at a leaf, and that no sum leaves float32."""
+
+    def fail(name: str, why: str) -> NoReturn:
+        raise BundleError(f"{file}: {name!r} {why}")
+
+    if (trees.nan_left.view(np.uint8) > 1).any():
+        fail("nan_left", "holds other bytes than true and false")
+    if (trees.feature < -1).any() or (trees.feature >= trees.n_features).any():
+        fail("feature", f"points outside the stage's {trees.n_features} inputs")
+    if (trees.output < -1).any() or (trees.output >= trees.n_outputs).any():
+        fail("output", f"must be -1 to {trees.n_outputs - 1}")
+    n_values = trees.n_outputs if (trees.output < 0).any() else 1
+    if trees.value.shape[1] != n_values:
+        fail("value", f"has {trees.value.shape[1]} columns, not {n_values}")
+    if not trees.n_trees and not trees.n_nodes:
+        return  # the base alone
+    problem = _structure_problem(trees)
+    if problem is not None:
+        fail(*problem)
+    largest = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
+    if not np.abs(trees.base).max() + largest.sum(dtype=np.float64) < FLOAT32_MAX / 2:
+        fail("value", "is so large that margins could leave float32")
+
+
+def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
+    """Find what keeps nodes from being trees.
+
+    Every node but the roots is the child of one node above it, in the same tree.
+    """
+    n_nodes, roots = trees.n_nodes, trees.roots
+    ascending = len(roots) and roots[0] == 0 and (roots[1:] > roots[:-1]).all()
+    if not ascending or roots[-1] >= n_nodes:
+        return "roots", "must ascend from 0, inside the array"
+    nodes = np.arange(n_nodes)
+    inner = trees.feature >= 0
+    tree = np.searchsorted(roots, nodes, side="right")
+    ends = np.append(roots[1:], n_nodes)[tree - 1]
+    for name, side in (("left", trees.left), ("right", trees.right)):
+        if (side[~inner] != -1).any():
+            return name, "gives a leaf a child"
+        if ((side <= nodes) | (side >= ends))[inner].any():
+            return name, "must point to a later node of the same tree"
+    parents = np.bincount(
+        np.concatenate([trees.left[inner], trees.right[inner]]), minlength=n_nodes
+    )
+    parents[roots] += 1
+    if (parents != 1).any():
+        return "left", "and 'right' reach a node twice, or not at all"
+    return None

@@ -1,1 +1,0 @@
-"""Parts of the manifest: what each holds, and how it is read."""

@@ -1,1 +1,0 @@
-"""Shapes of operators' results, one rule a kind of operator."""

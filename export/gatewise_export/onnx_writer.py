@@ -1,0 +1,243 @@
+"""ONNX graphs written from flat arrays, byte for byte the same everywhere.
+
+Protocol buffers are encoded here, so that a device can write a stage's graph again from its arrays
+and compare the hash: no ``onnx`` package, and no graph of ours is ever parsed to be trusted. Field
+numbers are those of ``onnx.proto3``.
+
+A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs).
+Labels, probabilities and the decision to stop are the runtime's, so a graph stays as small and as
+fast as can be. It gives the same bits as the model's own evaluation:
+
+- Trees become one ``TreeEnsembleRegressor`` with all outputs as targets. onnxruntime adds leaves in
+  the order of the trees and the base last, in float32 (with ``intra_op_num_threads = 1``).
+- Linear models add their terms with ``CumSum``, one after another; ``Gemm`` adds in an order of its
+  own.
+- Kernel machines add squared gaps feature by feature, then landmark by landmark, with ``CumSum`` as
+  well; division and squarings are rounded alike everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.kernel_machine import SQUARINGS, KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, attributes_of
+from gatewise.models.trees import TreeEnsemble
+
+INPUT: Final = "x"
+MARGINS: Final = "margins"
+IR_VERSION: Final = 8
+
+FLOAT: Final = 1
+INT64: Final = 7
+STRING: Final = 8
+BOOL: Final = 9
+
+FlatModel = TreeEnsemble | LinearModel | KernelModel
+
+
+# -- protocol buffers --------------------------------------------------------------------------
+
+
+def _varint(value: int) -> bytes:
+    """Encode a whole number of at least 0: 7 bits per byte, the lowest first."""
+    content = bytearray()
+    while value > 0x7F:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
+
+
+def _varints(values: NDArray[np.int64]) -> bytes:
+    """Encode many whole numbers from 0 to 2**35, one after another."""
+    groups = values[:, np.newaxis] >> np.arange(0, 35, 7) & 0x7F
+    n_bytes = np.where(values > 0, 5 - (groups[:, ::-1] != 0).argmax(axis=1), 1)
+    place = np.arange(5)
+    more = np.where(place < n_bytes[:, np.newaxis] - 1, 0x80, 0)
+    content: bytes = (groups | more)[place < n_bytes[:, np.newaxis]].astype(np.uint8).tobytes()
+    return content
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def _texts(field: int, texts: Iterable[str]) -> bytes:
+    return b"".join(_bytes(field, text.encode()) for text in texts)
+
+
+def _attribute(name: str, value: Any) -> bytes:
+    """Encode an AttributeProto: its name, its value in the field of its type, and the type."""
+    if isinstance(value, int):
+        content = _number(3, value) + _number(20, 2)
+    elif isinstance(value, str):
+        content = _texts(4, [value]) + _number(20, 3)
+    elif isinstance(value, list):
+        words = {word: _texts(9, [word]) for word in set(value)}
+        content = b"".join([words[word] for word in value]) + _number(20, 8)
+    elif value.dtype.kind == "f":
+        content = _bytes(7, value.astype("<f4").tobytes()) + _number(20, 6)
+    else:
+        content = _bytes(8, _varints(value.astype(np.int64))) + _number(20, 7)
+    return _texts(1, [name]) + content
+
+
+def _tensor(name: str, array: NDArray[Any]) -> bytes:
+    """Encode a TensorProto of float32, int64 or text."""
+    dims = b"".join(_number(1, length) for length in array.shape)
+    if array.dtype.kind in "OU":
+        return dims + _number(2, STRING) + _texts(6, array.tolist()) + _texts(8, [name])
+    kind, code = ("<f4", FLOAT) if array.dtype.kind == "f" else ("<i8", INT64)
+    raw = np.ascontiguousarray(array).astype(kind).tobytes()
+    return dims + _number(2, code) + _texts(8, [name]) + _bytes(9, raw)
+
+
+def _value_info(name: str, kind: int, n_columns: int | None) -> bytes:
+    """Encode the ValueInfoProto of a value of shape (n,) or (n, n_columns)."""
+    dims = _bytes(1, _texts(2, ["n"]))
+    if n_columns is not None:
+        dims += _bytes(1, _number(1, n_columns))
+    tensor_type = _number(1, kind) + _bytes(2, dims)
+    return _texts(1, [name]) + _bytes(2, _bytes(1, tensor_type))
+
+
+# -- graphs ------------------------------------------------------------------------------------
+
+
+class Output(NamedTuple):
+    """An output of a graph: name, ONNX element type, and columns (None: shape (n,))."""
+
+    name: str
+    kind: int = FLOAT
+    columns: int | None = None
+
+
+class GraphWriter:
+    """Nodes and constants of a graph, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._nodes: list[bytes] = []
+        self._constants: list[bytes] = []
+
+    def add(
+        self, kind: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
+    ) -> None:
+        """Add a node; names of its inputs and outputs stand with blanks between them."""
+        node = _texts(1, inputs.split()) + _texts(2, outputs.split()) + _texts(4, [kind])
+        node += b"".join(_bytes(5, _attribute(*item)) for item in attributes.items())
+        self._nodes.append(node + (_texts(7, [domain]) if domain else b""))
+
+    def value(self, name: str, array: Any) -> str:
+        """Add a constant, and return its name."""
+        self._constants.append(_tensor(name, np.asarray(array)))
+        return name
+
+    def content(
+        self, n_features: int, outputs: Sequence[Output], metadata: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Encode the ModelProto of a graph that reads ``x``, float32 (n, n_features)."""
+        graph = b"".join(_bytes(1, node) for node in self._nodes)
+        graph += _texts(2, ["gatewise"])
+        graph += b"".join(_bytes(5, constant) for constant in self._constants)
+        graph += _bytes(11, _value_info(INPUT, FLOAT, n_features))
+        graph += b"".join(_bytes(12, _value_info(*output)) for output in outputs)
+        opsets = (("", OPSET), (ML_DOMAIN, ML_OPSET))
+        return b"".join(
+            (
+                _number(1, IR_VERSION),
+                _texts(2, ["gatewise"]),
+                _bytes(7, graph),
+                *(_bytes(8, _texts(1, [domain]) + _number(2, v)) for domain, v in opsets),
+                *(_bytes(14, _texts(1, [k]) + _texts(2, [v])) for k, v in (metadata or {}).items()),
+            )
+        )
+
+
+# -- flat models -------------------------------------------------------------------------------
+
+
+def write_graph(model: FlatModel) -> bytes:
+    """Write a flat model as a graph from ``x`` to ``margins``; the same arrays, the same bytes."""
+    writer = GraphWriter()
+    append_model(writer, model)
+    return writer.content(model.n_features, [Output(MARGINS, FLOAT, model.n_outputs)])
+
+
+def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> None:
+    """Add the nodes of a model from its input, the value `rows`, to ``margins``."""
+    if model.n_features == 0:
+        _append_constant(writer, rows, model.run(np.zeros((1, 0), np.float32))[0])
+    elif isinstance(model, TreeEnsemble):
+        writer.add("TreeEnsembleRegressor", rows, MARGINS, domain=ML_DOMAIN, **attributes_of(model))
+    elif isinstance(model, KernelModel):
+        _append_kernels(writer, rows, model)
+    else:
+        _append_scaling(writer, rows, model)
+        _append_weighted_sum(writer, "z", model.weights, model.bias)
+
+
+def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32]) -> None:
+    """Add the same margins for every row of a matrix without columns."""
+    writer.value("columns", np.array([1]))
+    writer.value("value", margins)
+    writer.add("ReduceSum", f"{rows} columns", "zero", keepdims=1)
+    writer.add("Add", "zero value", MARGINS)
+
+
+def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelModel) -> None:
+    """Add ``z = (x - mean) * scale``, and the axis that sums go along."""
+    writer.value("mean", model.mean)
+    writer.value("scale", model.scale)
+    writer.value("columns", np.array(1))
+    writer.add("Sub", f"{rows} mean", "centred")
+    writer.add("Mul", "centred scale", "z")
+
+
+def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
+    """Add squared distances, kernel values, and their weighted sum."""
+    _append_scaling(writer, rows, model)
+    writer.value("landmarks", model.landmarks.T)
+    writer.value("rate", model.rate)
+    writer.value("one", np.float32(1))
+    writer.value("last_feature", np.array(model.n_features - 1))
+    writer.value("landmark_axis", np.array([2]))
+    writer.add("Unsqueeze", "z landmark_axis", "z_column")
+    writer.add("Sub", "z_column landmarks", "gaps")  # (n, k, landmarks)
+    writer.add("Mul", "gaps gaps", "squares")
+    writer.add("CumSum", "squares columns", "distances")
+    writer.add("Gather", "distances last_feature", "distance", axis=1)
+    writer.add("Mul", "distance rate", "scaled")
+    writer.add("Add", "scaled one", "shifted")
+    writer.add("Div", "one shifted", "power_0")
+    for i in range(SQUARINGS):
+        writer.add("Mul", f"power_{i} power_{i}", f"power_{i + 1}")
+    _append_weighted_sum(writer, f"power_{SQUARINGS}", model.weights, model.bias)
+
+
+def _append_weighted_sum(
+    writer: GraphWriter, values: str, weights: NDArray[np.float32], bias: NDArray[np.float32]
+) -> None:
+    """Weigh values (n, terms), add them up one after another, and add the bias."""
+    n_terms, n_outputs = weights.shape
+    # for a single output the list of one index keeps the sums a column
+    writer.value("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
+    writer.value("weights", weights[:, 0] if n_outputs == 1 else weights)
+    writer.value("bias", bias + np.float32(0))  # -0 becomes 0, as in a sum that begins with 0
+    if n_outputs > 1:
+        writer.value("output_axis", np.array([2]))
+        writer.add("Unsqueeze", f"{values} output_axis", "value_column")
+        values = "value_column"
+    writer.add("Mul", f"{values} weights", "terms")
+    writer.add("CumSum", "terms columns", "sums")
+    writer.add("Gather", "sums last", "sum", axis=1)
+    writer.add("Add", "sum bias", MARGINS)

@@ -1,0 +1,221 @@
+"""Arrays, numpy, onnxruntime and the file in between give the same bits: `==`, no tolerance."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from sklearn.datasets import load_wine
+
+from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.device.stage_models import FlatRunner
+from gatewise_export.bundle.flat_models import canonical, kind_of, read_model, write_model
+from gatewise_export.onnx_writer import FlatModel, _varints, write_graph
+from gatewise_training.learners.kernel_fitting import fit_kernel
+from tests.support.bundle_files import run_onnx
+from tests.support.flat_models import random_kernel, random_linear, random_rows
+from tests.support.processes import run_python
+from tests.support.trees import Form, make_trees
+
+Floats = NDArray[np.float32]
+F = np.float32
+MARKS = np.round(np.linspace(-2, 2, 41), 1).astype(F)
+
+
+def assert_same_bits(model: FlatModel, x: Floats) -> None:
+    """Compare training's margins with a device's, of the model as it comes back from its file."""
+    expected = model.margins(x)
+    content = write_model(canonical(model))
+    sizes = {"n_inputs": model.n_features, "n_outputs": model.n_outputs}
+    read = read_model(content, kind_of(model, lazy=False), "stage.npz", **sizes)
+    assert write_model(read) == content
+    graph = write_graph(read)
+    assert graph == write_graph(canonical(model))
+    outputs = run_onnx(graph, x)
+    assert list(outputs) == ["margins"]
+    runner = FlatRunner(read)
+    few = x[:20]
+    singly = np.array([runner.run_row(row) for row in few], F).reshape(len(few), -1)
+    for margins, wanted in (
+        (outputs["margins"], expected),
+        (runner.run(x), expected),
+        (singly, expected[: len(few)]),
+    ):
+        assert margins.dtype == np.float32
+        assert margins.shape == wanted.shape == (len(margins), model.n_outputs)
+        nan = np.isnan(wanted)
+        assert (np.isnan(margins) == nan).all()
+        same = np.ascontiguousarray(margins).view(np.uint32) == wanted.view(np.uint32)
+        assert same[~nan].all()
+
+
+def neighbours(values: Floats) -> Floats:
+    """Values, the float32 numbers beside them, zeros of both signs, and denormal numbers."""
+    beside = [np.nextafter(values, F(side)) for side in (-np.inf, np.inf)]
+    return np.concatenate([values, *beside, F([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_trees=st.integers(1, 40),
+    n_features=st.integers(1, 8),
+    n_outputs=st.integers(1, 7),
+    rows=st.sampled_from([1, 2, 31, 200]),
+    form=st.sampled_from(["one", "all", "mixed"]),
+    strange=st.booleans(),
+)
+def test_trees_give_the_same_bits(
+    seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, form: Form, strange: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    trees = make_trees(rng, n_trees, n_features, n_outputs, form=form, marks=MARKS)
+    assert_same_bits(trees, random_rows(rng, rows, n_features, strange=strange))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), missing=st.booleans())
+def test_rows_at_thresholds_and_beside_them(seed: int, missing: bool) -> None:
+    rng = np.random.default_rng(seed)
+    trees = make_trees(rng, 10, 3, 2, form="mixed", marks=MARKS)
+    values = neighbours(trees.threshold[trees.feature >= 0])
+    if missing:
+        values = np.append(values, F(np.nan))
+    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(F))
+
+
+@pytest.mark.parametrize("rows", [1, 50, 3000])
+@pytest.mark.parametrize("form", ["one", "all"])
+def test_many_trees_and_outputs(rows: int, form: Form) -> None:
+    rng = np.random.default_rng(rows)
+    trees = make_trees(rng, 300, 16, 27, form=form, marks=MARKS)
+    assert_same_bits(trees, random_rows(rng, rows, 16, strange=True))
+
+
+@pytest.mark.parametrize("n_features", [0, 1, 3])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_trees_of_a_single_leaf(n_features: int, rows: int) -> None:
+    none = np.full(2, -1, np.int32)
+    value, base = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F), np.array([-0.0, 0.1, 0.2], F)
+    roots = np.arange(2, dtype=np.int32)
+    trees = TreeEnsemble(
+        none, np.zeros(2, F), none, none, np.zeros(2, bool), value, roots, none, base, n_features
+    )
+    assert_same_bits(trees, np.full((rows, n_features), np.nan, F))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.integers(0, 40),
+    n_outputs=st.integers(1, 12),
+    rows=st.sampled_from([1, 2, 33, 500]),
+    strange=st.booleans(),
+)
+def test_linear_models_give_the_same_bits(
+    seed: int, n_features: int, n_outputs: int, rows: int, strange: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = random_linear(rng, n_features, n_outputs)
+    assert_same_bits(model, random_rows(rng, rows, n_features, strange=strange))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.integers(0, 20),
+    n_landmarks=st.integers(1, 40),
+    n_outputs=st.integers(1, 6),
+    rows=st.sampled_from([1, 2, 33, 200]),
+    strange=st.booleans(),
+)
+def test_kernel_machines_give_the_same_bits(
+    seed: int, n_features: int, n_landmarks: int, n_outputs: int, rows: int, strange: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = random_kernel(rng, n_features, n_landmarks, n_outputs)
+    assert_same_bits(model, random_rows(rng, rows, n_features, strange=strange))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_a_fitted_kernel_machine(offset: float) -> None:
+    x, y = load_wine(return_X_y=True)
+    x = (x + offset).astype(F)
+    model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
+    assert_same_bits(model, x)
+    assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
+
+
+# -- the files -----------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 2**35 - 1), max_size=20))
+def test_many_numbers_are_encoded_as_protobuf_does(values: list[int]) -> None:
+    message = onnx.AttributeProto(ints=values)
+    packed = _varints(np.array(values, np.int64))
+    # field 8, length-delimited: the packed form of the same field
+    parsed = onnx.AttributeProto.FromString(b"\x42" + _length(len(packed)) + packed)
+    assert list(parsed.ints) == list(message.ints)
+
+
+def _length(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
+
+
+def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
+    rng = np.random.default_rng(2)
+    trees = write_graph(make_trees(rng, 20, 4, 3, form="all", marks=MARKS))
+    linear = write_graph(random_linear(rng, 5, 3))
+    kernel = write_graph(random_kernel(rng, 5, 4, 1))
+    models = [onnx.load_model_from_string(content) for content in (trees, linear, kernel)]
+    assert [n.op_type for n in models[0].graph.node] == ["TreeEnsembleRegressor"]
+    assert len(models[1].graph.node) == 7
+    for model in models:
+        assert {o.domain: o.version for o in model.opset_import} == {"": 17, "ai.onnx.ml": 3}
+        assert model.ir_version == 8
+        onnx.checker.check_model(model, full_check=True)
+        used = {name for node in model.graph.node for name in node.input}
+        assert {constant.name for constant in model.graph.initializer} <= used
+
+
+WRITE = """
+import hashlib, json, sys
+import numpy as np
+from gatewise.models.linear import LinearModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.flat_models import read_model
+from gatewise_export.onnx_writer import write_graph
+digests = {}
+for kind in ("trees", "linear", "kernel"):
+    content = open(f"{sys.argv[1]}/{kind}.npz", "rb").read()
+    graph = write_graph(read_model(content, kind, kind, n_inputs=4, n_outputs=3))
+    digests[kind] = hashlib.sha256(graph).hexdigest()
+strange = [n for n in ("onnx", "onnxruntime", "numba", "scipy", "sklearn") if n in sys.modules]
+print(json.dumps([digests, strange]))
+"""
+
+
+def test_a_device_writes_the_same_graph_without_other_packages(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    models = {
+        "trees": make_trees(rng, 12, 4, 3, form="mixed", marks=MARKS).canonical(),
+        "linear": random_linear(rng, 4, 3),
+        "kernel": random_kernel(rng, 4, 5, 3),
+    }
+    for kind, model in models.items():
+        (tmp_path / f"{kind}.npz").write_bytes(write_model(model))
+    digests, strange = json.loads(run_python(WRITE, tmp_path))
+    assert strange == []
+    assert digests == {
+        kind: hashlib.sha256(write_graph(model)).hexdigest() for kind, model in models.items()
+    }
+    for model in models.values():
+        onnxruntime.InferenceSession(write_graph(model), providers=["CPUExecutionProvider"])
