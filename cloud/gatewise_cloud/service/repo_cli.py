@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from gatewise.console import emit, note, table
 from gatewise.errors import InputError
 from gatewise.formats import percent
+from gatewise.settings import Settings, with_options
 from gatewise_cloud.broker.rollout import (
     FIGURES,
     AbortLimits,
@@ -24,6 +25,9 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
+
+#: Status of a watched rollout, by how it ended.
+STATUSES: Final = {"done": 0, "withdrawn": 1, "no-evidence": 3, "superseded": 4}
 
 _app = typer.Typer(
     add_completion=False,
@@ -41,23 +45,61 @@ _app = typer.Typer(
 
 _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's folder.")]
 _Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; without: REPO.keys.")]
-_Above = Annotated[
-    str | None,
-    typer.Option(help="Withdraw it if it failed on more of the devices that ran it, as 5%."),
+_Version = Annotated[
+    int | None,
+    typer.Option(help="Version of the repository that this is decided on; refused at another."),
 ]
-_WorseBy = Annotated[
-    str | None,
-    typer.Option(
-        help="Withdraw it if its share of errors, of fallbacks or of answers other than the "
-        "high-cost model's (with --audit on devices) exceeds that of other versions by more, as 1%."
-    ),
-]
-_Broker = Annotated[
-    str | None, typer.Option(help="Tell devices at once, over mqtt(s)://[user:password@]host.")
-]
-_CaFile = Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")]
-_CertFile = Annotated[Path | None, typer.Option(help="The operator's certificate.")]
-_KeyFile = Annotated[Path | None, typer.Option(help="Its key, for TLS.")]
+
+
+class BrokerAccess(Settings, frozen=True):
+    """The broker that devices report to, and the operator's certificate."""
+
+    broker: Annotated[
+        str | None, typer.Option(help="Tell devices at once, over mqtt(s)://[user:password@]host.")
+    ] = None
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None
+    cert_file: Annotated[Path | None, typer.Option(help="The operator's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Its key, for TLS.")] = None
+
+    def endpoint(self, needed_by: str | None = None) -> Endpoint | None:
+        """Make the endpoint; None without a broker, unless `needed_by` names who needs one."""
+        if self.broker is not None:
+            return Endpoint(
+                self.broker,
+                ca_file=self.ca_file,
+                cert_file=self.cert_file,
+                key_file=self.key_file,
+            )
+        if needed_by is not None:
+            raise InputError(f"{needed_by} need --broker, where devices report")
+        if self.ca_file or self.cert_file or self.key_file:
+            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+        return None
+
+
+class Limits(Settings, frozen=True):
+    """Limits beyond which a release is withdrawn."""
+
+    above: Annotated[
+        str | None,
+        typer.Option(help="Withdraw it if it failed on more of the devices that ran it, as 5%."),
+    ] = None
+    worse_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Withdraw it if its share of errors, of fallbacks or of answers other than the "
+            "high-cost model's (with --audit on devices) exceeds that of other versions by more, "
+            "as 1%."
+        ),
+    ] = None
+
+    def __bool__(self) -> bool:
+        return self.above is not None or self.worse_by is not None
+
+    def read(self) -> AbortLimits:
+        """Read the shares."""
+        shares = (None if text is None else _share(text) for text in (self.above, self.worse_by))
+        return AbortLimits(*shares)
 
 
 @_app.command()
@@ -108,8 +150,11 @@ def add(
 
 
 @_app.command()
+@with_options
 def publish(
     repo: _Folder,
+    access: BrokerAccess,
+    limits: Limits,
     release: Annotated[
         str | None, typer.Argument(help="MODEL/VERSION; without: sign anew what expires soon.")
     ] = None,
@@ -121,21 +166,18 @@ def publish(
         ),
     ] = "100%",
     every: Annotated[
-        float | None, typer.Option(min=0.1, help="Seconds that each step of a rollout lasts.")
+        float | None, typer.Option(min=0.1, help="Time between two looks at a step, in s.")
     ] = None,
-    above: _Above = None,
-    worse_by: _WorseBy = None,
-    broker: _Broker = None,
-    ca_file: _CaFile = None,
-    cert_file: _CertFile = None,
-    key_file: _KeyFile = None,
+    at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
     r"""Offer a release to a share of the devices; call it again with more.
 
-    With --every it is offered to one share after the other, each so long, and withdrawn (status 1)
-    as soon as what the devices report passes a limit of --above or --worse-by. One that is
-    interrupted stays at its step, and goes on when called again.
+    With --every it is offered to one share after the other. A step ends when enough of the devices
+    that it is offered to were seen running it, ten looks at most. The release is withdrawn as soon
+    as the devices' reports pass a limit of --above or --worse-by (status 1), or if the ten looks
+    gave no evidence for it (status 3); status 4 says that another release was published meanwhile.
+    A rollout that is interrupted stays at its step, and goes on when called again.
 
     Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
     day, so that the timestamp does not expire.
@@ -146,40 +188,16 @@ def publish(
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
             --above 5% --worse-by 1% --broker mqtts://broker.example
     """
-    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
-    limits = _limits(above, worse_by)
+    opened = Repository(repo, keys)
     if every is not None:
-        if release is None or endpoint is None:
-            raise InputError("--every needs a release, and --broker, where devices report")
-        broker_of_devices = endpoint
-
-        def report(offer: OfferedRelease) -> RolloutReport:
-            return read_reports([offer], broker_of_devices)[offer]
-
-        end = roll_out(
-            opened,
-            release,
-            [_share(share.strip()) for share in rollout.split(",")],
-            limits,
-            announce=lambda offer: announce(opened, [offer], broker_of_devices),
-            report=report,
-            wait=lambda: time.sleep(every),
-            progress=lambda offer, found: note(f"{offer} at {_percent(offer)}: {_words(found)}"),
-        )
-        document = {
-            "version": opened.version,
-            "release": str(end.offer),
-            "rollout": end.offer.rollout / WHOLE,
-            "aborted": end.aborted,
-            **end.report.to_dict(),
-        }
-        if end.aborted is None:
-            _print(as_json, document, _offered(end.offer))
-            return
-        _print(as_json, document, f"{end.offer} is withdrawn: {end.aborted}")
-        raise typer.Exit(1)
-    if above is not None or worse_by is not None:
+        if release is None:
+            raise InputError("--every needs a release")
+        shares = [_share(share.strip()) for share in rollout.split(",")]
+        _watch(opened, release, shares, limits.read(), every, access, as_json=as_json)
+        return
+    if limits:
         raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
+    endpoint = access.endpoint()
     if release is None:
         for role, expires in opened.refresh().items():
             note(
@@ -188,48 +206,88 @@ def publish(
             )
         offers = opened.offers()
     else:
-        offers = [opened.publish(release, _share(rollout))]
+        offers = [opened.publish(release, _share(rollout), expected_version=at_version)]
     if endpoint is not None:
         announce(opened, offers, endpoint)
     _print_offers(as_json, opened, offers if release else [])
 
 
+def _watch(
+    repository: Repository,
+    release: str,
+    shares: list[float],
+    limits: AbortLimits,
+    every: float,
+    access: BrokerAccess,
+    *,
+    as_json: bool,
+) -> None:
+    """Roll a release out in steps, and exit with the status of its end."""
+    endpoint = access.endpoint(needed_by="--every")
+    assert endpoint is not None
+    wanted = repository.find(release)
+    end = roll_out(
+        repository,
+        release,
+        shares,
+        limits,
+        announce=lambda offer: announce(repository, [offer], endpoint),
+        report=lambda offer: read_reports([offer], endpoint)[offer],
+        wait=lambda: time.sleep(every),
+        progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
+        before=read_reports([wanted], endpoint)[wanted],
+    )
+    document = {
+        "version": repository.version,
+        "release": str(end.offer),
+        "rollout": end.offer.rollout / WHOLE,
+        "end": end.kind,
+        "aborted": end.aborted,
+        **end.report.to_dict(),
+    }
+    text = _offered(end.offer)
+    if end.aborted is not None:
+        what = "is superseded" if end.kind == "superseded" else "is withdrawn"
+        text = f"{end.offer} {what}: {end.aborted}"
+    _print(as_json, document, text)
+    if end.kind != "done":
+        raise typer.Exit(STATUSES[end.kind])
+
+
 @_app.command()
+@with_options
 def rollback(
     repo: _Folder,
-    model: Annotated[str | None, typer.Option(help="Where there are several.")] = None,
-    above: _Above = None,
-    worse_by: _WorseBy = None,
+    release: Annotated[str, typer.Argument(help="MODEL/VERSION to withdraw.")],
+    access: BrokerAccess,
+    limits: Limits,
     keys: _Keys = None,
-    broker: _Broker = None,
-    ca_file: _CaFile = None,
-    cert_file: _CertFile = None,
-    key_file: _KeyFile = None,
+    at_version: _Version = None,
     as_json: AsJson = False,
 ) -> None:
-    """Withdraw the latest release: devices go back to the one before it.
+    """Withdraw a release: devices go back to the one before it.
 
-    With --above or --worse-by it is withdrawn only if what the devices report passes that limit.
+    One that is withdrawn already stays so, and nothing else changes. With --above or --worse-by
+    it is withdrawn only if what the devices report passes that limit.
 
     Example:
 
-        gatewise repo rollback fleet --above 5% --broker mqtts://broker.example
+        gatewise repo rollback fleet digits/8 --above 5% --broker mqtts://broker.example
     """
-    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
-    if above is not None or worse_by is not None:
-        if endpoint is None:
-            raise InputError("--above and --worse-by need --broker, where devices report")
-        limits, latest = _limits(above, worse_by), opened.latest(model)
-        report = read_reports([latest], endpoint)[latest]
-        if limits.reason_to_abort(report) is None:
-            text = f"{latest} stays: {_words(report)}"
-            _print(as_json, {"release": str(latest), **report.to_dict()}, text)
+    opened = Repository(repo, keys)
+    endpoint = access.endpoint(needed_by="--above and --worse-by" if limits else None)
+    if limits and endpoint is not None:
+        offer = opened.find(release)
+        report = read_reports([offer], endpoint)[offer]
+        if limits.read().reason_to_abort(report) is None:
+            text = f"{offer} stays: {_words(report)}"
+            _print(as_json, {"release": str(offer), **report.to_dict()}, text)
             return
-    offer = opened.rollback(model)
+    offer = opened.rollback(release, expected_version=at_version)
     if endpoint is not None:
         announce(opened, [offer], endpoint)
     _print_offers(as_json, opened, [offer])
-    if not as_json and not any(o.rollout for o in opened.offers() if o.model == offer.model):
+    if not as_json and opened.wanted(offer.model) is None:
         note(f"no release of {offer.model} is offered now: devices go back to their first bundle")
 
 
@@ -243,7 +301,7 @@ def rotate_key(
     keys: _Keys = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replace a key by a new one; devices learn of it by themselves.
+    """Replace a key by a new one; devices learn of it automatically.
 
     Example:
 
@@ -254,59 +312,43 @@ def rotate_key(
 
 
 @_app.command()
+@with_options
 def status(
-    repo: _Folder,
-    keys: _Keys = None,
-    broker: _Broker = None,
-    ca_file: _CaFile = None,
-    cert_file: _CertFile = None,
-    key_file: _KeyFile = None,
-    as_json: AsJson = False,
+    repo: _Folder, access: BrokerAccess, keys: _Keys = None, as_json: AsJson = False
 ) -> None:
     """Show releases with their rollouts, and when the metadata of each role expire.
 
     With --broker also how many devices report that they run a release, or that it failed there.
     """
-    opened, endpoint = Repository(repo, keys), _endpoint(broker, ca_file, cert_file, key_file)
+    opened = Repository(repo, keys)
+    endpoint = access.endpoint()
     offers = opened.offers()
     reports = {} if endpoint is None else read_reports(offers, endpoint)
-    releases = {offer: opened.release(offer) for offer in offers}
-    sizes = {o: sum(f.size for f in release.files.values()) for o, release in releases.items()}
+    rows = []
+    for offer in offers:
+        release = opened.release(offer)
+        row = {
+            "release": str(offer),
+            "serial": offer.serial,
+            "rollout": offer.rollout / WHOLE,
+            "bytes": sum(file.size for file in release.files.values()),
+            "features": release.features,
+            "runtime": release.runtime,
+            "hardware": release.hardware,
+        }
+        rows.append(row | (reports[offer].to_dict() if reports else {}))
     if as_json:
-        rows = [
-            {
-                "release": str(offer),
-                "serial": offer.serial,
-                "rollout": offer.rollout / WHOLE,
-                "bytes": sizes[offer],
-                "features": release.features,
-                "runtime": release.runtime,
-                "hardware": release.hardware,
-                **(reports[offer].to_dict() if reports else {}),
-            }
-            for offer, release in releases.items()
-        ]
         emit({"version": opened.version, "releases": rows, "roles": opened.roles()})
         return
-    header = ["release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware"]
-    cells = [
-        [
-            offer,
-            offer.serial,
-            _percent(offer),
-            len(release.files),
-            sizes[offer],
-            len(release.features),
-            release.runtime,
-            ", ".join(release.hardware) or "all",
-        ]
-        for offer, release in releases.items()
-    ]
-    if reports:
-        header += ["running", "failed", *FIGURES]
-        for row, report in zip(cells, reports.values(), strict=True):
-            row += [report.running, report.refused, *_shares(report)]
-    table(f"Releases in {repo}", header, cells)
+    shown: dict[str, Any] = {
+        "rollout": lambda share: f"{100 * share:g}%",
+        "features": len,
+        "hardware": lambda names: ", ".join(names) or "all",
+        **dict.fromkeys(FIGURES, lambda share: percent(float("nan") if share is None else share)),
+    }
+    names = list(rows[0]) if rows else ["release"]
+    cells = [[shown.get(name, str)(row[name]) for name in names] for row in rows]
+    table(f"Releases in {repo}", names, cells)
     table(
         "Roles",
         ("role", "version", "expires", "keys"),
@@ -318,20 +360,6 @@ def status(
 
 
 commands = {"repo": _app}
-
-
-def _endpoint(
-    broker: str | None, ca_file: Path | None, cert_file: Path | None, key_file: Path | None
-) -> Endpoint | None:
-    if broker is not None:
-        return Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    if ca_file or cert_file or key_file:
-        raise InputError("--ca-file, --cert-file and --key-file are for --broker")
-    return None
-
-
-def _limits(above: str | None, worse_by: str | None) -> AbortLimits:
-    return AbortLimits(*(None if text is None else _share(text) for text in (above, worse_by)))
 
 
 def _share(text: str) -> float:
@@ -346,13 +374,9 @@ def _percent(offer: OfferedRelease) -> str:
     return f"{offer.rollout / 100:g}%"
 
 
-def _shares(report: RolloutReport) -> list[str]:
-    return [percent(report.share(what)[0]) for what in FIGURES]
-
-
 def _words(report: RolloutReport) -> str:
-    shares = ", ".join(map(" ".join, zip(FIGURES, _shares(report), strict=True)))
-    return f"{report.running} run it, on {report.refused} it failed; {shares}"
+    shares = ", ".join(f"{figure} {percent(report.share(figure)[0])}" for figure in FIGURES)
+    return f"{len(report.running)} run it, on {len(report.refused)} it failed; {shares}"
 
 
 def _offered(offer: OfferedRelease) -> str:
@@ -363,8 +387,11 @@ def _print_offers(as_json: bool, repository: Repository, offers: Iterable[Offere
     document: dict[str, Any] = {"version": repository.version}
     text = [f"{repository.folder} is at version {repository.version}"]
     for offer in offers:
-        shown = {"release": str(offer), "serial": offer.serial, "rollout": offer.rollout / WHOLE}
-        document |= shown
+        document |= {
+            "release": str(offer),
+            "serial": offer.serial,
+            "rollout": offer.rollout / WHOLE,
+        }
         text.append(_offered(offer))
     _print(as_json, document, "; ".join(text))
 

@@ -49,6 +49,17 @@ LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestam
 SOON: Final = 90.0
 
 
+class StaleVersionError(InputError):
+    """A change that was decided on version `expected` of the repository; it is at `version` now."""
+
+    def __init__(self, expected: int | None, version: int) -> None:
+        super().__init__(
+            f"somebody else has changed the repository: it is at version {version}, not {expected}"
+        )
+        self.expected = expected
+        self.version = version
+
+
 class Repository:
     """A repository of releases and the keys that sign it.
 
@@ -132,18 +143,9 @@ class Repository:
         """The releases, the wanted ones first."""
         return read_offers(self._signed["targets"].signed)
 
-    def latest(self, model: str | None = None) -> OfferedRelease:
-        """Get the release that is offered before all others.
-
-        Raises InputError if none is offered, or there are several models and none is named.
-        """
-        models = {o.model for o in self.offers()}
-        if model is None and len(models) > 1:
-            raise InputError(f"which model: {', '.join(sorted(models))}?")
-        offered = [o for o in self.offers() if o.rollout and model in (None, o.model)]
-        if not offered:
-            raise InputError("no release is offered")
-        return offered[0]
+    def wanted(self, model: str) -> OfferedRelease | None:
+        """Get the release of a model that is offered before all others; None if none is."""
+        return next((o for o in self.offers() if o.rollout and o.model == model), None)
 
     def find(self, name: str) -> OfferedRelease:
         """Get the release called `name`, ``model/version`` or a version that one model has.
@@ -214,13 +216,18 @@ class Repository:
             self._write("targets", "snapshot", "timestamp")
         return release
 
-    def publish(self, name: str, rollout: float = 1.0) -> OfferedRelease:
+    def publish(
+        self, name: str, rollout: float = 1.0, *, expected_version: int | None = None
+    ) -> OfferedRelease:
         """Offer a release, ``model/version``, to a share of the devices, before all others.
 
-        Raises InputError if there is no such release, or the share is not above 0 and at most 1.
+        Raises InputError if there is no such release, or the share is not above 0 and at most 1;
+        StaleVersionError if the repository is no longer at the `expected_version` that this was
+        decided on.
         """
         check_rollout(rollout)
         with self._changing():
+            self._expect(expected_version)
             offer = self.find(name)
             others = [o for o in self.offers() if o.model == offer.model and o != offer]
             serial = offer.serial
@@ -228,14 +235,25 @@ class Repository:
                 serial = 1 + max((o.serial for o in others), default=0)
             return self._offer(offer, serial, max(1, round(rollout * WHOLE)))
 
-    def rollback(self, model: str | None = None) -> OfferedRelease:
-        """Withdraw the release that is offered before all others; devices leave it.
+    def rollback(
+        self, name: str | None = None, *, expected_version: int | None = None
+    ) -> OfferedRelease:
+        """Withdraw a release, ``model/version``; devices leave it for the one before it.
 
-        Raises InputError if none is offered, or there are several models and none is named.
+        Without a `name`: the one that is offered before all others, as this object has read them.
+        Nothing changes if it is withdrawn already. Raises InputError if there is no such release,
+        or none is named and there are several models; StaleVersionError if the repository is no
+        longer at the `expected_version`.
         """
+        if name is None:
+            first = {o.model: o for o in reversed(self.offers()) if o.rollout}
+            if len(first) != 1:
+                raise InputError("no release is offered" if not first else "name the release")
+            name = str(*first.values())
         with self._changing():
-            latest = self.latest(model)
-            return self._offer(latest, latest.serial, 0)
+            self._expect(expected_version)
+            offer = self.find(name)
+            return self._offer(offer, offer.serial, 0) if offer.rollout else offer
 
     def refresh(self) -> dict[str, datetime]:
         """Sign snapshot and timestamp anew, and what else expires soon; nothing else changes.
@@ -296,6 +314,10 @@ class Repository:
             if load:
                 self._load()
             yield
+
+    def _expect(self, version: int | None) -> None:
+        if version not in (None, self.version):
+            raise StaleVersionError(version, self.version)
 
     def _load(self) -> None:
         """Read the current metadata and check them against the root's keys."""

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -51,6 +51,22 @@ def figures(devices, disagreed):
     return {"errors": [], "fallbacks": [], "disagreement": [(disagreed, 1000.0)] * devices}
 
 
+def ids(n, kind="new"):
+    return frozenset(f"{kind}-{i}" for i in range(n))
+
+
+def reported(running, refused=0, own=20.0, others=20.0, elsewhere=190):
+    """What devices report: ids and disagreement in 1,000 instances of each."""
+    return RolloutReport(
+        running=ids(running),
+        refused=ids(refused, "bad"),
+        elsewhere=ids(refused, "bad") | ids(elsewhere, "old"),
+        offered=ids(running) | ids(refused, "bad"),
+        figures=figures(running, own),
+        others=figures(elsewhere, others),
+    )
+
+
 def rolled_out(repository, shares, reports, limits=AbortLimits(worse_by=0.01)):  # noqa: B008
     steps = []
     end = roll_out(
@@ -79,7 +95,7 @@ def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
         if share == 0.25 and not interrupted:
             interrupted.append(1)
             raise KeyboardInterrupt
-        return RolloutReport(50, 0, figures(50, 20.0), figures(150, 20.0))
+        return reported(50)
 
     interrupted = []
     with pytest.raises(KeyboardInterrupt):
@@ -91,28 +107,160 @@ def test_a_good_release_reaches_all_and_an_interrupted_rollout_goes_on(
 @pytest.mark.parametrize(
     ("report", "limits", "why"),
     [
-        (RolloutReport(10, 0, figures(10, 70.0), figures(190, 20.0)), {"worse_by": 0.01}, "disag"),
-        (RolloutReport(10, 0, figures(10, 70.0), figures(190, 20.0)), {"worse_by": 0.06}, None),
-        (RolloutReport(2, 0, figures(2, 70.0), figures(190, 20.0)), {"worse_by": 0.01}, None),
-        (RolloutReport(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
-        (RolloutReport(10, 2), {"failed": 0.0}, None),
+        (reported(10, own=70.0), {"worse_by": 0.01}, "disag"),
+        (reported(10, own=70.0), {"worse_by": 0.06}, None),
+        (reported(2, own=70.0), {"worse_by": 0.01}, None),
+        (reported(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
+        (reported(10, 2), {"failed": 0.0}, None),
     ],
 )
 def test_what_stops_a_rollout(repository, report, limits, why):
     end, steps = rolled_out(repository, (0.05, 1.0), lambda _: report, AbortLimits(**limits))
     if why is None:
-        assert (end.aborted, steps) == (None, [0.05, 1.0])
+        assert (end.aborted, end.kind, steps) == (None, "done", [0.05, 1.0])
     else:
         assert why in end.aborted
-        assert steps == [0.05, 0.0]
-        assert str(repository.latest()) == "small/7"
+        assert (end.kind, steps) == ("withdrawn", [0.05, 0.0])
+        assert str(repository.wanted("small")) == "small/7"
+
+
+class Fleet:
+    """Statuses of devices that take a release as soon as it is offered to them."""
+
+    def __init__(self, n, away=0):
+        self.statuses = {status_topic(f"pi-{i}"): "online small/7" for i in range(n)}
+        self.statuses |= {status_topic(f"away-{i}"): "offline" for i in range(away)}
+        self.looks = 0
+
+    def take(self, offer, becomes):
+        self.looks += 1
+        for topic, status in self.statuses.items():
+            if status == "online small/7" and offer.is_for(topic.split("/")[2]):
+                self.statuses[topic] = becomes(offer)
+        return RolloutReport.from_statuses(self.statuses, offer)
+
+
+def watched(repository, fleet, becomes, *, baseline=False, limits=AbortLimits(failed=0.05)):  # noqa: B008
+    before = None
+    if baseline:
+        before = RolloutReport.from_statuses(fleet.statuses, repository.find("small/8"))
+    shares = []
+    end = roll_out(
+        repository,
+        "small/8",
+        (0.05, 0.25, 1.0),
+        limits,
+        announce=lambda offer: shares.append(offer.rollout / 1e4),
+        report=lambda offer: fleet.take(offer, becomes),
+        wait=lambda: None,
+        progress=lambda offer, report: None,
+        before=before,
+    )
+    return end, shares
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_a_release_that_kills_its_process_reaches_no_further_than_its_first_step(
+    repository, baseline
+):
+    fleet = Fleet(100)
+    end, shares = watched(repository, fleet, lambda _: "offline", baseline=baseline)
+    assert (end.kind, shares) == ("no-evidence", [0.05, 0.0])
+    assert "0 devices run it" in end.aborted
+    assert fleet.looks == 10
+
+
+@pytest.mark.parametrize("status", ["online small/7", "online"])
+def test_devices_that_put_a_release_off_are_no_evidence(repository, status):
+    end, shares = watched(repository, Fleet(100), lambda _: status)
+    assert (end.kind, shares) == ("no-evidence", [0.05, 0.0])
+
+
+def test_devices_that_fall_silent_with_a_release_count_as_failures(repository):
+    fleet = Fleet(200)
+    dead = []
+
+    def take_and_die(offer):
+        if offer.rollout == 2500 and not dead:  # those that have run it for a step
+            dead.extend(topic for topic, s in fleet.statuses.items() if s == f"online {offer}")
+            fleet.statuses |= dict.fromkeys(dead, "offline")
+        return f"online {offer}"
+
+    end, shares = watched(repository, fleet, take_and_die)
+    assert (end.kind, shares) == ("withdrawn", [0.05, 0.25, 0.0])
+    assert f"{len(dead)} of which fell silent" in end.aborted
+
+
+@pytest.mark.parametrize(("devices", "away"), [(70, 30), (8, 0), (1, 0)])
+def test_devices_that_were_away_before_are_not_waited_for(repository, devices, away):
+    fleet = Fleet(devices, away)
+    end, shares = watched(repository, fleet, lambda offer: f"online {offer}", baseline=True)
+    assert (end.kind, shares, end.offer.rollout) == ("done", [0.05, 0.25, 1.0], 10_000)
+
+
+@pytest.mark.parametrize("fleet", [Fleet(0), Fleet(0, 5)])
+def test_nobody_who_reports_is_no_evidence(repository, fleet):
+    end, _ = watched(repository, fleet, lambda offer: f"online {offer}", baseline=True)
+    assert end.kind == "no-evidence"
+
+
+def test_another_release_that_is_published_meanwhile_ends_the_rollout(repository, tmp_path):
+    folder = repository.folder
+    Repository(folder).add(write_bundle(tmp_path / "v9", version="9").path)
+
+    def becomes(offer):
+        Repository(folder).publish("small/9")
+        return f"online {offer}"
+
+    end, shares = watched(repository, Fleet(100), becomes)
+    assert (end.kind, end.aborted) == ("superseded", "small/9 is offered in its place")
+    assert shares == [0.05]
+    assert {o.version: o.rollout for o in Repository(folder).offers()} == {
+        "9": 10_000, "8": 500, "7": 10_000,
+    }  # fmt: skip
+
+
+def test_a_release_that_is_added_meanwhile_is_no_obstacle(repository, tmp_path):
+    folder = repository.folder
+    added = write_bundle(tmp_path / "v9", version="9").path
+
+    def becomes(offer):
+        Repository(folder).add(added)
+        return f"online {offer}"
+
+    assert watched(repository, Fleet(100), becomes)[0].kind == "done"
+
+
+def test_an_abort_withdraws_what_it_judged_and_once(repository, tmp_path):
+    """An operator withdraws it as well, or publishes another release, a moment before."""
+    folder = repository.folder
+    Repository(folder).add(write_bundle(tmp_path / "v9", version="9").path)
+
+    def refused_and(act):
+        def becomes(offer):
+            act()
+            return f"online small/7 refused {offer.digest[:12]}"
+
+        return becomes
+
+    def withdraw():
+        Repository(folder).rollback("small/8")
+
+    end, _ = watched(repository, Fleet(100), refused_and(withdraw))
+    assert (end.kind, end.offer.rollout) == ("withdrawn", 0)
+    assert str(repository.wanted("small")) == "small/7"
+    end, _ = watched(
+        repository, Fleet(100), refused_and(lambda: Repository(folder).publish("small/9"))
+    )
+    assert (end.kind, str(end.offer)) == ("withdrawn", "small/8")
+    assert str(repository.wanted("small")) == "small/9"
 
 
 def test_shares_and_limits_that_cannot_be(repository):
     with pytest.raises(InputError, match="must rise"):
-        rolled_out(repository, (0.5, 0.1), lambda _: RolloutReport(0, 0))
+        rolled_out(repository, (0.5, 0.1), lambda _: RolloutReport())
     with pytest.raises(InputError, match="a rollout of 100"):  # a forgotten %
-        rolled_out(repository, (0.3, 100.0), lambda _: RolloutReport(0, 0))
+        rolled_out(repository, (0.3, 100.0), lambda _: RolloutReport())
     assert [offer.rollout for offer in repository.offers()] == [10_000, 0]
     with pytest.raises(InputError, match="give a share"):
         AbortLimits(failed=1.5)
@@ -125,7 +273,7 @@ def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
         publish_retained(endpoint, status_topic(device), status.encode())
 
     def rollback():
-        words = ["repo", "rollback", str(repository.folder), "--above", "20%"]
+        words = ["repo", "rollback", str(repository.folder), "small/8", "--above", "20%"]
         assert main([*words, "--broker", endpoint.url, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
@@ -144,22 +292,25 @@ def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
     assert (before["running"], before["refused"]) == (3, 0)
     report("pi-0", f"online small/7 refused {offer.digest[:12]}")
     assert rollback()["rollout"] == 0.0
-    assert str(Repository(repository.folder).latest()) == "small/7"
-    repository.rollback()
+    assert str(Repository(repository.folder).wanted("small")) == "small/7"
+    repository.rollback("small/7")
     assert main(["repo", "publish", str(repository.folder), "small/8"]) == 0
-    assert main(["repo", "rollback", str(repository.folder)]) == 0
+    version = Repository(repository.folder).version
+    words = ["repo", "rollback", str(repository.folder), "small/8", "--at-version"]
+    assert main([*words, str(version - 1)]) == 2
+    assert f"it is at version {version}, not {version - 1}" in capsys.readouterr().err
+    assert main([*words, str(version)]) == 0
     assert "no release of small is offered now" in capsys.readouterr().err
 
 
-def test_a_step_waits_for_devices_that_have_yet_to_take_the_release():
-    """Slow devices have shown nothing, whose others report; where too few will come, it goes on."""
-    others = {what: [(2.0, 100.0)] * 150 for what in ("errors", "fallbacks", "disagreement")}
+def test_a_difference_is_vague_while_devices_have_yet_to_report():
+    """Where no other device reports, it will never be known, and is not waited for."""
     limits = AbortLimits(worse_by=0.05)
-    assert limits.is_vague(RolloutReport(1, 0, {}, others, offered=10.0))
-    assert not limits.is_vague(RolloutReport(1, 0, {}, others, offered=2.0))
-    assert not limits.is_vague(RolloutReport(1, 0, {}, {}, offered=10.0))  # nor do others report
-    shown = {what: entries[:10] for what, entries in others.items()}
-    assert not limits.is_vague(RolloutReport(10, 0, shown, others, offered=10.0))
+    silent = replace(reported(10), figures={})
+    assert limits.is_vague(silent)
+    assert not limits.is_vague(replace(silent, running=ids(2)))
+    assert not limits.is_vague(replace(silent, others={}))
+    assert not limits.is_vague(reported(10))
 
 
 def test_no_accident_stops_a_rollout():
@@ -174,10 +325,9 @@ def test_no_accident_stops_a_rollout():
             pairs = [tuple(row) for row in totals]
             found = {"errors": [], "fallbacks": []}
             report = RolloutReport(
-                20,
-                0,
-                found | {"disagreement": pairs[:20]},
-                found | {"disagreement": pairs[20:]},
+                running=ids(20),
+                figures=found | {"disagreement": pairs[:20]},
+                others=found | {"disagreement": pairs[20:]},
             )
             if limits.reason_to_abort(report):
                 aborted += 1

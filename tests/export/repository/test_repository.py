@@ -18,7 +18,11 @@ from gatewise.documents import DocumentError
 from gatewise.errors import InputError
 from gatewise_export.bundle.manifest import FileSpec
 from gatewise_export.repository.release import Release
-from gatewise_export.repository.repository import LIFETIMES, Repository
+from gatewise_export.repository.repository import (
+    LIFETIMES,
+    Repository,
+    StaleVersionError,
+)
 from tests.support.small_bundle import write_bundle
 
 RELEASE = Release(
@@ -112,6 +116,13 @@ def test_publishing_and_rolling_back(repository, bundles):
     assert repository.publish("9", 0.25) == replace(repository.offers()[0], rollout=2500)
     assert repository.publish("8").serial == 3  # going back is to publish the older one
     assert str(repository.rollback()) == "small/8"
+    version = repository.version
+    assert str(repository.rollback("small/8")) == "small/8"  # it is withdrawn already
+    assert repository.version == version
+    with pytest.raises(StaleVersionError, match=f"at version {version}, not {version - 1}"):
+        repository.publish("9", expected_version=version - 1)
+    with pytest.raises(StaleVersionError):
+        repository.rollback("small/9", expected_version=version - 1)
     assert [(o.version, o.rollout) for o in repository.offers()] == [("8", 0), ("9", 2500)]
     for share in (0, 1.5, -1):
         with pytest.raises(InputError, match="rollout"):
@@ -220,8 +231,9 @@ def test_the_command_line(tmp_path, bundles, run, refused):
     shown = did("status", repo)
     assert "small/8" in shown
     assert "2 of 3" in shown
-    did("rollback", repo)
+    did("rollback", repo, "small/8")
     for bad in (
+        ["rollback", repo],
         ["status", str(tmp_path / "none")],
         ["init", repo],
         ["publish", repo, "small/8", "--rollout", "often"],
