@@ -33,9 +33,7 @@ def frontier(
     min_recall: options.MinRecall = None,
     min_precision: options.MinPrecision = None,
     max_bytes: options.MaxBytes = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot to write: .png, .svg or .pdf.")] = None,
     sign: options.Sign = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -138,14 +136,14 @@ def inspect(
 def verify(
     bundle: options.BundlePath,
     data: Annotated[
-        str | None, typer.Option(help="Rows to check on: a .csv, .parquet or .npz file.")
+        str | None, typer.Option(help="Rows to check on: .csv, .parquet or .npz.")
     ] = None,
     target: options.Target = None,
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="What runs the high-cost model, as of gatewise cloud: where the bundle has none.",
+            help="Backend of the high-cost model, as in gatewise cloud, where the bundle has none.",
         ),
     ] = None,
     block: options.BlockFunctions = None,

@@ -31,9 +31,9 @@ _ID_NAMES = ("unnamed", "id", "uid", "uuid", "guid", "index", "serial", "key", "
 
 
 def init(
-    data: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    data: Annotated[Path, typer.Argument(help="Table: .csv or .parquet.")],
     target: Target = None,
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prices.toml"),
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("prices.toml"),
     as_json: AsJson = False,
 ) -> None:
     """Write a file of prices for a table, with what each column seems to hold, to edit.

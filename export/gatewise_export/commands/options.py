@@ -11,60 +11,48 @@ import typer
 
 from gatewise.errors import InputError
 
-BundlePath = Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")]
+BundlePath = Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Budget = Annotated[float | None, typer.Option(help="Mean cost per instance to spend at most.")]
+Budget = Annotated[float | None, typer.Option(help="Mean cost per instance, at most.")]
 MaxLoss = Annotated[
-    float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
-]
-MaxLossByClass = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="SHARE | CLASS=SHARE",
-        help="Accuracy to give up at most against the high-cost model or, as fault=0.05, recall of "
-        "a class; may be repeated, for several classes.",
-    ),
+    float | None, typer.Option(help="Loss of accuracy against the high-cost model, at most.")
 ]
 OffloadRate = Annotated[
     float | None,
-    typer.Option(help="Share of instances to offload at most; 0 for a device without a link."),
+    typer.Option(help="Share of instances offloaded, at most; 0: no link."),
 ]
 MinRecall = Annotated[
     list[str] | None,
-    typer.Option(help="CLASS=SHARE: least recall of a class, as fault=0.9; may be repeated."),
+    typer.Option(metavar="CLASS=SHARE", help="Recall of a class, at least. Repeatable."),
 ]
 MinPrecision = Annotated[
-    list[str] | None, typer.Option(help="CLASS=SHARE: least precision of a class; may be repeated.")
+    list[str] | None,
+    typer.Option(metavar="CLASS=SHARE", help="Precision of a class, at least. Repeatable."),
 ]
 MaxBytes = Annotated[
     str | None,
-    typer.Option(
-        help="What a device keeps of the stages at most, in bytes; 64KB is 65536, 1MB 1048576."
-    ),
-]
-MaxInstanceCost = Annotated[
-    float | None,
-    typer.Option(help="What any one instance may cost at most, whatever its values; no mean."),
+    typer.Option(help="Bytes of the stages as a device keeps them, at most: 65536, 64KB, 1MB."),
 ]
 Sign = Annotated[
     Path | None, typer.Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
 ]
 PublicKeyFile = Annotated[
-    Path | None, typer.Option("--public-key", help="NAME.pub: refuse what is not signed by it.")
+    Path | None,
+    typer.Option(
+        "--public-key", help="Public key, PEM; a bundle that it has not signed is refused."
+    ),
 ]
-Target = Annotated[
-    str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
-]
+Target = Annotated[str | None, typer.Option(help="Label's column; target, label, class or y.")]
 BlockFunctions = Annotated[
     list[str] | None,
     typer.Option(
         "--block",
         metavar="NAME=MODULE:FUNCTION",
-        help="A block that is a Python function; bundles hold no code. May be repeated.",
+        help="Function of a block; bundles hold no code. Repeatable.",
     ),
 ]
-Out = Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")]
-BundleName = Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")]
+Out = Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")]
+BundleName = Annotated[str | None, typer.Option(help="Name of the bundle; the data's.")]
 BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 

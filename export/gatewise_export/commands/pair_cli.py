@@ -23,31 +23,31 @@ SAMPLE_ROWS = 64
 
 
 def pair(
-    low_cost_model: Annotated[Path, typer.Argument(help="The device's model: an ONNX file.")],
-    high_cost_model: Annotated[Path, typer.Argument(help="The cloud's model: an ONNX file.")],
+    low_cost_model: Annotated[Path, typer.Argument(help="Low-cost model: an ONNX file.")],
+    high_cost_model: Annotated[Path, typer.Argument(help="High-cost model: an ONNX file.")],
     data: Annotated[
         Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
     ],
     out: options.Out,
     target: Annotated[
         str | None,
-        typer.Option(help="The labels' array or column; without it, agreement is measured."),
+        typer.Option(help="Array or column of labels; without it, agreement is measured."),
     ] = None,
     budget: options.Budget = None,
     max_loss: Annotated[
-        float | None, typer.Option(help="Accuracy or agreement to give up at most.")
+        float | None, typer.Option(help="Loss of accuracy or agreement, at most.")
     ] = None,
     offload_rate: options.OffloadRate = None,
     classes: Annotated[
-        str | None, typer.Option(help="Labels in the order of the scores, with commas between.")
+        str | None, typer.Option(help="Labels in the order of the scores, separated by commas.")
     ] = None,
     gate: Annotated[
-        str, typer.Option(help="threshold, or learned: for a few thousand rows and more.")
+        str, typer.Option(help="threshold; or learned, for a few thousand rows and more.")
     ] = "threshold",
     jpeg: Annotated[
-        bool, typer.Option("--jpeg", help="Devices may be given, and send, images as JPEG files.")
+        bool, typer.Option("--jpeg", help="Images may be given and sent as JPEG files.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the rows that choose thresholds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that choose thresholds.")] = 0,
     name: options.BundleName = None,
     bundle_version: options.BundleVersion = "1",
     sign: options.Sign = None,

@@ -16,12 +16,13 @@ from gatewise_export.commands.options import AsJson, BundlePath
 
 def pack(
     bundle: BundlePath,
-    out: Annotated[Path, typer.Option(help="Where: a .gwb file, or else a directory.")],
+    out: Annotated[Path, typer.Option(help="Bundle to write: a .gwb file, or else a directory.")],
     sign: Annotated[
         Path | None, typer.Option(help="Private key that signs it; else a signature goes along.")
     ] = None,
     for_: Annotated[
-        str, typer.Option("--for", help="workers (all of it) or device (no high-cost model).")
+        str,
+        typer.Option("--for", help="Readers: workers (all of it) or device (no high-cost model)."),
     ] = "workers",
     as_json: AsJson = False,
 ) -> None:
