@@ -43,6 +43,7 @@ from gatewise_cloud.broker.authority import (
 from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import MAX_PAYLOAD, check_device
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
@@ -82,11 +83,12 @@ class BrokerSettings(Settings, frozen=True):
     ] = None
     max_message: Annotated[
         _Bytes | None,
-        typer.Option(
-            help="Largest message in bytes, at least a bundle's largest request; at first 131072, "
-            "then that of the last call."
-        ),
+        typer.Option(help="Largest message in bytes; at first 131072, then as in the last call."),
     ] = None
+    bundles: Annotated[
+        tuple[Path, ...],
+        typer.Option("--bundle", help="Bundle whose largest request must fit; may be repeated."),
+    ] = ()
     at: Annotated[
         str | None, typer.Option(help="Where DIR will lie on the broker's machine; else here.")
     ] = None
@@ -154,7 +156,7 @@ class Roster(Record, frozen=True, kw_only=True):
             self,
             hosts=_listed(settings.hosts) or self.hosts,
             port=settings.port or self.port,
-            max_message=settings.max_message or self.max_message,
+            max_message=_largest_message(settings, self.max_message),
             **names,
         )
         if not roster.hosts:
@@ -334,6 +336,16 @@ def _write_texts(made: BrokerFolder, settings: BrokerSettings, n_clients: int) -
     }
     for name, content in private.items():
         replace_file(made.folder / name, content, PRIVATE)
+
+
+def _largest_message(settings: BrokerSettings, before: int) -> int:
+    """Bytes of the largest message: as asked for, or what was and what the bundles need."""
+    needs = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
+    limit = settings.max_message or max([before, *needs.values()])
+    for path, need in needs.items():
+        if need > limit:
+            raise InputError(f"--max-message {limit}: a request of {path} has {need} bytes")
+    return limit
 
 
 def _listed(texts: Iterable[str]) -> _Names:

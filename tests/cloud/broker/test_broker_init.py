@@ -9,6 +9,7 @@ import resource
 import shutil
 import ssl
 import stat
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -16,6 +17,7 @@ from cryptography import x509
 from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import Authority, read_certificate
 from gatewise_cloud.broker.broker_init import init_broker
+from gatewise_export.bundle.bundle import Bundle
 from tests.support.processes import run_here
 
 DAY = datetime.timedelta(days=1)
@@ -124,6 +126,17 @@ def test_a_second_call_adds_and_keeps_the_rest(folder):
     changed = {name for name, content in before.items() if after[name] != content}
     assert changed == {"roster.json", "rights.json"}
     assert "user w-2" in (folder / "acl").read_text()
+
+
+def test_a_bundles_largest_request_fits(folder, bundle, monkeypatch):
+    need = Bundle.open(bundle).manifest.largest_request
+    assert init_broker(folder, bundles=[bundle]).roster.max_message == 131072
+    assert init_broker(folder, max_message=4096, bundles=[bundle]).roster.max_message == 4096
+    monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=large))
+    large = SimpleNamespace(largest_request=need + 4096)
+    assert init_broker(folder, bundles=[bundle]).roster.max_message == need + 4096
+    with pytest.raises(InputError, match=f"has {need + 4096} bytes"):
+        init_broker(folder, max_message=4096, bundles=[bundle])
 
 
 def test_a_full_disk_leaves_every_file_as_it_was(tmp_path, monkeypatch):

@@ -1,0 +1,39 @@
+"""A device on a gateway, which answers for the sensors of its site.
+
+    python gateway.py BUNDLE mqtt://localhost mqtts://cloud.example
+
+A sensor publishes a row, a JSON list, on ``site/NAME/row`` of the site's broker. The gateway runs
+the bundle's stages, offloads hard rows to the cloud, and publishes ``site/NAME/answer``.
+"""
+
+import json
+import sys
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+
+import gatewise as gw
+
+
+def main(bundle, site, cloud):
+    """Answer rows of the broker at `site` until the process ends."""
+    link = gw.MqttLink(cloud, device="gateway-1")
+    with gw.Device(bundle, link=link, deadline_ms=2000) as device:
+
+        def answer(client, _userdata, message):
+            try:
+                given = device.answer(json.loads(message.payload))
+                reply = {"label": given.label, "route": given.route, "cost": given.cost}
+            except ValueError as error:  # no JSON, or no row of this bundle
+                reply = {"error": str(error)}
+            client.publish(message.topic.replace("/row", "/answer"), json.dumps(reply), qos=1)
+
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        client.on_connect = lambda client, *_: client.subscribe("site/+/row", qos=1)
+        client.on_message = answer
+        client.connect(urlsplit(site).hostname, urlsplit(site).port or 1883)
+        client.loop_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

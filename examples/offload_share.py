@@ -1,0 +1,31 @@
+"""A policy of one's own that offloads at most a share of the instances.
+
+    gw.Device(bundle, link=link, policy=OffloadShare(0.05))
+
+Each instance earns a part of an offload; what is not spent waits for harder times, up to `burst`
+offloads. The operating point still decides which instances are hard.
+"""
+
+from gatewise_edge import DecisionPoint
+
+
+class OffloadShare:
+    """A budget of offloads: `share` per instance, `burst` of them at a time."""
+
+    def __init__(self, share: float, burst: float = 20.0) -> None:
+        self.share = share
+        self.burst = burst
+        self.saved = burst
+
+    def __call__(self, point: DecisionPoint) -> str:
+        """Stop where the operating point does, and where the budget is spent."""
+        if point.stage == 0:
+            self.saved = min(self.saved + self.share, self.burst)
+        if point.stops:
+            return "stop"
+        if not point.last:
+            return "continue"
+        if self.saved < 1.0:
+            return "stop"
+        self.saved -= 1.0
+        return "continue"

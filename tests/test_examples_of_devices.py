@@ -1,0 +1,83 @@
+"""The examples of devices: one on a gateway, and a policy of one's own."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gatewise as gw
+from gatewise_cloud import MosquittoBroker, Worker
+from tests.support import small_bundle
+from tests.support.mqtt_clients import MqttClient
+from tests.support.waiting import wait_until
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EASY = [1, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, 1, 0]
+
+pytestmark = pytest.mark.slow  # brokers, a worker, a process
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A broker with a worker that serves the small bundle."""
+    with MosquittoBroker() as broker, Worker(bundle(tmp_path), broker.url):
+        yield broker
+
+
+def bundle(folder):
+    path = folder / "bundle"
+    return path if path.exists() else small_bundle.write_bundle(path).path
+
+
+def test_a_device_on_a_gateway_answers_for_the_sensors_of_its_site(tmp_path, broker):
+    with MosquittoBroker() as site:
+        command = [sys.executable, EXAMPLES / "gateway.py", bundle(tmp_path), site.url, broker.url]
+        gateway = subprocess.Popen(command)
+        sensor = MqttClient(site.url, "site/+/answer")
+        try:
+
+            def answered(name, row):
+                sensor.publish(f"site/{name}/row", json.dumps(row).encode())
+                topic, payload = sensor.get()
+                assert topic == f"site/{name}/answer"
+                return json.loads(payload)
+
+            # Until the gateway has subscribed nobody answers, until its link stands no cloud does.
+            wait_until(lambda: _ready(sensor), "the gateway to answer from the cloud", 30.0)
+            assert answered("valve-1", EASY)["route"] == "edge"
+            assert answered("valve-2", HARD)["route"] == "cloud"
+            assert "error" in answered("valve-3", [1, 2])
+        finally:
+            gateway.terminate()
+            gateway.wait(30)
+            sensor.close()
+
+
+def _ready(sensor):
+    sensor.publish("site/probe/row", json.dumps(HARD).encode())
+    answers = []
+    while True:
+        try:
+            answers.append(json.loads(sensor.get(0.5)[1]))
+        except queue.Empty:
+            return any(answer["route"] == "cloud" for answer in answers)
+
+
+def test_a_policy_of_ones_own_offloads_at_most_a_share(tmp_path, broker, monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from offload_share import OffloadShare
+
+    link = gw.MqttLink(broker.url)
+    policy = OffloadShare(0.25, burst=2.0)
+    with gw.Device(bundle(tmp_path), link=link, deadline_ms=20_000, policy=policy) as device:
+        link.connect(30)
+        routes = [device.answer(HARD).route for _ in range(20)]
+    assert routes[:2] == ["cloud", "cloud"]
+    assert routes.count("cloud") == 6  # the burst, and one in four of those behind it
+    assert set(routes) == {"cloud", "edge"}
