@@ -26,13 +26,25 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from gatewise.documents.json_reader import JsonField
+from msgspec import field
+from msgspec.structs import replace
+
+from gatewise.documents import (
+    Amount,
+    DocumentError,
+    Finite,
+    Meta,
+    Record,
+    convert,
+    decode_json,
+    encode_json,
+    plain_values,
+)
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError, ManifestError
+from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.storage import replace_file, sync_folder
 from gatewise_export.repository.release import RELEASE, Release, UpdateError, has_file
 
@@ -43,12 +55,10 @@ _MOST_STARTS: Final = 5
 _SPARE_SPACE: Final = 8 << 20
 _COPIES: Final = ("state.json", "state.copy.json")
 _MOST_BYTES: Final = 64 << 10
-#: Fields that states written by earlier versions lack.
-_ADDED: Final = ("bad_before", "answers_before")
+Count = Annotated[int, Meta(ge=0)]
 
 
-@dataclass(frozen=True)
-class State:
+class State(Record, frozen=True):
     """What is kept over restarts. Releases are named by the SHA-256 of their ``release.json``.
 
     `number` rises with each writing; `device` is a random id, for staged rollouts of a device
@@ -62,20 +72,20 @@ class State:
     latest last. `seen`: see :data:`gatewise_export.repository.client.Seen`.
     """
 
-    number: int = 0
+    number: Count = 0
     device: str = field(default_factory=lambda: secrets.token_hex(8))
     active: str = ""
     proved: str = ""
     previous: str = ""
-    good: int = 0
-    bad: int = 0
-    seconds: float = 0.0
-    starts: int = 0
-    bad_before: int = 0
-    answers_before: int = 0
+    good: Count = 0
+    bad: Count = 0
+    seconds: Amount = 0.0
+    starts: Count = 0
+    bad_before: Count = 0
+    answers_before: Count = 0
     waiting: str = ""
-    wait: float = 0.0
-    waits: int = 0
+    wait: Finite = 0.0
+    waits: Count = 0
     refused: tuple[str, ...] = ()
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -91,6 +101,13 @@ class State:
         return [digest for digest in found if digest]
 
 
+class _Copy(Record, frozen=True):
+    """A copy of the state, with the checksum of the state."""
+
+    state: State
+    sha256: str
+
+
 def read_state(folder: Path) -> tuple[State, bool]:
     """Read the newer of the whole copies; also whether a state was lost."""
     found, lost = [], False
@@ -100,7 +117,7 @@ def read_state(folder: Path) -> tuple[State, bool]:
                 found.append(_read(file.read(_MOST_BYTES + 1)))
         except (FileNotFoundError, NotADirectoryError):
             pass
-        except (OSError, ManifestError):
+        except (OSError, DocumentError):
             _LOG.error("%s is not used: it is damaged, or cannot be read", folder / name)
             lost = True
     if not found:
@@ -110,26 +127,22 @@ def read_state(folder: Path) -> tuple[State, bool]:
 
 def write_state(folder: Path, state: State) -> None:
     """Write both copies, one after the other; raises OSError."""
-    content = {"state": asdict(state), "sha256": _checksum(asdict(state))}
-    text = json.dumps(content, indent=1).encode()
+    # As it will be read: a whole number of seconds becomes a float, whose text is another.
+    state = convert(plain_values(state), State)
+    text = encode_json(_Copy(state, _checksum(state)), indent=1)
     for name in _COPIES:
         replace_file(folder / name, text)
 
 
-def _checksum(state: object) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+def _checksum(state: State) -> str:
+    return hashlib.sha256(json.dumps(plain_values(state), sort_keys=True).encode()).hexdigest()
 
 
 def _read(text: bytes) -> State:
-    document = JsonField.parse(text)
-    state = document["state"]
-    if _checksum(state.value) != document["sha256"].value:
-        document["sha256"].fail("does not fit: the file is damaged")
-    names = [f.name for f in fields(State)]
-    state.keys([name for name in names if name not in _ADDED], _ADDED)
-    refused = tuple(state["refused"].value)
-    seen = {role: (version, keys) for role, (version, keys) in state["seen"].value.items()}
-    return State(**(state.value | {"refused": refused, "seen": seen}))
+    copy = decode_json(text, _Copy, "state.json")
+    if _checksum(copy.state) != copy.sha256:
+        raise DocumentError("state.json", "sha256", "does not fit: the file is damaged")
+    return copy.state
 
 
 class Store:

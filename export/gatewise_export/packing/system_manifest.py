@@ -13,7 +13,7 @@ from sklearn.base import is_regressor
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
-from gatewise.documents.json_reader import text_trouble
+from gatewise.documents import DocumentError, Text, convert
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, OperatingPoint
@@ -122,10 +122,14 @@ def check_column_names(names: Sequence[str]) -> None:
 
     Line breaks and no-break spaces among them, as spreadsheets write them.
     """
-    troubles = {name: text_trouble(name) for name in names}
-    found = [f"{name[:64]!r} {why}" for name, why in troubles.items() if why is not None]
-    if found:
-        raise InputError(f"no bundle can hold such names of columns, rename: {'; '.join(found)}")
+    problems = []
+    for name in names:
+        try:
+            convert(name, Text)
+        except DocumentError as error:
+            problems.append(f"{name[:64]!r} {error.why}")
+    if problems:
+        raise InputError(f"no bundle can hold such names of columns, rename: {'; '.join(problems)}")
 
 
 def _stage_spec(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from gatewise_edge.update import Store
-from gatewise_edge.update import store as store_module
 from gatewise_edge.update.store import State, read_state, write_state
 from gatewise_export.repository.release import UpdateError
 
@@ -26,13 +24,9 @@ def test_the_state_is_read_as_it_was_written(tmp_path):
     assert read_state(tmp_path) == (STATE, False)
 
 
-def test_a_state_of_an_earlier_version_is_read(tmp_path):
-    state = dataclasses.asdict(STATE)
-    del state["bad_before"], state["answers_before"]
-    text = json.dumps({"state": state, "sha256": store_module._checksum(state)})
-    (tmp_path / "state.json").write_text(text)
-    expected = dataclasses.replace(STATE, bad_before=0, answers_before=0)
-    assert read_state(tmp_path) == (expected, False)
+def test_whole_seconds_are_read_as_they_were_written(tmp_path):
+    write_state(tmp_path, replace(STATE, seconds=7, wait=9))
+    assert read_state(tmp_path) == (replace(STATE, seconds=7.0, wait=9.0), False)
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.copy.json"])
