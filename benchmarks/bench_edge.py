@@ -28,8 +28,10 @@ from benchmarks.data import problems
 from benchmarks.edge import process as edge_process
 from benchmarks.edge.models import Model, make_models
 from gatewise.console import note
+from gatewise.decision import split, stops
 from gatewise.errors import GatewiseError, InputError
-from gatewise_edge import Device, StageRunner
+from gatewise_edge import Device
+from gatewise_edge.device.stages import DeviceStage, load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
@@ -105,34 +107,38 @@ def _noop() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _first_stage(model: Model, runner: StageRunner) -> NDArray[np.float32]:
-    return np.ascontiguousarray(model.rows[:, runner.inputs[0]])
+def _first_stage(model: Model, stage: DeviceStage) -> NDArray[np.float32]:
+    return np.ascontiguousarray(model.rows[:, stage.inputs])
 
 
 def _graph(model: Model) -> Call:
     """Run the first stage's graph alone, without a decision."""
-    runner = StageRunner(model.bundle, runner="onnxruntime")
-    run, rows = runner._models[0].run, cycle(_rows(_first_stage(model, runner)))
-    return lambda: run(next(rows))
+    stage = load_stages(model.bundle, "onnxruntime")[0]
+    rows = cycle(_rows(_first_stage(model, stage)))
+    return lambda: stage.run(next(rows))
 
 
 def _decide(model: Model, kind: Any) -> Call:
     """Decide by the first stage: margins, stop score, threshold."""
-    runner = StageRunner(model.bundle, runner=kind)
-    threshold, rows = runner.thresholds[0], cycle(_rows(_first_stage(model, runner)))
-    return lambda: runner.run(0, next(rows)).stops(threshold)
+    stage = load_stages(model.bundle, kind)[0]
+    rows = cycle(_rows(_first_stage(model, stage)))
+
+    def call() -> object:
+        outputs = stage.run(next(rows))
+        return stops(split(outputs, stage.spec.score)[1], stage.threshold)
+
+    return call
 
 
 def _visit(model: Model) -> Call:
     """Walk the first stage's trees and acquire features node by node, from a row at hand."""
-    runner = StageRunner(model.bundle)
+    stage = load_stages(model.bundle)[0]
     meter = Meter(model.bundle.manifest.feature_costs())
-    threshold, rows = runner.thresholds[0], cycle(model.rows)
+    rows = cycle(model.rows)
 
     def call() -> object:
         reading = Reading(next(rows), meter, lambda: 1.0)
-        output = runner.visit(0, reading, allow_missing=False)
-        return output.stops(threshold)
+        return stage.visit(reading, allow_missing=False).stops(stage.threshold)
 
     return call
 

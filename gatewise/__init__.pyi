@@ -9,7 +9,6 @@ from .errors import RecallWarning as RecallWarning
 from .facade.bundle import Bundle as Bundle
 from .facade.cloud import Worker as Worker
 from .facade.edge import Answer as Answer
-from .facade.edge import Audit as Audit
 from .facade.edge import Device as Device
 from .facade.edge import InProcessLink as InProcessLink
 from .facade.edge import MqttLink as MqttLink

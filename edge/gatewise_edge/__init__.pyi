@@ -1,11 +1,8 @@
 # The package's public names; loaded on first use.
 from .device.answer import Answer as Answer
 from .device.answer import DecisionPoint as DecisionPoint
-from .device.auditor import Audit as Audit
 from .device.device import Device as Device
-from .device.pacer import Pacer as Pacer
-from .device.stages import StageRunner as StageRunner
-from .device.stages import self_test as self_test
+from .device.self_checks import self_test as self_test
 from .errors import LinkError as LinkError
 from .errors import SelfTestError as SelfTestError
 from .errors import SensorError as SensorError

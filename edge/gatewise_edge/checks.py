@@ -14,8 +14,6 @@ from gatewise_edge.errors import WireError
 MAX_NAME: Final = 64
 #: Bytes of a message at most.
 MAX_PAYLOAD: Final = LARGEST_REQUEST
-#: Bytes of a request's values at most, before they are compressed.
-MAX_VALUES: Final = 4 << 20
 
 _NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset({"model", "dead"})
@@ -74,13 +72,6 @@ def check_device(device: str) -> str:
 def check_model(name: str, what: str = "model name") -> str:
     """Return a model's name or version: a topic level; or raise WireError."""
     return check_level(what, name)
-
-
-def check_worker(name: str) -> str:
-    """Return a worker's name for parts: a topic level, not ``json``; or raise WireError."""
-    if name == "json":
-        raise WireError("name", "worker 'json': that is the topic of JSON requests")
-    return check_level("worker", name)
 
 
 def check_positive(what: str, value: Any) -> float:

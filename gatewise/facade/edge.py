@@ -3,8 +3,8 @@
 from gatewise.errors import not_installed
 
 try:
-    from gatewise_edge import Answer, Audit, Device, InProcessLink, MqttLink, SensorError, Sensors
+    from gatewise_edge import Answer, Device, InProcessLink, MqttLink, SensorError, Sensors
 except ModuleNotFoundError as error:
     raise not_installed(error, "edge") from error
 
-__all__ = ["Answer", "Audit", "Device", "InProcessLink", "MqttLink", "SensorError", "Sensors"]
+__all__ = ["Answer", "Device", "InProcessLink", "MqttLink", "SensorError", "Sensors"]

@@ -13,7 +13,6 @@ import pytest
 
 from gatewise_cloud.service.metrics import text_of
 from gatewise_cloud.worker.worker import Worker
-from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD, answer_sample
@@ -90,7 +89,7 @@ def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
     with Worker(bundle, broker.url) as worker:
         for name in ("a", "b"):
             link = MqttLink(broker.url, device=name)
-            audit = Audit(share=1.0, bound=0.5)
+            audit = 1.0
             with Device(bundle, link=link, deadline_ms=20_000, audit=audit, seed=0) as device:
                 link.connect(60)
                 for _ in range(30):

@@ -23,7 +23,7 @@ def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD
     step = device.begin(row)
     while isinstance(step, Pending):
         assert step.request is not None
-        if step.request.outcome is None:
+        if not step.request.settled:
             clock.now = step.wake_at
         step = device.advance(step)
     return step

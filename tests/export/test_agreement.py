@@ -28,8 +28,8 @@ from sklearn.model_selection import train_test_split
 from benchmarks.c99.compiled import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.device.stages import StageRunner
-from gatewise_edge.device.stages import self_test as device_self_test
+from gatewise_edge.device.self_checks import self_test as device_self_test
+from gatewise_edge.device.stages import load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, pack, to_c, verify, verify_graphs
 from gatewise_training import (
@@ -197,7 +197,7 @@ def python_witnesses(case: Case) -> None:
     expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
     exits, meter = system.exit_stage(rows), Meter(bundle.manifest.feature_costs())
     for runner in ("onnxruntime", "numpy"):
-        stages = StageRunner(bundle, runner=runner)
+        stages = load_stages(bundle, runner=runner)
         device_self_test(bundle, stages)
         outputs = stage_runs.run_all(stages, rows)
         for output, margins in zip(outputs, expected, strict=True):
@@ -319,7 +319,7 @@ def test_any_rows_are_decided_alike(of_wine, rows, holes):
         x = np.where(holes, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
         expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]
         for runner in ("onnxruntime", "numpy"):
-            stages = StageRunner(Bundle.open(case.bundle.path), runner=runner)
+            stages = load_stages(Bundle.open(case.bundle.path), runner=runner)
             outputs = stage_runs.run_all(stages, x)
             for output, margins in zip(outputs, expected, strict=True):
                 assert_bits(output.outputs, margins, f"{case.kind}: {runner}")

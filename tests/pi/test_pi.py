@@ -25,11 +25,12 @@ DEADLINE_MS = 60_000
 COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 SELF_TEST = """
 import json, platform, sys
-from gatewise_edge import StageRunner, self_test
+from gatewise_edge import self_test
+from gatewise_edge.device.stages import load_stages
 from gatewise_export import Bundle
 bundle = Bundle.open(sys.argv[1], for_device=True)
-runner = StageRunner(bundle, runner=sys.argv[2])
-rows = self_test(bundle, runner)
+stages = load_stages(bundle, sys.argv[2])
+rows = self_test(bundle, stages)
 import numpy, paho.mqtt, cbor2
 loaded = [m for m in ("sklearn", "scipy", "lightgbm", "onnx", "numba", "onnxruntime")
           if m in sys.modules]

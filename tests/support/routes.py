@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gatewise_edge.device.plan import StagePlan
+from gatewise.costs import FeatureCosts
+from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.sensors.feature_reader import Meter
 from gatewise_sim.fleet.messages import Sizes
 from gatewise_sim.fleet.routes import Routes
 
@@ -19,23 +21,26 @@ def make_routes(n: int = 10, hard: int = 10) -> Routes:
     keeps.
     """
     offload = np.arange(n) < hard
-    plan = StagePlan(
+    plan = InstalledBundle(
+        bundle=None,
+        stages=(),
+        request_bytes=77,
+        meter=Meter(FeatureCosts.uniform(2)),
+        source=None,
+        row_names=None,
+        columns=None,
+        block_reader=None,
         model="m",
         version="1",
         names=("a", "b"),
         classes=(0, 1),
         n_stages=1,
-        n_here=1,
-        tiers=("device",),
-        stage_inputs=np.array([0]),
         request_inputs=np.array([0, 1]),
         dtype=np.dtype(np.float32),
         has_cloud=True,
-        last_exit=1,
         stages_take_nan=False,
         cloud_takes_nan=False,
         offload_price=0.5,
-        gateway_price=0.25,
         request_price=0.125,
     )
     return Routes(

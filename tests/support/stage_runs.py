@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import exit_stages
-from gatewise_edge.device.stage_output import StageOutput
-from gatewise_edge.device.stages import StageRunner
+from gatewise.decision import answers, exit_stages, split
+from gatewise_edge.device.stages import DeviceStage
 
 
-def run_all(runner: StageRunner, X: NDArray[np.float32]) -> tuple[StageOutput, ...]:
+class StageRun(NamedTuple):
+    """Outputs of a stage for many instances, float32 (n, n_outputs), and what follows of them."""
+
+    outputs: NDArray[np.float32]
+    margins: NDArray[np.float32]
+    score: NDArray[np.float32]
+    labels: NDArray[Any]
+
+
+def run_all(stages: Sequence[DeviceStage], X: NDArray[np.float32]) -> tuple[StageRun, ...]:
     """Run every stage on whole instances `X`, float32 (n, n_features)."""
-    return tuple(
-        runner.run(s, np.ascontiguousarray(X[:, columns]))
-        for s, columns in enumerate(runner.inputs)
-    )
+    runs = []
+    for stage in stages:
+        outputs = stage.run(np.ascontiguousarray(X[:, stage.inputs]))
+        margins, score = split(outputs, stage.spec.score)
+        runs.append(StageRun(outputs, margins, score, answers(margins, stage.spec.link)))
+    return tuple(runs)
 
 
-def exits(runner: StageRunner, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
-    """First stage that stops by `outputs`, shape (n,); the number of stages where none does."""
-    return exit_stages([o.score for o in outputs], runner.thresholds)
+def exits(stages: Sequence[DeviceStage], runs: Sequence[StageRun]) -> NDArray[np.int64]:
+    """First stage that stops, shape (n,); the number of stages where none does."""
+    return exit_stages([run.score for run in runs], [stage.threshold for stage in stages])

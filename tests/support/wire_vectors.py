@@ -5,7 +5,6 @@ python -m tests.support.wire_vectors > docs/wire-vectors.json
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
-from gatewise_edge.link.wire import AuditMark, Part, Request, Response
+from gatewise_edge.link.wire import AuditMark, Request, Response
 
 ID = bytes(range(16))
 NAMES = {"id": ID, "model": "digits", "version": "1"}
@@ -42,9 +41,8 @@ REQUESTS = {
 }
 RESPONSES = {
     "one row": Response(**NAMES, labels=[1], probabilities=[[0.25, 0.75]], worker_us=40),
-    "two rows, stages": Response(
-        **NAMES, labels=[1, 0], probabilities=[[0.25, 0.75], [0.9, 0.1]], exits=[1, 2],
-        worker_us=70000,
+    "two rows": Response(
+        **NAMES, labels=[1, 0], probabilities=[[0.25, 0.75], [0.9, 0.1]], worker_us=70000
     ),
     "busy, wait": Response(**NAMES, error="busy", detail="the queue is full", wait_ms=300),
     "no-model": Response(**NAMES, error="no-model", detail="this worker does not serve digits 1"),
@@ -56,13 +54,12 @@ def vectors() -> dict[str, Any]:
     """Make the document."""
     return {
         "about": "Messages of docs/wire.md. `hex` is the payload; `says` what it says, NaN as "
-        "null. `parts` follow it on their topic. `reason` is why a decoder refuses it, `id` what "
+        "null. `reason` is why a decoder refuses it, `id` what "
         "a refusal can be sent to.",
         "requests": [
             {"name": name, "hex": wire.encode_request(r).hex(), "says": said_by_request(r)}
             for name, r in REQUESTS.items()
         ],
-        "in_parts": _in_parts(),
         "responses": [
             {"name": name, "hex": wire.encode_response(r).hex(), "says": said_by_response(r)}
             for name, r in RESPONSES.items()
@@ -102,11 +99,10 @@ def said_by_response(response: Response) -> dict[str, Any]:
     said: dict[str, Any] = {"id": response.id.hex(), "m": response.model, "mv": response.version}
     if response.error is not None:
         return said | {"e": response.error, "d": response.detail, "w": response.wait_ms}
-    said |= {
+    return said | {
         "n": response.rows, "c": response.probabilities.shape[1], "y": response.labels.tolist(),
         "p": response.probabilities.astype(float).tolist(), "us": response.worker_us,
     }  # fmt: skip
-    return said if response.exits is None else said | {"s": response.exits.tolist()}
 
 
 def _json_requests() -> list[str]:
@@ -137,27 +133,6 @@ def _refused(name: str, payload: bytes) -> dict[str, Any]:
     raise AssertionError(f"{name} is taken")
 
 
-def _in_parts() -> dict[str, Any]:
-    """One row, whose values come in two parts, and the acceptance between."""
-    whole = REQUESTS["one row, float32"]
-    content = FLOATS[:1].tobytes()
-    first = altered(wire.encode_request(whole), announcement(content, 2))
-    accepted = Response.acceptance(whole, "0011223344556677")
-    return {
-        "hex": first.hex(),
-        "acceptance": wire.encode_response(accepted).hex(),
-        "topic": wire.part_topic("pi-1", accepted.parts_to),
-        "parts": [wire.encode_part(Part(ID, i, content[4 * i :][:4])).hex() for i in (0, 1)],
-        "says": said_by_request(whole),
-    }
-
-
-def announcement(content: bytes, count: int) -> dict[str, Any]:
-    """Entries of a request of float32 values that come in parts."""
-    digest = hashlib.sha256(content).digest()
-    return {"x": cbor2.CBORTag(85, b""), "xb": len(content), "xp": count, "xh": digest}
-
-
 def altered(payload: bytes, changes: dict[str, Any]) -> bytes:
     """Make a message with other entries, and its checksum."""
     entries = cbor2.loads(payload) | changes
@@ -182,7 +157,7 @@ def _wrong() -> dict[str, bytes]:
         "a byte behind the end": good + b"\0",
         "indefinite length": b"\xbf" + good[1:] + b"\xff",
         "a bit flipped": good[:40] + bytes([good[40] ^ 4]) + good[41:],
-        "an unknown key without a checksum": cbor2.dumps(entries | {"new": 1}),
+        "no checksum": cbor2.dumps(entries),
         "an id of 8 bytes": changed(id=ID[:8]),
         "layout 2": changed(v=2),
         "a model's name with a slash": changed(m="a/b"),
@@ -196,11 +171,6 @@ def _wrong() -> dict[str, bytes]:
         "a file that is a typed array": changed(f="jpeg"),
         "a byte string without a form": changed(x=JPEG_FILE),
         "a file of no bytes": changed(f="jpeg", x=b""),
-        "parts without bytes": changed(**announcement(bytes(8), 6)),
-        "parts of another size": changed(**announcement(bytes(12), 2)),
-        "values beside their parts": changed(**announcement(bytes(8), 2) | {"x": entries["x"]}),
-        "5 MiB in parts": changed(**announcement(bytes(8), 2) | {"xb": 5 << 20}),
-        "parts with a short hash": changed(**announcement(bytes(8), 2) | {"xh": bytes(16)}),
     }
 
 

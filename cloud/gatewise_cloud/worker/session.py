@@ -23,7 +23,7 @@ _ACK_SECONDS = 2.0
 _POLL_SECONDS = 0.005
 
 Receive = Callable[[str, bytes, bool], None]
-"""Called with topic, payload and whether the broker had retained it, on paho's thread.
+"""Called with topic, payload and whether the broker had retained it, on the network thread.
 
 An exception from it is logged.
 """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,8 +33,7 @@ class DecisionPoint:
     score : float
         Its stop score.
     threshold : float or None
-        From which on the operating point stops here, or the pacer where it has moved the gate's
-        threshold; None: never.
+        Score from which on the operating point stops here; None: never.
     probabilities : ndarray of float64, shape (n_classes,)
         Of its answer; empty for a value.
     cost : float
@@ -46,8 +46,6 @@ class DecisionPoint:
         Usual time from request to response in ms; 0: not known yet.
     outstanding : int
         Requests of the device that are in flight.
-    pacer_debt : float or None
-        What a pacer has spent beyond its budget, in offloads; None without a pacer.
     """
 
     stage: int
@@ -64,7 +62,7 @@ class DecisionPoint:
 
     @property
     def stops(self) -> bool:
-        """Whether the operating point, or its pacer, would stop here."""
+        """Whether the operating point would stop here."""
         return self.threshold is not None and self.score >= self.threshold
 
     def decide(self, policy: OwnPolicy) -> Decision:
@@ -82,8 +80,7 @@ class DecisionPoint:
 OwnPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
 
 
-@dataclass(slots=True, eq=False)  # frozen, it would take five times as long to make
-class Answer:
+class Answer(msgspec.Struct, eq=False):
     """The one answer to an instance.
 
     Attributes
@@ -96,8 +93,8 @@ class Answer:
     probabilities : ndarray of float64, shape (n_classes,)
         Empty for a value.
     route : {"edge", "cloud", "fallback"}
-        A stage stopped here; the cloud, or a stage beyond the device, answered; the cloud, or a
-        sensor, was needed and failed, and the last finished stage answers instead.
+        A stage stopped here; the cloud answered; the cloud, or a sensor, was needed and failed,
+        and the last finished stage answers instead.
     stage : int
         The stage that gave the answer; the number of stages for the high-cost model's.
     cost : float
@@ -108,16 +105,13 @@ class Answer:
         From the call to the answer, in milliseconds.
     reason : str
         Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, ``audit`` (an audit
-        found the stages wrong too often), or a failed sensor
-        (below). fallback: ``no-link``, ``link-down``, ``breaker-open``, ``full``, ``unsent``,
-        ``too-large``, ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's failure as
-        ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.
+        ``missing``, ``cloud-only``, or a failed sensor (below). fallback: ``no-link``,
+        ``link-down``, ``breaker-open``, ``offload-limit`` (the bound on offloads over time),
+        ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``, ``cloud:<error code>``, or a
+        feature's failure as ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``,
+        ``sensor-late:<name>``.
     acquired : tuple of int
         Features acquired, as indices.
-    paced : bool
-        Whether a pacer had moved the gate's threshold: then no guarantee of the operating point
-        covers this answer.
     """
 
     label: Hashable
@@ -130,4 +124,3 @@ class Answer:
     latency_ms: float
     reason: str
     acquired: tuple[int, ...]
-    paced: bool = False

@@ -1,183 +1,122 @@
-"""Audit a device's answers: choose which are sent, compare them with the high-cost model's.
+"""Audits: a random share of a device's own answers is sent to the high-cost model as well.
 
-:mod:`.audit` has the mathematics; :class:`gatewise_edge.Device` sends, and acts on an alarm.
+The worker compares them and tests how often they agree; a device only chooses and sends them.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from functools import partial
+from typing import Final
 
-from gatewise.errors import InputError
-from gatewise_edge.device.answer import Route
-from gatewise_edge.device.audit import AgreementTest, AuditSampler
-from gatewise_edge.device.plan import StagePlan
-from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark, Response
-from gatewise_export.bundle.manifest import Manifest
+import numpy as np
 
-AuditAction = Literal["report", "safer", "offload"]
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.pending import Pending
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.messages import AuditMark, Response
+from gatewise_edge.link.uplink import Uplink
+from gatewise_edge.sensors.blocking_reader import BlockingReader
+
+_LOG = logging.getLogger(__name__)
 
 #: Seconds to wait for the response to an audit; no instance waits for it.
 AUDIT_PATIENCE: Final = 10.0
-#: What the share of disagreement may exceed that of validation rows by.
-_TOLERANCE: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """How a device audits its own answers.
-
-    Parameters
-    ----------
-    share : float, default 0.02
-        Part of the answers of stages that is sent to the high-cost model, too.
-    bound : float, optional
-        Share of the instances that may be answered otherwise than by the high-cost model; by
-        default that of the operating point on validation rows plus 0.01.
-    level : float, default 0.05
-        Probability of a false alarm, at most, over any length.
-    action : {"report", "safer", "offload"}, default "report"
-        After an alarm: only report it; move to the cheapest operating point that disagreed at
-        most half as often on validation rows (to offload all if there is none); offload all.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-    """
-
-    share: float = 0.02
-    bound: float | None = None
-    level: float = 0.05
-    action: AuditAction = "report"
-
-    def __post_init__(self) -> None:
-        AuditSampler(self.share)
-        AgreementTest(0.5 if self.bound is None else self.bound, level=self.level)
-        if self.action not in get_args(AuditAction):
-            known = ", ".join(get_args(AuditAction))
-            raise InputError(f"audit: action {self.action!r}; choose one of {known}")
 
 
 class Auditor:
-    """The audit of one bundle at one operating point. Thread-safe.
+    """The audits of a device. Thread-safe.
 
-    `promised` is the share of instances that may be answered otherwise than by the high-cost model
-    where the audit has no bound of its own, see :func:`disagreement_bound`. When that no longer
-    holds `on_alarm` gets the auditor, once, on the link's thread. Whoever takes the alarm may set
-    `offload_all`: stages are not to be trusted.
+    `share` of the stages' answers is audited, the least certain ones more often
+    (:class:`.AuditSampler`, InputError if it is out of range); `rng` draws them.
     """
 
     def __init__(
-        self,
-        audit: Audit,
-        plan: StagePlan,
-        promised: float | None,
-        on_alarm: Callable[[Auditor], None],
-        rng: random.Random,
+        self, share: float, uplink: Uplink, *, rng: random.Random, clock: Callable[[], float]
     ) -> None:
-        if set(plan.tiers) != {"device"}:
-            raise InputError("audit: this bundle's stages beyond the device would answer audits")
-        bound = promised if audit.bound is None else audit.bound
-        if bound is None:
-            raise InputError(
-                "audit: the bundle does not say how often its answers agree with the high-cost "
-                "model's; give a bound, or pack it again"
-            )
-        self.test = AgreementTest(bound, level=audit.level)
-        self._cost = 0.0
-        self._n_stages = plan.n_stages
-        self._sampler = AuditSampler(audit.share)
-        self._on_alarm = on_alarm
-        self.offload_all = False
-        self._rng = rng
-        self._skipped = 0  # instances observed since the last audit that was sent
+        self._sampler = AuditSampler(share, rng)
+        self._uplink = uplink
+        self._clock = clock
+        self._reader = BlockingReader()
         self._lock = threading.Lock()
+        self._counts = {"audits": 0, "audits_disagreed": 0}
+        self._sums = {"audit_instances": 0.0, "audit_weighted": 0.0, "audit_cost": 0.0}
 
-    def choose(self, route: Route, class_index: int, confidence: float) -> AuditMark | None:
-        """Decide whether to audit an answer: the mark of its audit, or None.
-
-        `confidence` is the answer's largest probability. Instances are no evidence while no audit
-        could be sent, nor are fallbacks: the device had no choice.
-        """
-        if route == "fallback":
-            return None
-        with self._lock:
-            if route == "edge":
-                p = self._sampler.probability(confidence)
-                if self._rng.random() < p:
-                    mark = AuditMark(class_index, p, min(self._skipped, MAX_SKIPPED))
-                    self._skipped = 0
-                    return mark
-            self.test.skip()
-            self._skipped += 1
-        return None
-
-    def compare(self, mark: AuditMark, response: Response) -> None:
-        """Compare an audited answer with the high-cost model's."""
-        if response.exits is not None and int(response.exits[0]) != self._n_stages:
-            return
-        with self._lock:
-            before = self.test.alarm
-            disagrees = int(response.labels[0]) != mark.class_index
-            self.test.audit(disagrees=disagrees, probability=mark.probability)
-            alarmed = self.test.alarm and not before
-        if alarmed:
-            self._on_alarm(self)
-
-    def charge(self, cost: float) -> None:
-        """Add the cost of features that were acquired for an audit alone."""
-        with self._lock:
-            self._cost += cost
+    def close(self) -> None:
+        """End the thread that acquires what audits need."""
+        self._reader.close()
 
     @property
     def counters(self) -> dict[str, int]:
-        """``audits`` and ``audits_disagreed``."""
+        """``audits`` that were answered and ``audits_disagreed``."""
         with self._lock:
-            return {"audits": self.test.audits, "audits_disagreed": self.test.disagreed}
+            return dict(self._counts)
 
     @property
     def gauges(self) -> dict[str, float]:
-        """Of this bundle's audit.
+        """Sums over the audits that were answered, and what they cost.
 
-        ``audit_evidence``, ``audit_alarm`` (0 or 1), ``audit_cost`` (sum of features' costs);
-        ``audit_instances`` of which about ``audit_weighted`` were answered otherwise, and
-        ``audit_alarm_at`` of them when the alarm was raised (0: it was not).
+        ``audit_instances`` are those that they stand for, of which about ``audit_weighted`` were
+        answered otherwise than the high-cost model would; ``audit_cost`` is the cost of features
+        acquired for audits alone.
         """
         with self._lock:
-            return {
-                "audit_instances": float(self.test.instances),
-                "audit_weighted": self.test.weighted,
-                "audit_evidence": self.test.evidence,
-                "audit_alarm": float(self.test.alarm),
-                "audit_alarm_at": float(self.test.alarm_at or 0),
-                "audit_cost": self._cost,
-            }
+            return dict(self._sums)
 
+    def audit(self, pending: Pending, answer: Answer) -> None:
+        """Send an answered instance to the high-cost model if it is chosen.
 
-def disagreement_bound(manifest: Manifest) -> float | None:
-    """Share of instances that may be answered otherwise than by the high-cost model.
+        What is not at hand is acquired on a thread: the answer does not wait for it, and no later
+        instance either. While that thread is busy nothing is audited.
+        """
+        installed, reading = pending.installed, pending.reading
+        if not installed.has_cloud or not installed.classes or not self._uplink.admit_audit():
+            return
+        at_hand = reading.has(installed.request_inputs)
+        if not at_hand and self._reader.busy:
+            return
+        confidence = float(answer.probabilities.max().astype(np.float32))
+        with self._lock:
+            mark = self._sampler.choose(answer.route, answer.class_index, confidence)
+        if mark is None:
+            return
+        send = partial(self._send, pending, mark, answer.feature_cost)
+        if at_hand:
+            send()
+        else:
+            reading.lift_deadline()
+            self._reader.begin(send)
 
-    None if the manifest does not say how often its answers agreed.
-    """
-    agreement = manifest.active_point.agreement
-    return None if agreement is None else min(1.0 - agreement + _TOLERANCE, 0.99)
+    def _send(self, pending: Pending, mark: AuditMark, feature_cost: float) -> None:
+        installed, reading = pending.installed, pending.reading
+        takes_nan = installed.cloud_takes_nan
+        try:
+            x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)
+            self._uplink.send_audit(
+                installed.typed(x)[np.newaxis],
+                installed.model,
+                installed.version,
+                deadline=self._clock() + AUDIT_PATIENCE,
+                mark=mark,
+                on_answer=partial(self._count, mark),
+            )
+        except SensorError:
+            return  # no evidence: what fails is taken to fail for right and wrong answers alike
+        except Exception:
+            _LOG.exception("an answer could not be audited")
+        finally:
+            with self._lock:
+                self._sums["audit_cost"] += reading.cost - feature_cost
 
-
-def safer_point(manifest: Manifest) -> int | None:
-    """The cheapest operating point that disagreed at most half as often; certified ones first.
-
-    Only points that keep the manifest's bounds on classes.
-    """
-    disagreed = 1.0 - (manifest.active_point.agreement or 0.0)
-    safer = [
-        (point.guarantee is None, point.cost, i)
-        for i, point in enumerate(manifest.operating_points)
-        if point.agreement is not None
-        and 1.0 - point.agreement <= disagreed / 2
-        and manifest.keeps_bounds(i)
-    ]
-    return min(safer)[2] if safer and disagreed > 0 else None
+    def _count(self, mark: AuditMark, response: Response) -> None:
+        """Add an audit: with ``1 / p``, which takes back that it was chosen with probability p."""
+        disagrees = int(response.labels[0]) != mark.class_index
+        with self._lock:
+            self._counts["audits"] += 1
+            self._counts["audits_disagreed"] += disagrees
+            self._sums["audit_instances"] += 1 + mark.skipped
+            self._sums["audit_weighted"] += disagrees / mark.probability

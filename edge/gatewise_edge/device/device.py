@@ -11,33 +11,36 @@ waiting between; a simulator in virtual time calls them itself.
 
 from __future__ import annotations
 
+import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, get_args
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, OwnPolicy, Policy
-from gatewise_edge.device.auditor import Audit
-from gatewise_edge.device.device_stats import DeviceStats, Observe
-from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installed
-from gatewise_edge.device.offload_flow import OffloadFlow
-from gatewise_edge.device.pacer import Pacer, PacerFile
+from gatewise_edge.device.answer import Answer, OwnPolicy, Policy, Route
+from gatewise_edge.device.auditor import Auditor
+from gatewise_edge.device.flow import RowFlow
+from gatewise_edge.device.installed import BlockFunction, InstalledBundle
+from gatewise_edge.device.offload_budget import OffloadBudget
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stage_models import Runner
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.link import Link, most_values
+from gatewise_edge.link.link import Link
+from gatewise_edge.link.messages import most_rows
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
+
+_LOG = logging.getLogger(__name__)
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
@@ -45,6 +48,8 @@ _GUARD: Final = 0.005
 #: deadline that beginning them may take.
 _MOST_BEGUN: Final = 256
 _BEGINNING: Final = 0.25
+
+Observe = Callable[[Answer | Exception], None]
 
 
 class Device:
@@ -85,22 +90,12 @@ class Device:
     breaker : Breaker or bool, default True
         Blocks requests, and the acquisition of their features, while the cloud does not reply.
         True: one with its defaults; False: none.
-    coalesce_ms : float, default 0
-        How long a request waits, in ms, for those of other threads to share a message.
-    float16 : bool, default False
-        Send halves: half the bytes and 11 significant bits
-        (:func:`gatewise_edge.link.uplink.as_matrix`). Costs are those of float32.
-    deflate : bool, default False
-        Compress requests (zlib) where that makes them shorter, as with images of few colours. Costs
-        are those of a request that is not.
-    pacer : Pacer, optional
-        Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
-        operating point, and answers are marked ``paced``.
-    pacer_state : str or Path, optional
-        JSON file that keeps the pacer's state over restarts.
-    audit : Audit, optional
-        Sends a share of the stages' answers to the high-cost model and tests that they agree as
-        often as they should.
+    max_offloads : str, optional
+        Bound on offloads over time, such as ``"60/h"`` (:class:`.OffloadBudget`). An instance
+        beyond it is a fallback with the reason ``offload-limit``.
+    audit : float, optional
+        Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
+        well, so that workers can test how often they agree.
     seed : int, optional
         Of the choice of answers to audit; from the operating system by default.
     observe : callable, optional
@@ -139,12 +134,8 @@ class Device:
         check: bool = True,
         runner: Runner = "auto",
         breaker: Breaker | bool = True,
-        coalesce_ms: float = 0.0,
-        float16: bool = False,
-        deflate: bool = False,
-        pacer: Pacer | None = None,
-        pacer_state: str | Path | None = None,
-        audit: Audit | None = None,
+        max_offloads: str | None = None,
+        audit: float | None = None,
         seed: int | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -155,49 +146,34 @@ class Device:
             raise InputError(f"policy {policy!r}; choose one of {known}, or give a function")
         if outstanding < 1:
             raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
-        if not 0 <= coalesce_ms < np.inf:
-            raise InputError(f"coalesce_ms is {coalesce_ms!r}; give milliseconds, 0 for no wait")
-        gated = policy == "system" or callable(policy)
-        if pacer is not None and (not gated or link is None):
-            raise InputError("a pacer needs a link and policy system: there is nothing to pace")
-        if pacer_state is not None and pacer is None:
-            raise InputError("pacer_state without a pacer")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and policy system: there is nothing to audit")
         self.policy = policy
-        file = None
-        if pacer is not None and pacer_state is not None:
-            file = PacerFile(pacer, pacer_state)
-        self._stats = DeviceStats(observe, file)
+        self._observe = observe
+        self._counts = dict.fromkeys((*get_args(Route), "errors"), 0)
+        self._counting = threading.Lock()
         self._sensors = sensors
         self._functions = dict(blocks or {})
         self._block_reader = BlockingReader()
         self._row_names = row_names
-        may_offload = link is not None and policy != "edge-only"
-        self._most_bytes = most_values(link) if may_offload else None
+        self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
-        self._active = ActiveBundle(
-            bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True),
-            self._load,
-            check=check,
-            policy="system" if callable(policy) else policy,
-            pacer=pacer,
-            audit=audit,
-            rng=random.Random(seed),
-            on_drift=self._stats.drifted,
-        )
+        self._adopting = threading.Lock()
+        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
+        self._installed = self._install(opened, check=check)
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
         self._uplink = Uplink(
             link,
             limit=outstanding,
             breaker=(Breaker() if breaker else None) if isinstance(breaker, bool) else breaker,
-            coalesce=coalesce_ms / 1000.0,
-            float16=float16,
-            deflate=deflate,
+            bound=None if max_offloads is None else OffloadBudget.parse(max_offloads),
             clock=clock,
         )
-        self._flow = OffloadFlow(self._uplink, policy=policy, clock=clock)
+        self._flow = RowFlow(self._uplink, policy=policy, clock=clock)
+        self._auditor = None
+        if audit is not None:
+            self._auditor = Auditor(audit, self._uplink, rng=random.Random(seed), clock=clock)
         self._uplink.open()
 
     # -- life ------------------------------------------------------------------------------
@@ -205,7 +181,7 @@ class Device:
     @property
     def bundle(self) -> Bundle:
         """The bundle that new instances are answered with."""
-        return self._active.installed.bundle
+        return self._installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
         """Replace the bundle: prove `bundle`, then answer all further instances with it.
@@ -214,14 +190,25 @@ class Device:
         version that it is meant for. Errors are those of making a device; the active bundle then
         stays.
         """
-        self._active.adopt(bundle)
+        with self._adopting:
+            self._installed = self._install(bundle, check=True)
+        _LOG.debug("%s is active", bundle.manifest.release)
 
-    def _load(self, bundle: Bundle, *, check: bool) -> Installed:
-        """Make what depends on the bundle alone: devices of one process may share it."""
-        return Installed.load(
+    def _install(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
+        if self.policy == "cloud-only" and bundle.manifest.cloud is None:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        installed = self._load(bundle, check=check)
+        if self.policy == "cloud-only" and not installed.has_cloud:
+            cap = bundle.manifest.max_instance_cost
+            raise InputError(f"policy cloud-only: offloads may cost more than {cap:g} an instance")
+        return installed
+
+    def _load(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
+        """Make what follows from the bundle alone: devices of one process may share it."""
+        return InstalledBundle.load(
             bundle,
             sensors=self._sensors,
-            most_bytes=self._most_bytes,
+            offloads=self._may_offload,
             check=check,
             runner=self._runner,
             row_names=self._row_names,
@@ -232,8 +219,8 @@ class Device:
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
-        self._flow.close()
-        self._stats.close()
+        if self._auditor is not None:
+            self._auditor.close()
         self._block_reader.close()
         if self._sensors is not None:
             self._sensors.close()
@@ -248,29 +235,25 @@ class Device:
     def counters(self) -> dict[str, int]:
         """Counts so far.
 
-        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances;
-        ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the gate's offload
-        rate left its band (:mod:`.drift`); ``bytes_up`` and
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances; ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are those of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
         """
-        auditor = self._active.installed.auditor
-        audited = {} if auditor is None else auditor.counters
-        return self._stats.counters | self._uplink.counters | audited
+        with self._counting:
+            counts = dict(self._counts)
+        audits = {} if self._auditor is None else self._auditor.counters
+        return counts | self._uplink.counters | audits
 
     @property
     def gauges(self) -> dict[str, float]:
         """Current state.
 
-        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1), ``drift`` (-1, 0
-        or 1: the gate offloads fewer, as many as, more instances than in validation) and, with a
-        pacer, ``pacer_level`` (share of the instances at the gate that it offloads) and
-        ``pacer_debt`` (in offloads).
+        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1) and, with audits,
+        those of :class:`.Auditor`.
         """
-        installed = self._active.installed
-        own = [part.gauges for part in (installed.gate, installed.auditor) if part is not None]
-        return self._uplink.gauges | {name: value for part in own for name, value in part.items()}
+        audits = {} if self._auditor is None else self._auditor.gauges
+        return self._uplink.gauges | audits
 
     # -- answering -------------------------------------------------------------------------
 
@@ -299,7 +282,7 @@ class Device:
     def answer_many(
         self, rows: ArrayLike | Sequence[RawRow] | Sequence[bytes]
     ) -> list[Answer | Exception]:
-        """Classify instances that are at hand; requests of hard ones share messages.
+        """Classify instances that are at hand; hard ones share requests.
 
         Parameters
         ----------
@@ -317,24 +300,28 @@ class Device:
         InputError
             If the rows together do not fit the bundle; none is begun then.
         """
-        checked = self._active.installed.checked_rows(rows)
+        checked = self._installed.checked_rows(rows)
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked):
-            answers += self._answer_some(checked[len(answers) : len(answers) + _MOST_BEGUN])
+            answers += self._answer_group(checked[len(answers) : len(answers) + _MOST_BEGUN])
         return answers
 
-    def _answer_some(self, X: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
-        """Answer as many of the first rows as begin within a part of the time, and may be sent."""
+    def _answer_group(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
+        """Answer as many of the first rows as begin within a part of the time, in one request."""
         until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
+        installed = self._installed
+        n_rows_left = most_rows(len(installed.request_inputs), len(installed.classes))
+        group: list[Pending] = []
         steps: list[Answer | Pending | Exception] = []
-        for row in X:
+        for row in rows:
             try:
-                steps.append(self.begin(row, hold=True))
+                steps.append(self._begin(row, installed, group))
             except Exception as error:  # it ends this row alone
                 steps.append(error)
-            if self._uplink.full or time.monotonic() >= until:
+            if len(group) == n_rows_left or time.monotonic() >= until:
                 break
-        self.flush()
+        if group:
+            self._flow.send_group(group)
         answers: list[Answer | Exception] = []
         for step in steps:
             try:
@@ -343,31 +330,27 @@ class Device:
                 answers.append(error)
         return answers
 
-    def begin(
-        self, row: ArrayLike | RawRow | bytes | None = None, *, hold: bool = False
-    ) -> Answer | Pending:
+    def begin(self, row: ArrayLike | RawRow | bytes | None = None) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops. Errors as :meth:`answer`.
 
-        `row` as for :meth:`answer`. With `hold` its request may wait for those of the rows that
-        follow, until :meth:`flush`.
-        Returns the answer, or what to :meth:`advance` at its ``wake_at``, or when the link has
-        delivered.
+        `row` as for :meth:`answer`. Returns the answer, or what to :meth:`advance` at its
+        ``wake_at``, or when the link has delivered.
         """
+        return self._begin(row, self._installed, None)
+
+    def _begin(
+        self, row: Any, installed: InstalledBundle, group: list[Pending] | None
+    ) -> Answer | Pending:
         started = self._clock()
-        installed = self._active.installed
         try:
             source = installed.source_of(row)
         except InputError as error:
-            self._stats.failed(error)
+            self._count_error(error)
             raise
         clock, deadline = self._clock, started + self.deadline_ms / 1000.0 - self._guard
         reading = Reading(source, installed.meter, lambda: deadline - clock())
-        pending = Pending(installed, reading, started, deadline, hold)
+        pending = Pending(installed, reading, started, deadline, [], group)
         return self._counted(pending, self._flow.start)
-
-    def flush(self) -> None:
-        """Send the requests that wait for more rows."""
-        self._uplink.flush()
 
     def advance(self, pending: Pending) -> Answer | Pending:
         """Retry an instance's request, end it, or leave it; SensorError as :meth:`answer`.
@@ -379,8 +362,8 @@ class Device:
     def finish(self, step: Answer | Pending) -> Answer:
         """Wait for the answer after a `step` of :meth:`begin`; SensorError as :meth:`answer`."""
         while isinstance(step, Pending):
-            assert step.request is not None
-            self._uplink.wait(step.request, step.wake_at)
+            if step.request is not None:
+                self._uplink.wait(step.request)
             step = self.advance(step)
         return step
 
@@ -389,11 +372,26 @@ class Device:
     ) -> Answer | Pending:
         """Take a step towards an instance's answer, and count it once it is there."""
         try:
-            made = step(pending)
+            result = step(pending)
         except Exception as error:
-            self._stats.failed(error)
+            self._count_error(error)
             raise
-        if isinstance(made, Answer):
-            self._stats.answered(pending, made, self._clock)
-            self._flow.audit(pending, made)
-        return made
+        if isinstance(result, Answer):
+            with self._counting:
+                self._counts[result.route] += 1
+            self._report(result)
+            if self._auditor is not None:
+                self._auditor.audit(pending, result)
+        return result
+
+    def _count_error(self, error: Exception) -> None:
+        with self._counting:
+            self._counts["errors"] += 1
+        self._report(error)
+
+    def _report(self, end: Answer | Exception) -> None:
+        if self._observe is not None:
+            try:
+                self._observe(end)
+            except Exception:
+                _LOG.exception("an answer's observer failed")

@@ -1,4 +1,4 @@
-"""The bundle that a device answers with: what depends on it, as one object that never changes.
+"""The bundle that a device answers with: all that follows from it, as one object.
 
 Each instance holds the object that it began with. So a device takes over a new bundle by putting
 another object in place, and an instance under way ends with the stages, prices, sensors and model
@@ -7,29 +7,22 @@ version that it began with.
 
 from __future__ import annotations
 
-import logging
-import random
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow, RowEncoder
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import InputError
 from gatewise.models.jpeg import load_decoder
 from gatewise.prices import request_bytes
-from gatewise_edge.checks import MAX_PAYLOAD
-from gatewise_edge.device.answer import Policy
-from gatewise_edge.device.auditor import Audit, Auditor, disagreement_bound, safer_point
-from gatewise_edge.device.gate import Gate
-from gatewise_edge.device.pacer import Pacer
-from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stage_models import Runner
-from gatewise_edge.device.stages import StageRunner, self_test
+from gatewise_edge.device.stages import DeviceStage, load_stages
+from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
     FeatureSource,
@@ -47,40 +40,77 @@ from gatewise_export.bundle.bundle import Bundle
 BlockFunction: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
 NO_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
 
-_LOG = logging.getLogger(__name__)
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InstalledBundle:
+    """A bundle with all that follows from it at its active operating point.
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Installed:
-    """A bundle with all that is made of it.
-
-    `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
-    instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
-    `width` values named `row_names`, and the bundle's features are their `columns`; None: all, in
-    this order. With an `encoder` rows are raw; without `row_names`, floats are features then.
-    `block_reader` runs the functions that are blocks.
+    Attributes
+    ----------
+    bundle : Bundle
+    model, version : str
+        As requests name them.
+    names : tuple of str
+        The bundle's features.
+    classes : tuple
+        Empty where it answers with values.
+    stages : tuple of DeviceStage
+        Those that run. The manifest's cap on the cost of an instance may leave out the last ones,
+        and the cloud.
+    n_stages : int
+        Of the bundle; as an exit it stands for the high-cost model.
+    has_cloud : bool
+        Whether an instance may be offloaded.
+    stages_take_nan, cloud_takes_nan : bool
+        Whether NaN is a value there.
+    request_inputs : ndarray of intp
+        Features that a request carries, in this order.
+    request_bytes : int
+        Bytes of a request with one instance.
+    dtype : dtype
+        Of a request's values.
+    offload_price, request_price : float
+        Price of an offload beside its features, answered and not.
+    meter : Meter
+        Prices of features.
+    source : FeatureSource or None
+        The device's sensors, if there are any.
+    row_names : tuple of str or None
+        Names of the values of rows; None: an encoder's rows, or floats that are features.
+    columns : ndarray of intp or None
+        Positions of the bundle's features in a row; None: all, in this order.
+    block_reader : BlockingReader or None
+        Runs the functions that are blocks.
     """
 
     bundle: Bundle
-    runner: StageRunner
-    plan: StagePlan
+    model: str
+    version: str
+    names: tuple[str, ...]
+    classes: tuple[Hashable, ...]
+    stages: tuple[DeviceStage, ...]
+    n_stages: int
+    has_cloud: bool
+    stages_take_nan: bool
+    cloud_takes_nan: bool
+    request_inputs: NDArray[np.intp]
+    request_bytes: int
+    dtype: np.dtype[Any]
+    offload_price: float
+    request_price: float
     meter: Meter
     source: FeatureSource | None
-    width: int
+    row_names: tuple[str, ...] | None
     columns: NDArray[np.intp] | None
-    gate: Gate | None = None
-    auditor: Auditor | None = None
-    encoder: RowEncoder | None = None
-    row_names: tuple[str, ...] | None = None
-    block_reader: BlockingReader | None = None
+    block_reader: BlockingReader | None
 
     @classmethod
     def load(
         cls,
         bundle: Bundle,
         *,
-        sensors: Sensors | None,
-        most_bytes: int | None,
+        sensors: Sensors | None = None,
+        offloads: bool = False,
         check: bool = True,
         runner: Runner = "auto",
         row_names: Sequence[str] | None = None,
@@ -89,52 +119,79 @@ class Installed:
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
-        If instances may leave the device, in requests whose values have `most_bytes`, their
-        features need sensors and must fit.
-        Rows have the features `row_names`, matched here by name; without them the bundle's own.
-        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
+        If the device `offloads` instances, their features need sensors and must fit a message. Rows
+        have the features `row_names`, matched here by name; without them the bundle's own. Without
+        `functions` at all, instances are features that were computed elsewhere: no block is run or
+        tested. Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
         otherwise here, InputError if sensors or rows do not fit it, a block's function is not among
-        `functions`, or a request would be too large. Without `functions` at all, instances are
-        features that were computed elsewhere: no block is run or tested.
+        `functions`, or a request would be too large.
         """
         if functions is not None:
             bundle = bundle.with_functions(functions)
-        stages = StageRunner(bundle, runner=runner)
-        plan = StagePlan.from_manifest(bundle.manifest)
-        carried = plan.request_inputs if most_bytes is not None else plan.request_inputs[:0]
-        if most_bytes is not None and "gateway" in plan.tiers:
-            most_bytes = MAX_PAYLOAD - request_bytes(0)  # a gateway passes no parts on
-        if most_bytes is not None and plan.dtype.itemsize * len(carried) > most_bytes:
+        manifest = bundle.manifest
+        stages = load_stages(bundle, runner)
+        inputs = manifest.cloud_inputs()
+        dtype = manifest.request_dtype
+        if offloads and dtype.itemsize * len(inputs) > MAX_VALUE_BYTES:
             raise InputError(
-                f"a request carries {len(carried)} values, more than the {most_bytes} bytes "
+                f"a request carries {len(inputs)} values, more than the {MAX_VALUE_BYTES} bytes "
                 "that it can hold"
             )
-        instance = bundle.manifest.instance
-        if instance is not None and instance.encoding is not None:
+        if manifest.instance is not None and manifest.instance.encoding is not None:
             load_decoder()  # without one a device still sends what no stage reads
         if check:
             self_test(bundle, stages, blocks=functions is not None)
-        costs = bundle.manifest.feature_costs()
+        visited = stages[: manifest.last_exit + 1]
+        costs = manifest.feature_costs()
         source = None
         if sensors is not None:
-            needed = [*plan.stage_inputs, *carried]
-            source = sensors.bind(costs, needed, bundle.manifest.encoder)
-        if (encoder := bundle.manifest.encoder) is not None:
-            given = None if row_names is None else tuple(row_names)
-            _columns(given or encoder.names, encoder.names)
-            width = len(plan.names)
-            return cls(
-                bundle, stages, plan, Meter(costs), source, width, None,
-                encoder=encoder, row_names=given,
-            )  # fmt: skip
-        # A window has no names: its features are computed.
-        named = row_names is not None and bundle.manifest.signal is None
-        names = tuple(row_names or ()) if named else plan.names
-        columns = _columns(names, plan.names)
+            needed = {k for stage in visited for k in stage.columns}
+            needed |= set(inputs.tolist()) if offloads else set()
+            source = sensors.bind(costs, sorted(needed), manifest.encoder)
+        own_names, columns = _row_columns(bundle, row_names)
+        prices = manifest.cloud_prices()
+        stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
-            bundle, stages, plan, Meter(costs), source, len(names), columns,
-            row_names=names, block_reader=block_reader,
-        )  # fmt: skip
+            bundle=bundle,
+            model=manifest.name,
+            version=manifest.version,
+            names=manifest.feature_names,
+            classes=manifest.classes,
+            stages=visited,
+            n_stages=len(stages),
+            has_cloud=manifest.last_exit >= len(stages),
+            stages_take_nan=stages_take_nan,
+            cloud_takes_nan=manifest.missing.cloud == "allowed",
+            request_inputs=inputs,
+            request_bytes=request_bytes(len(inputs), item_size=dtype.itemsize),
+            dtype=dtype,
+            offload_price=prices.of_offload(len(inputs)),
+            request_price=prices.of_message(len(inputs)),
+            meter=Meter(costs),
+            source=source,
+            row_names=own_names,
+            columns=columns,
+            block_reader=block_reader,
+        )
+
+    def typed(self, X: NDArray[np.float32]) -> NDArray[Any]:
+        """Get values in the type of the bundle's instances or windows, if all are of it."""
+        if self.dtype == X.dtype:
+            return X
+        with np.errstate(all="ignore"):
+            typed = X.astype(self.dtype)
+        return typed if np.array_equal(typed, X) else X
+
+    @property
+    def encoder(self) -> RowEncoder | None:
+        """The encoder of raw columns, if the bundle has one."""
+        return self.bundle.manifest.encoder
+
+    @property
+    def _width(self) -> int:
+        """Values of a row of features."""
+        named = self.encoder is None and self.row_names is not None
+        return len(self.row_names or ()) if named else len(self.names)
 
     def holds_features(self, rows: object) -> bool:
         """Whether rows hold features, not the raw columns of an encoder.
@@ -146,171 +203,92 @@ class Installed:
         floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return floats and self.row_names is None
 
-    def checked_rows(self, given: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
+    def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
         """Check instances' features together, as a matrix; raw rows and files one by one.
 
         Raises InputError if they do not fit the bundle.
         """
-        rows: Any = given
-        if hasattr(rows, "to_dict"):  # a DataFrame
-            named = any(isinstance(name, str) for name in rows.columns)
-            rows = rows.to_dict("records") if named else rows.to_numpy()
+        instances: Any = rows
+        if hasattr(instances, "to_dict"):  # a DataFrame
+            named = any(isinstance(name, str) for name in instances.columns)
+            instances = instances.to_dict("records") if named else instances.to_numpy()
         signal = self.bundle.manifest.signal
         if signal is not None:
-            first = next(iter(rows), None) if isinstance(rows, np.ndarray) and rows.ndim else None
+            is_array = isinstance(instances, np.ndarray) and instances.ndim
+            first = next(iter(instances), None) if is_array else None
             if not signal.is_features(first):
-                return signal.checked(rows)
-        files = isinstance(rows, list | tuple) and any(isinstance(row, bytes) for row in rows)
-        if files or not self.holds_features(rows):
-            return rows  # type: ignore[no-any-return]
-        if isinstance(rows, list):
+                return signal.checked(instances)
+        files = isinstance(instances, list | tuple) and any(isinstance(i, bytes) for i in instances)
+        if files or not self.holds_features(instances):
+            return instances  # type: ignore[no-any-return]
+        if isinstance(instances, list):
             names = self.row_names or ()
-            rows = [in_order(row, names) if isinstance(row, Mapping) else row for row in rows]
+            instances = [in_order(i, names) if isinstance(i, Mapping) else i for i in instances]
         try:
             with np.errstate(over="ignore"):
-                X = np.asarray(rows, np.float32)
+                X = np.asarray(instances, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
         spec = self.bundle.manifest.instance
         if spec is not None and X.shape[1:] == spec.shape:
             X = X.reshape(len(X), -1)
-        if X.ndim != 2 or X.shape[1] != self.width:
-            raise InputError(f"instances of shape {X.shape}; they must have {self.width} features")
+        if X.ndim != 2 or X.shape[1] != self._width:
+            raise InputError(f"instances of shape {X.shape}; they must have {self._width} features")
         return X
 
-    def source_of(self, given: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
-        """Source of an instance's values, or all of them: the row given, else the sensors.
+    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource | Values:
+        """Source of an instance's values, or all of them: the row, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
-        row: Any = given
-        if row is not None:
-            if hasattr(row, "to_dict") and np.ndim(row) == 1:  # a Series
-                named = row.to_dict()
-                row = named if any(isinstance(name, str) for name in named) else row.to_numpy()
-            if self.encoder is not None and not self.holds_features(row):
-                return RawRowSource(row, self.encoder, self.row_names)
-            signal = self.bundle.manifest.signal
-            if signal is not None and not signal.is_features(row):
-                return WindowSource(row, signal, self.block_reader)
-            spec = self.bundle.manifest.instance
-            if isinstance(row, Mapping):
-                row = in_order(row, self.row_names or ())
-            if isinstance(row, bytes):
-                if spec is None or spec.encoding is None:
-                    raise InputError(
-                        "an instance of bytes is a JPEG image, and this bundle takes none: its "
-                        'manifest has no "encoding"'
-                    )
-                return JpegSource(row, spec)
-            if spec is not None and np.shape(row) == spec.shape:
-                row = np.reshape(row, -1)
-            return row_values(row, self.width, self.columns)
-        if self.source is None:
-            raise InputError("no instance: give a row, or give the device sensors")
-        return self.source
+        instance: Any = row
+        if instance is None:
+            if self.source is None:
+                raise InputError("no instance: give a row, or give the device sensors")
+            return self.source
+        if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
+            cells = instance.to_dict()
+            named = any(isinstance(name, str) for name in cells)
+            instance = cells if named else instance.to_numpy()
+        if self.encoder is not None and not self.holds_features(instance):
+            return RawRowSource(instance, self.encoder, self.row_names)
+        signal, spec = self.bundle.manifest.signal, self.bundle.manifest.instance
+        if signal is not None and not signal.is_features(instance):
+            return WindowSource(instance, signal, self.block_reader)
+        if isinstance(instance, Mapping):
+            instance = in_order(instance, self.row_names or ())
+        if isinstance(instance, bytes):
+            if spec is None or spec.encoding is None:
+                raise InputError(
+                    "an instance of bytes is a JPEG image, and this bundle takes none: its "
+                    'manifest has no "encoding"'
+                )
+            return JpegSource(instance, spec)
+        if spec is not None and np.shape(instance) == spec.shape:
+            instance = np.reshape(instance, -1)
+        return row_values(instance, self._width, self.columns)
 
 
-class Loader(Protocol):
-    """A function that makes what depends on a bundle alone."""
-
-    def __call__(self, bundle: Bundle, *, check: bool) -> Installed: ...
-
-
-class ActiveBundle:
-    """The bundle that new instances are answered with, and how another takes its place.
-
-    `load` makes what depends on a bundle alone; the rest is this device's own.
-    """
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        load: Loader,
-        *,
-        check: bool,
-        policy: Policy,
-        pacer: Pacer | None,
-        audit: Audit | None,
-        rng: random.Random,
-        on_drift: Callable[[str, float], None],
-    ) -> None:
-        self._load = load
-        self._policy = policy
-        self._pacer = pacer
-        self._audit = audit
-        self._rng = rng
-        self._on_drift = on_drift
-        self._installing = threading.Lock()
-        self.installed = self._install(bundle, check=check)
-
-    def adopt(self, bundle: Bundle) -> None:
-        """Install a bundle and prove it; where that fails, the active one stays."""
-        with self._installing:
-            self.installed = self._install(bundle, check=True)
-        manifest = bundle.manifest
-        _LOG.debug("model %s, version %s, is active", manifest.name, manifest.version)
-
-    def _install(self, bundle: Bundle, *, check: bool) -> Installed:
-        if self._policy == "cloud-only" and bundle.manifest.cloud is None:
-            raise InputError("policy cloud-only: the bundle has no cloud model")
-        made = self._load(bundle, check=check)
-        if self._policy == "cloud-only" and not made.plan.has_cloud:
-            most = bundle.manifest.max_instance_cost
-            raise InputError(f"policy cloud-only: offloads may cost more than {most:g} an instance")
-        if self._policy != "system" or not made.plan.has_cloud:
-            return made
-        auditor = None
-        if self._audit is not None:
-            promised = disagreement_bound(bundle.manifest)
-            auditor = Auditor(self._audit, made.plan, promised, self._alarmed, self._rng)
-        # Last: the pacer goes on with a gate once it is made.
-        gate = Gate.from_manifest(
-            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._on_drift
-        )
-        return replace(made, gate=gate, auditor=auditor)
-
-    def _alarmed(self, auditor: Auditor) -> None:
-        """Report an audit's alarm, and take its action."""
-        test = auditor.test
-        _LOG.warning(
-            "audit: about %.3g of the instances are answered otherwise than the high-cost "
-            "model would, more than the bound of %.3g (%d of %d audits)",
-            test.estimate,
-            test.bound,
-            test.disagreed,
-            test.audits,
-        )
-        action = None if self._audit is None else self._audit.action
-        if action == "offload":
-            auditor.offload_all = True
-        elif action == "safer":
-            # Loading a point's stages takes time, in which responses must be received.
-            move = threading.Thread(target=self._move_to_safer_point, args=(auditor,), daemon=True)
-            move.start()
-
-    def _move_to_safer_point(self, auditor: Auditor) -> None:
-        with self._installing:
-            bundle = self.installed.bundle
-            if self.installed.auditor is not auditor:  # of a bundle that was replaced meanwhile
-                return
-            point = safer_point(bundle.manifest)
-            try:
-                if point is not None:
-                    self.installed = self._install(bundle.with_active(point), check=True)
-                    _LOG.warning("audit: operating point %d is active", point)
-                    return
-            except GatewiseError as error:
-                _LOG.warning("audit: operating point %s cannot be used: %s", point, error)
-            auditor.offload_all = True
-            _LOG.warning("audit: no safer operating point; every instance is offloaded")
+def _row_columns(
+    bundle: Bundle, row_names: Sequence[str] | None
+) -> tuple[tuple[str, ...] | None, NDArray[np.intp] | None]:
+    """Names of the values of rows, and the positions of the bundle's features among them."""
+    manifest = bundle.manifest
+    if manifest.encoder is not None:
+        names = None if row_names is None else tuple(row_names)
+        _positions(names or manifest.encoder.names, manifest.encoder.names)
+        return names, None
+    # A window has no names: its features are computed.
+    if row_names is None or manifest.signal is not None:
+        return manifest.feature_names, None
+    return tuple(row_names), _positions(tuple(row_names), manifest.feature_names)
 
 
-def _columns(given: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:
+def _positions(names: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:
     """Positions of the wanted features in a row; None where the orders are the same."""
-    if given == wanted:
+    if names == wanted:
         return None
-    missing = [name for name in wanted if name not in given]
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise InputError(f"the rows have no feature {missing[0]!r}, which the bundle needs")
-    return np.array([given.index(name) for name in wanted], np.intp)
+    return np.array([names.index(name) for name in wanted], np.intp)

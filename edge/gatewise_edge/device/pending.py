@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
-from gatewise_edge.device.installed import Installed
-from gatewise_edge.device.stage_output import RowOutput
+from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.device.stages import StageOutput
 from gatewise_edge.errors import SensorError
+from gatewise_edge.link.messages import Instances
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
 
 
-@dataclass(slots=True, eq=False)
-class Pending:
-    """An instance without an answer yet. Times in seconds on the device's clock.
+class Pending(msgspec.Struct, eq=False):
+    """An instance without an answer. Times in seconds on the device's clock.
 
-    `installed` is the bundle that it began with, `finished` the output of the last finished
-    `stage`, `error` that of the feature that ended the stages. `hold`: its request may wait for
-    those of the rows behind it. `reason`: why it is offloaded; `score`: the stop score at the gate;
-    `offloads_as_packed`: whether the manifest's threshold would send it on from there; `paced`:
-    whether the pacer's threshold decided. `request` is what was `offloaded`, with its `row` there.
+    `installed` is the bundle that it began with, `outputs` are those of its finished stages, and
+    `error` is that of the feature that ended the stages. `reason`: why it is offloaded. With a
+    `group` its values wait in `values` for a request of many rows, in place of one of its own.
+    `request` is what it was sent in, as row `row`.
     """
 
-    installed: Installed
+    installed: InstalledBundle
     reading: Reading
     started: float
     deadline: float
-    hold: bool = False
-    finished: RowOutput | None = None
-    stage: int = -1
+    outputs: list[StageOutput]
+    group: list[Pending] | None = None
     error: SensorError | None = None
     reason: str = ""
-    score: float | None = None
-    offloads_as_packed: bool = False
-    paced: bool = False
-    offloaded: bool = False
+    values: Instances | None = None
     request: InFlight | None = None
     row: int = 0
 
@@ -42,8 +37,4 @@ class Pending:
     def wake_at(self) -> float:
         """When to advance next if no response comes before, in seconds on the device's clock."""
         request = self.request
-        if request is None:
-            return self.deadline
-        if request.outcome is not None:
-            return request.opened + request.outcome.seconds
-        return min(request.wake_at, self.deadline)
+        return self.deadline if request is None else min(request.wake_at, self.deadline)

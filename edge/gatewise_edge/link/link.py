@@ -9,16 +9,14 @@ later is stale.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.prices import request_bytes
-from gatewise_edge.checks import MAX_PAYLOAD, MAX_VALUES
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.encoding import decode_part, decode_request, encode_response
+from gatewise_edge.link.encoding import decode_request, encode_response
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
     FAILED,
@@ -50,24 +48,6 @@ class Link(Protocol):
     def close(self) -> None:
         """End; nothing is received any more. May be called twice."""
         ...
-
-
-@runtime_checkable
-class PartLink(Link, Protocol):
-    """A link that carries requests of more than one message, too."""
-
-    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Send the payloads of a request's parts to the `worker` that accepted it.
-
-        Called from within the link's delivery of the acceptance. A payload is taken from `parts`
-        once there is room for it: they end early where nobody waits for the rest.
-        """
-        ...
-
-
-def most_values(link: Link | None) -> int:
-    """Bytes of an instance's values at most, over a link."""
-    return MAX_VALUES if isinstance(link, PartLink) else MAX_PAYLOAD - request_bytes(0)
 
 
 class InProcessLink:
@@ -105,7 +85,6 @@ class InProcessLink:
         self._decode = decode
         self._allow_missing = allow_missing
         self._receive: Receive | None = None
-        self._announced: dict[str, bytes] = {}
 
     @property
     def ready(self) -> bool:
@@ -126,28 +105,18 @@ class InProcessLink:
             receive(encode_response(response))
         return True
 
-    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
-        """Answer `parts` for `worker` before returning. See :meth:`PartLink.send_parts`."""
-        announced = self._announced.pop(worker)
-        response = self._respond(announced, b"".join(decode_part(p).content for p in parts))
-        if response is not None and self._receive is not None:
-            self._receive(encode_response(response))
-
     def close(self) -> None:
         """See :meth:`Link.close`."""
         self._receive = None
 
-    def _respond(self, payload: bytes, content: bytes | None = None) -> Response | None:
+    def _respond(self, payload: bytes) -> Response | None:
         started = time.perf_counter()
         try:
-            request = decode_request(payload, allow_missing=self._allow_missing, content=content)
+            request = decode_request(payload, allow_missing=self._allow_missing)
         except WireError as error:
             if error.id is None:
                 return None
             return Response(id=error.id, model="", version="", error=BAD_REQUEST, detail=str(error))
-        if request.parts is not None:
-            self._announced[request.id.hex()] = payload
-            return Response.acceptance(request, request.id.hex())
         try:
             if request.jpeg is None:
                 X = request.X.astype(np.float32, copy=False)

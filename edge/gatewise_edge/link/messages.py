@@ -13,26 +13,24 @@ from gatewise.models.instances import DTYPES
 from gatewise.prices import request_bytes
 from gatewise_edge.checks import (
     MAX_PAYLOAD,
-    MAX_VALUES,
     check_id,
     check_int,
     check_model,
     check_text,
-    check_worker,
 )
 from gatewise_edge.errors import WireError
 
 #: Bytes of a JPEG file that fits a request with names of any length.
 MAX_FILE: Final = MAX_PAYLOAD - 256
+#: Bytes of a request's values: they and the other fields fit one message.
+MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 MAX_ROWS: Final = 4096
-#: Rows that share a request at most: beyond it a request of many rows makes the others wait.
-MOST_SHARED: Final = 32
+#: Rows of a device's request, at most: beyond it one request makes those of others wait.
+MOST_SHARED: Final = 256
 MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
-MAX_STAGES: Final = 1024
 MAX_TTL_MS: Final = 86_400_000
 MAX_SKIPPED: Final = 65_535
-MAX_PARTS: Final = 1024
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
@@ -48,6 +46,10 @@ NO_MODEL: Final = "no-model"
 BAD_REQUEST: Final = "bad-request"
 FAILED: Final = "failed"
 RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
+
+
+Instances = NDArray[Any] | bytes
+"""A request's instances: a matrix of shape (rows, columns), or one instance as a JPEG file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,44 +71,6 @@ class AuditMark:
             raise WireError("range", f"an audit with a probability of {self.probability}")
 
 
-@dataclass(frozen=True, slots=True)
-class AnnouncedParts:
-    """How a request's values come behind it: `count` parts of together `size` bytes.
-
-    All but the last have :attr:`part_size` bytes. `digest` is the SHA-256 of the values as sent.
-    """
-
-    size: int
-    count: int
-    digest: bytes
-
-    def __post_init__(self) -> None:
-        check_int("bytes in parts", self.size, 1, MAX_VALUES)
-        check_int("parts", self.count, 1, MAX_PARTS)
-        if (self.count - 1) * self.part_size >= self.size or self.part_size > MAX_FILE:
-            raise WireError("shape", f"{self.size} bytes in {self.count} parts: give other parts")
-        if len(self.digest) != 32:
-            raise WireError("type", "the hash of values in parts must have 32 bytes")
-
-    @property
-    def part_size(self) -> int:
-        """Bytes of a part that is not the last."""
-        return -(-self.size // self.count)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of a request's values; `index` counts from 0."""
-
-    id: bytes
-    index: int
-    content: bytes
-
-    def __post_init__(self) -> None:
-        check_id(self.id)
-        check_int("part", self.index, 0, MAX_PARTS - 1)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)  # frozen, each would take twice as long to make
 class Request:
     """One or several instances for the cloud.
@@ -121,15 +85,10 @@ class Request:
         Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
     X : ndarray of float32, float16, uint8, int8 or int16, shape (rows, columns)
         The cloud model's inputs, in its order. Other dtypes are cast to float32.
-    deflate : bool, default False
-        Send them compressed (zlib) where that is shorter.
     jpeg : bytes, optional
         In place of `X`: the one instance as a JPEG file, which the worker decodes.
     audit : AuditMark, optional
         The one instance has been answered; nobody waits for the response.
-    parts : AnnouncedParts, optional
-        The values come behind it in parts. Until then `X` has their shape and dtype alone, or is
-        empty with `jpeg` empty, too.
 
     Raises
     ------
@@ -144,8 +103,6 @@ class Request:
     X: NDArray[Any] = field(default_factory=lambda: np.empty((0, 0), np.uint8))
     jpeg: bytes | None = None
     audit: AuditMark | None = None
-    deflate: bool = False
-    parts: AnnouncedParts | None = None
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -157,8 +114,7 @@ class Request:
             X = X.astype(np.float32)
         self.X = X
         if self.jpeg is not None:
-            if self.parts is None:
-                check_int("bytes of the JPEG file", len(self.jpeg), 1, MAX_VALUES)
+            check_int("bytes of the JPEG file", len(self.jpeg), 1, MAX_PAYLOAD)
             if X.size:
                 raise WireError("shape", "a request with values and a JPEG file")
             return
@@ -166,7 +122,7 @@ class Request:
             raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
         check_int("rows", X.shape[0], 1, MAX_ROWS)
         check_int("columns", X.shape[1], 1, MAX_COLUMNS)
-        if self.parts is None and X.dtype.kind == "f" and np.isinf(X).any():
+        if X.dtype.kind == "f" and np.isinf(X).any():
             raise WireError("infinite", "the instances hold an infinite value")
 
     @property
@@ -177,8 +133,7 @@ class Request:
     @property
     def has_missing(self) -> bool:
         """Whether a value is NaN, the mark of a missing one."""
-        here = self.parts is None and self.X.dtype.kind == "f"
-        return here and bool(np.isnan(self.X).any())
+        return self.X.dtype.kind == "f" and bool(np.isnan(self.X).any())
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -198,17 +153,12 @@ class Response:
         Columns in the order of the bundle's classes.
     worker_us : int
         Time in the worker, in microseconds.
-    exits : ndarray of int64, shape (rows,), or None
-        Stage that answered each row; the number of stages is the high-cost model. None, as from
-        a worker that runs no stages: the high-cost model answered all.
     error : str or None
         Error code; then `labels` and `probabilities` are empty.
     detail : str
         What went wrong, for people; cut to 200 bytes.
     wait_ms : int, default 0
         With the error ``busy``: milliseconds to wait before the next request.
-    parts_to : str, default ""
-        The worker that waits for the request's parts: no answer yet, all else is empty.
 
     Raises
     ------
@@ -223,11 +173,9 @@ class Response:
     labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     worker_us: int = 0
-    exits: NDArray[np.int64] | None = None
     error: str | None = None
     detail: str = ""
     wait_ms: int = 0
-    parts_to: str = ""
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -241,9 +189,6 @@ class Response:
             check_text("error code", self.error, 1, MAX_CODE)
             detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL]
             self.detail = detail.decode("utf-8", "ignore")
-            return
-        if self.parts_to:
-            check_worker(self.parts_to)
             return
         check_int("worker_us", self.worker_us, 0, MAX_WORKER_US)
         labels, probabilities = self.labels, self.probabilities
@@ -260,13 +205,6 @@ class Response:
             if not np.isfinite(odd):
                 raise WireError("infinite", "a response with a probability that is not finite")
             raise WireError("range", f"a response with a probability of {odd:g}")
-        if self.exits is not None:
-            exits = np.asarray(self.exits, np.int64)
-            self.exits = exits
-            if exits.shape != labels.shape:
-                raise WireError("shape", f"a response with {exits.shape} exits for {labels.shape}")
-            if exits.min() < 0 or exits.max() > MAX_STAGES:
-                raise WireError("range", "a response with a stage out of range")
 
     @property
     def rows(self) -> int:
@@ -285,17 +223,12 @@ class Response:
             id=request.id, model=request.model, version=request.version, error=code, detail=detail
         )
 
-    @classmethod
-    def acceptance(cls, request: Request, worker: str) -> Response:
-        """Make the response that names the `worker` which waits for the parts of `request`."""
-        return cls(id=request.id, model=request.model, version=request.version, parts_to=worker)
-
 
 def most_rows(columns: int, classes: int) -> int:
-    """How many rows share a request at most, so that it and its response fit a message each."""
+    """Rows of a request, at most, so that it and its response fit a message each."""
     up = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
-    # Per row: probabilities, label, exit.
-    down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 4)
+    # Per row: probabilities and a label.
+    down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
     return max(1, min(MOST_SHARED, up, down))
 
 

@@ -1,20 +1,26 @@
-"""Requests from their first row to their outcome: shared rows, deadlines, at most one retry.
+"""Requests from their first copy to their outcome: deadlines, and one retry at most.
 
 Pure bookkeeping: no clock, no thread, no socket. Times are seconds on any steady clock and are
 passed in, so that a device on a real link and a simulator in virtual time run the same code::
 
-    flight, due = offloads.join(x, ...)   # a row's request; those to be sent now
-    offloads.open(flight, now)            # False: too many are in flight already
+    flight = offloads.open(id, ..., now=now)   # None: too many are in flight already
     ... hand flight.payload to the link ...
-    offloads.poll(flight, now)            # whether to hand the payload over once more
-    offloads.receive(response, now)       # the request that this response settles, if any
+    offloads.poll(flight, now)                 # whether to hand the payload over once more
+    offloads.receive(response, now)            # the request that this response settles, if any
 
-Rows that come within a short wait share a request: one id, one time to live (the smallest of its
-rows) and one outcome for all; whether that came in time is decided for each row.
+The states of a request::
 
-A retry is needed because a broker may acknowledge a request and lose it, and a killed worker takes
-its unanswered requests with it. There is only one, with the same bytes: workers remember recent
-requests by id and content, so a request that was merely slow is answered twice but computed once.
+    sent ──(`retry_at`)──────────────────────────────> resent
+     └──(busy or no-model, while a retry fits)──> refused-once ──(`retry_at`)──> resent
+
+    any of these ──(an answer)──> answered
+                 ──(an error, and no copy or retry is left)──> refused
+                 ──(the deadline)──> timeout
+    sent ──(the link does not take it)──> unsent
+
+A retry is needed because a broker may acknowledge a request and lose it, and because a killed
+worker takes its unanswered requests with it. There is only one, with the same bytes: workers
+remember recent requests by id and content, so a request that was merely slow is computed once.
 """
 
 from __future__ import annotations
@@ -23,112 +29,84 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from numpy.typing import NDArray
-
-from gatewise_edge.link.messages import AuditMark, Response
+from gatewise_edge.link.messages import Response
 
 #: A retry waits at least this long, in seconds: below it, a worker's own time is the noise.
 _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
 #: Seconds for which a busy worker may keep a device from sending.
 _LONGEST_HOLD: Final = 30.0
-#: A wait for more rows takes at most this part of what is left until a row's deadline.
-_PART: Final = 0.25
 #: Audits in flight at a time, at most, beside the requests.
 _MOST_AUDITS: Final = 4
 
-#: ``full`` and ``deadline`` are requests that were never opened.
-OutcomeKind = Literal["answered", "refused", "timeout", "unsent", "full", "deadline"]
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadOutcome:
-    """How a request ended: with the response or last error, so many seconds after its opening."""
-
-    kind: OutcomeKind
-    response: Response | None
-    seconds: float
+Outcome = Literal["answered", "refused", "timeout", "unsent"]
+State = Literal["sent", "refused-once", "resent", "answered", "refused", "timeout", "unsent"]
 
 
 @dataclass(slots=True, eq=False)
 class InFlight:
-    """One request from its first row to its outcome.
+    """One request, from its first copy to its outcome.
 
-    `jpeg` is a file in place of `values`. `deadline` is the latest of its rows', `earliest` the
-    earliest. While it gathers rows, at most `most`, they wait until `flush_at`. `id` and `payload`
-    are empty until it is sent; `opened` is when its first row came, then when it was sent. Nobody
-    waits for an `audit`: `on_response` is called with a response, on the link's thread.
-
-    `content` goes behind the payload, in parts, to the worker that accepts it: `transfers` times
-    so far, and `part_bytes` of payloads. `accepted` is whether one has since the last copy.
+    Attributes
+    ----------
+    id, model, version, n_rows
+        As in the request: a response must agree.
+    payload : bytes
+        The encoded request; empty once it is settled.
+    sent_at, deadline : float
+        When it was opened, and when it ends as a timeout.
+    state : str
+        See the module.
+    retry_at : float
+        When the second copy is due; infinite if none is.
+    resent_at : float
+        When the second copy was sent; NaN if none was.
+    n_copies_out : int
+        Copies that no error has come for.
+    response : Response or None
+        The answer, or the last error.
+    settled_at : float
+        When it got its outcome; NaN while it has none.
+    on_answer : callable or None
+        Of an audit, for which no instance waits and no retry is made: called with the answer.
     """
 
+    id: bytes
     model: str
     version: str
+    n_rows: int
+    payload: bytes
+    sent_at: float
     deadline: float
-    rows: int = 1
-    id: bytes = b""
-    payload: bytes = b""
-    opened: float = math.nan
-    values: list[NDArray[Any]] = field(default_factory=list)
-    jpeg: bytes | None = None
-    earliest: float = math.inf
-    flush_at: float = math.inf
-    most: int = 1
+    state: State = "sent"
     retry_at: float = math.inf
-    retries: int = 0
-    resent: float = math.nan
-    copies: int = 1
-    received: int = 0
-    content: bytes = b""
-    accepted: bool = False
-    transfers: int = 0
-    part_bytes: int = 0
-    error: Response | None = None
-    audit: AuditMark | None = None
-    on_response: Callable[[Response], None] | None = None
-    outcome: OffloadOutcome | None = None
+    resent_at: float = math.nan
+    n_copies_out: int = 1
+    response: Response | None = None
+    settled_at: float = math.nan
+    on_answer: Callable[[Response], None] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has its outcome."""
+        return self.settled_at == self.settled_at  # not NaN
+
+    @property
+    def resent(self) -> bool:
+        """Whether the second copy was sent."""
+        return self.resent_at == self.resent_at
 
     @property
     def wake_at(self) -> float:
         """When to poll next, if nothing comes before."""
-        return min(self.flush_at, self.retry_at, self.deadline)
-
-    @property
-    def bytes_per_row(self) -> float:
-        """Payload bytes, up and down, of one of its rows."""
-        sent = len(self.payload) * (1 + self.retries) + self.part_bytes
-        return (sent + self.received) / self.rows
-
-    def outcome_of_row(self, deadline: float, now: float) -> OffloadOutcome | None:
-        """Outcome for a row with a deadline of its own; None while it is open."""
-        if self.outcome is not None:
-            settled = self.opened + self.outcome.seconds
-            if self.outcome.kind == "answered" and settled >= deadline:
-                return OffloadOutcome("timeout", None, self.outcome.seconds)
-            return self.outcome
-        return OffloadOutcome("timeout", self.error, now - self.opened) if now >= deadline else None
-
-
-@dataclass(frozen=True, slots=True)
-class SettledRequest:
-    """What late responses need of a settled request; its data, up to 4 MB, is not kept."""
-
-    kind: OutcomeKind
-    model: str
-    version: str
-    rows: int
-    opened: float
-    retries: int
-    resent: float
-    error: Response | None
+        return self.settled_at if self.settled else min(self.retry_at, self.deadline)
 
 
 @dataclass(slots=True)
 class OffloadCounts:
-    """What became of requests and responses.
+    """Counts of requests and responses.
 
     `sent`, `retries`: requests opened and handed to the link, and how many of them a second time.
     `answered`, `refused`, `timeouts`, `unsent`: outcomes; they sum to `sent` once nothing is out
@@ -183,8 +161,10 @@ class RoundTrip:
         """Update with one round trip."""
         self.backoff = 1
         if self.smoothed is None:
-            self.smoothed, self.deviation = seconds, seconds / 2
+            self.smoothed = seconds
+            self.deviation = seconds / 2
         else:
+            # RFC 6298, section 2.3, with beta = 1/4 and alpha = 1/8.
             self.deviation += (abs(seconds - self.smoothed) - self.deviation) / 4
             self.smoothed += (seconds - self.smoothed) / 8
 
@@ -201,9 +181,7 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight, at most `limit`, and the one that waits `share_wait` seconds for rows.
-
-    Audits are in flight beside them: they take no request's place.
+    """Requests in flight, at most `limit`; audits are in flight beside them.
 
     `remember` settled requests are kept, to distinguish a late response from an unknown one.
     `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
@@ -211,94 +189,57 @@ class Offloads:
     """
 
     limit: int = 32
-    share_wait: float = 0.0
     remember: int = 256
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
     on_outcome: Callable[[InFlight, float], None] | None = None
     hold_until: float = -math.inf
-    _gathering: InFlight | None = None
-    _out: dict[bytes, InFlight] = field(default_factory=dict)
-    _settled: OrderedDict[bytes, SettledRequest] = field(default_factory=OrderedDict)
+    _unsettled: dict[bytes, InFlight] = field(default_factory=dict)
+    _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return sum(flight.audit is None for flight in self._out.values())
+        return sum(flight.on_answer is None for flight in self._unsettled.values())
 
-    def join(
+    def open(
         self,
-        x: NDArray[Any],
-        *,
+        id: bytes,  # noqa: A002
         model: str,
         version: str,
-        most: int,
+        *,
         now: float,
         deadline: float,
-        hold: bool = False,
-    ) -> tuple[InFlight, list[InFlight]]:
-        """Put a row into a request, as its last one so far; also the requests to be sent now.
-
-        Rows for different models or versions never share a request; `most` rows fit one. With
-        `hold` it waits for more rows in any case, for a quarter of the time at most: the caller is
-        about to bring them, and to call :meth:`take`.
-        """
-        wait = math.inf if hold else self.share_wait
-        if wait == 0:
-            flight = InFlight(model, version, deadline, opened=now, values=[x], earliest=deadline)
-            return flight, [flight]
-        due: list[InFlight] = []
-        shared = self._gathering
-        if shared is not None:
-            other = (shared.model, shared.version) != (model, version)
-            if other or shared.flush_at < now:  # or one that its rows' caller has left
-                due, shared = self.take(), None
-        if shared is None:
-            shared = self._gathering = InFlight(model, version, deadline, opened=now, most=most)
-        shared.values.append(x)
-        shared.rows = len(shared.values)
-        shared.earliest = min(shared.earliest, deadline)
-        shared.deadline = max(shared.deadline, deadline)
-        shared.flush_at = min(shared.flush_at, now + min(wait, _PART * (deadline - now)))
-        return shared, due + (self.take() if shared.rows >= shared.most else [])
-
-    def take(self, flight: InFlight | None = None) -> list[InFlight]:
-        """Close the request that waits for rows, or only `flight` if it is that one."""
-        taken = self._gathering
-        if taken is None or flight not in (None, taken):
-            return []
-        self._gathering = None
-        taken.flush_at = math.inf
-        return [taken]
-
-    def open(self, flight: InFlight, now: float) -> bool:
-        """Enter a request that is about to be sent; False if `limit` are in flight."""
-        if flight.audit is None and len(self) >= self.limit:
+        n_rows: int = 1,
+        payload: bytes = b"",
+        on_answer: Callable[[Response], None] | None = None,
+    ) -> InFlight | None:
+        """Enter a request that is about to be sent; None if `limit` are in flight."""
+        if on_answer is None and len(self) >= self.limit:
             self.counts.full += 1
-            return False
-        flight.opened = now
-        self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
-        self._out[flight.id] = flight
+            return None
+        flight = InFlight(id, model, version, n_rows, payload, now, deadline, on_answer=on_answer)
+        self._plan_retry(flight, now + self.round_trip.patience(deadline - now))
+        self._unsettled[id] = flight
         self.counts.sent += 1
-        return True
+        return flight
 
     def admit_audit(self, now: float) -> bool:
         """Settle audits that have no time left; return whether another may be sent."""
-        audits = [flight for flight in self._out.values() if flight.audit is not None]
+        audits = [flight for flight in self._unsettled.values() if flight.on_answer is not None]
         for flight in audits:
             self.poll(flight, now)
-        out = sum(flight.outcome is None for flight in audits)
-        return out < _MOST_AUDITS and now >= self.hold_until
+        n_out = sum(not flight.settled for flight in audits)
+        return n_out < _MOST_AUDITS and now >= self.hold_until
 
     def poll(self, flight: InFlight, now: float) -> bool:
         """End a request at its deadline; return whether it is to be sent once more now."""
-        if flight.outcome is None and now >= flight.deadline:
-            self._settle(flight, "timeout", flight.error, now)
-        if flight.outcome is not None or now < flight.retry_at:
+        if not flight.settled and now >= flight.deadline:
+            self._settle(flight, "timeout", now)
+        if flight.settled or now < flight.retry_at:
             return False
         flight.retry_at = math.inf
-        flight.resent = now
-        flight.retries += 1
-        flight.copies += 1
-        flight.accepted = False
+        flight.state = "resent"
+        flight.resent_at = now
+        flight.n_copies_out += 1
         self.counts.retries += 1
         return True
 
@@ -307,7 +248,7 @@ class Offloads:
 
         None if the response was counted and not used, or if a retry may still do better.
         """
-        flight = self._out.get(response.id)
+        flight = self._unsettled.get(response.id)
         if flight is None:
             self._count_stray(response, now)
             return None
@@ -315,88 +256,61 @@ class Offloads:
             self.counts.mismatched += 1
             return None
         if now >= flight.deadline:
-            self._settle(flight, "timeout", flight.error, now)
+            self._settle(flight, "timeout", now)
             self._count_stray(response, now)
             return flight
         if response.error is None:
             self._measure(flight, now)
-            self._settle(flight, "answered", response, now)
+            flight.response = response
+            self._settle(flight, "answered", now)
             return flight
-        flight.error = response
-        flight.copies -= 1
-        if response.retryable:
-            wait = min(response.wait_ms / 1000.0, _LONGEST_HOLD)
-            if wait > 0:
-                self.hold_until = max(self.hold_until, now + wait)
-            if flight.copies == 0 and flight.retries == 0:
-                pause = self.round_trip.expected(flight.deadline - flight.opened)
-                self._plan_retry(flight, now + max(pause, wait))
-            if flight.copies > 0 or flight.retry_at < math.inf:
-                return None
-        self._settle(flight, "refused", response, now)
+        flight.response = response
+        flight.n_copies_out -= 1
+        if response.retryable and self._may_do_better(flight, response, now):
+            return None
+        self._settle(flight, "refused", now)
         return flight
-
-    def accept(self, response: Response, now: float) -> InFlight | None:
-        """Match a worker's acceptance with the request in parts that it is for.
-
-        None if there is none, or another worker has it: one that accepts a second copy goes on
-        only where the first copy was not accepted, or not answered.
-        """
-        flight = self._out.get(response.id)
-        if flight is None and response.id not in self._settled:
-            self.counts.unknown += 1
-        elif flight is None or now >= flight.deadline:
-            self.counts.late += 1
-        elif not flight.content or not _same_model(response, flight):
-            self.counts.mismatched += 1
-        elif not flight.accepted:
-            flight.accepted = True
-            flight.transfers += 1
-            self.sent_part(flight, 0, now)
-            return flight
-        return None
-
-    def sent_part(self, flight: InFlight, size: int, now: float) -> None:
-        """Count a part; the retry waits anew."""
-        flight.part_bytes += size
-        if flight.retries == 0 and flight.audit is None:
-            self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
 
     def abandon(self, flight: InFlight, now: float) -> None:
         """Settle a request that the link did not take."""
-        if flight.outcome is None:
-            self._settle(flight, "unsent", None, now)
+        if not flight.settled:
+            self._settle(flight, "unsent", now)
 
-    def _plan_retry(self, flight: InFlight, at: float) -> None:
-        expected = self.round_trip.expected(flight.deadline - flight.opened)
-        may = flight.audit is None and at + expected <= flight.deadline  # no instance waits for one
-        flight.retry_at = at if may else math.inf
+    def _may_do_better(self, flight: InFlight, refusal: Response, now: float) -> bool:
+        """Plan the retry of a request that was refused for now, where it has none yet."""
+        wait = min(refusal.wait_ms / 1000.0, _LONGEST_HOLD)
+        if wait > 0:
+            self.hold_until = max(self.hold_until, now + wait)
+        if flight.n_copies_out == 0 and not flight.resent:
+            pause = self.round_trip.expected(flight.deadline - flight.sent_at)
+            flight.state = "refused-once"
+            self._plan_retry(flight, now + max(pause, wait))
+        return flight.n_copies_out > 0 or flight.retry_at < math.inf
 
-    def _measure(self, flight: InFlight | SettledRequest, now: float) -> None:
-        if flight.retries == 0:
-            self.round_trip.update(now - flight.opened)
-        elif flight.error is not None:
+    def _plan_retry(self, flight: InFlight, when: float) -> None:
+        expected = self.round_trip.expected(flight.deadline - flight.sent_at)
+        fits = flight.on_answer is None and when + expected <= flight.deadline
+        flight.retry_at = when if fits else math.inf
+
+    def _measure(self, flight: InFlight, now: float) -> None:
+        """Update the round trip with the answer to a request that had perhaps an error before."""
+        if not flight.resent:
+            self.round_trip.update(now - flight.sent_at)
+        elif flight.response is not None and flight.response.error is not None:
             # The first copy was refused, so this is the second one's.
-            self.round_trip.update(now - flight.resent)
+            self.round_trip.update(now - flight.resent_at)
         else:
-            self.round_trip.update_retried(now - flight.opened, now - flight.resent)
+            self.round_trip.update_retried(now - flight.sent_at, now - flight.resent_at)
 
-    def _settle(
-        self,
-        flight: InFlight,
-        kind: Literal["answered", "refused", "timeout", "unsent"],
-        response: Response | None,
-        now: float,
-    ) -> None:
-        flight.outcome = OffloadOutcome(kind, response, now - flight.opened)
+    def _settle(self, flight: InFlight, outcome: Outcome, now: float) -> None:
+        flight.state = outcome
+        flight.settled_at = now
         flight.retry_at = math.inf
-        name = "timeouts" if kind == "timeout" else kind
-        setattr(self.counts, name, getattr(self.counts, name) + 1)
-        del self._out[flight.id]
-        self._settled[flight.id] = SettledRequest(
-            kind, flight.model, flight.version, flight.rows, flight.opened, flight.retries,
-            flight.resent, flight.error,
-        )  # fmt: skip
+        flight.payload = b""
+        counter = "timeouts" if outcome == "timeout" else outcome
+        setattr(self.counts, counter, getattr(self.counts, counter) + 1)
+        del self._unsettled[flight.id]
+        self._settled[flight.id] = flight
         while len(self._settled) > self.remember:
             self._settled.popitem(last=False)
         if self.on_outcome is not None:
@@ -408,7 +322,7 @@ class Offloads:
             self.counts.unknown += 1
         elif not _matches(response, flight):
             self.counts.mismatched += 1
-        elif flight.kind == "answered":
+        elif flight.state == "answered":
             self.counts.duplicates += 1
         else:
             self.counts.late += 1
@@ -417,14 +331,10 @@ class Offloads:
                 self._measure(flight, now)
 
 
-def _matches(response: Response, flight: InFlight | SettledRequest) -> bool:
+def _matches(response: Response, flight: InFlight) -> bool:
     """Whether model, version and row count agree; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
-    if not _same_model(response, flight):
+    if (response.model, response.version) != (flight.model, flight.version):
         return False
-    return response.error is not None or response.rows == flight.rows
-
-
-def _same_model(response: Response, flight: InFlight | SettledRequest) -> bool:
-    return (response.model, response.version) == (flight.model, flight.version)
+    return response.error is not None or response.rows == flight.n_rows

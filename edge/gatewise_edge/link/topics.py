@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from gatewise_edge.checks import check_device, check_level, check_model, check_worker
+from gatewise_edge.checks import check_device, check_level, check_model
 from gatewise_edge.errors import WireError
 
 _ROOT: Final = "gw/v1"
@@ -29,16 +29,6 @@ def request_topic(device: str) -> str:
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
-
-
-def part_topic(device: str, worker: str) -> str:
-    """Topic of the parts of a device's requests that a worker has taken."""
-    return f"{request_topic(device)}/{check_worker(worker)}"
-
-
-def parts_of(worker: str) -> str:
-    """Topic filter of every device's parts for a worker."""
-    return f"{REQUESTS}/{check_worker(worker)}"
 
 
 def json_request_topic(device: str) -> str:

@@ -8,39 +8,59 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gatewise_edge.device.plan import StagePlan
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.encoding import cut_parts, decode_response, encode_in_parts
-from gatewise_edge.link.link import Link, PartLink, most_values
+from gatewise_edge.link.encoding import decode_response, encode_request
+from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import (
     MAX_TTL_MS,
+    MAX_VALUE_BYTES,
     NO_MODEL,
     AuditMark,
+    Instances,
     Request,
     Response,
-    most_rows,
     new_id,
 )
-from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads, OutcomeKind
+from gatewise_edge.link.offload import InFlight, Offloads
 
 _LOG = logging.getLogger(__name__)
+
+#: Seconds before a deadline at which no request is made any more.
+_SHORTEST_TIME: Final = 0.001
+
+
+class Bound(Protocol):
+    """A bound on offloads over time."""
+
+    def take(self, now: float) -> bool:
+        """Take the right to an offload; False if there is none now."""
+        ...
+
+    def give_back(self) -> None:
+        """Give back the right to an offload that was not made."""
+        ...
 
 
 class Uplink:
     """Requests over a link, or over none.
 
-    At most `limit` requests are in flight. A request waits `coalesce` seconds for more rows, and
-    goes as float16 where every value is within its range, and with `deflate` compressed where that
-    is shorter. `clock` gives steady seconds. `most_bytes` is what the values of an instance may
-    have.
+    Parameters
+    ----------
+    link : Link or None
+        The way to the cloud.
+    limit : int
+        Requests in flight, at most.
+    breaker : Breaker or None
+        Blocks requests while the cloud does not reply.
+    bound : Bound or None
+        A bound on offloads over time.
+    clock : callable
+        Seconds, steady.
     """
 
     def __init__(
@@ -49,22 +69,18 @@ class Uplink:
         *,
         limit: int,
         breaker: Breaker | None,
-        coalesce: float,
-        float16: bool,
-        deflate: bool = False,
+        bound: Bound | None = None,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
-        self.most_bytes = most_values(link)
         self._clock = clock
-        self._float16 = float16
-        self._deflate = deflate
         self._served = True  # whether a worker has the model, as far as is known
         self._breaker = breaker
-        self._offloads = Offloads(limit, coalesce, on_outcome=self._inform_breaker)
+        self._bound = bound
+        self._offloads = Offloads(limit, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
-        # Guards the four above. Never held while the link sends: the link's callback takes it.
+        # Guards what is above. Never held while the link sends: the link's callback takes it.
         self._changed = threading.Condition()
 
     def open(self) -> None:
@@ -90,91 +106,63 @@ class Uplink:
         """Current state: ``outstanding``, ``round_trip_ms`` and ``breaker_open``."""
         with self._changed:
             trip = self._offloads.round_trip.smoothed
-            now = {
+            state = {
                 "outstanding": float(len(self._offloads)),
                 "round_trip_ms": 1000.0 * trip if trip is not None else 0.0,
             }
             if self._breaker is not None:
-                now["breaker_open"] = float(self._breaker.state != "closed")
-            return now
+                state["breaker_open"] = float(self._breaker.state != "closed")
+            return state
 
     @property
     def ready(self) -> bool:
         """Whether there is a link, and it is up."""
         return self._link is not None and self._link.ready
 
-    @property
-    def full(self) -> bool:
-        """Whether as many requests are in flight as may be."""
-        with self._changed:
-            return len(self._offloads) >= self._offloads.limit
+    def admit(self, deadline: float) -> str | None:
+        """Decide whether to offload an instance: None, or the answer's reason for not doing so.
 
-    def admit(self, until: float) -> str | None:
-        """Decide whether to make a request: None, or the answer's reason for making none.
-
-        `until` is its deadline. A caller that was admitted calls :meth:`request` or
-        :meth:`release`.
+        A caller that was admitted calls :meth:`send` or :meth:`release`.
         """
         if self._link is None:
             return "no-link"
         if not self._link.ready:
             return "link-down"
         with self._changed:
-            if self._clock() < self._offloads.hold_until:
+            now = self._clock()
+            if now < self._offloads.hold_until:
                 return "cloud:busy"
             if len(self._offloads) >= self._offloads.limit:
                 self._offloads.counts.full += 1
                 return "full"
-            if self._breaker is not None and not self._breaker.admit(self._clock(), until):
+            if self._bound is not None and not self._bound.take(now):
+                return "offload-limit"
+            if self._breaker is not None and not self._breaker.admit(now, deadline):
+                self._give_back()
                 return "breaker-open"
         return None
 
     def release(self) -> None:
-        """Give up a request that was admitted and not made."""
+        """Give up an offload that was admitted and not made."""
         with self._changed:
             if self._breaker is not None:
                 self._breaker.release(self._clock())
+            self._give_back()
 
-    def request(
-        self,
-        x: NDArray[np.float32] | bytes,
-        deadline: float,
-        plan: StagePlan,
-        *,
-        hold: bool = False,
-    ) -> tuple[InFlight, int] | str:
-        """Send one instance, alone or with others.
+    def _give_back(self) -> None:
+        if self._bound is not None:
+            self._bound.give_back()
 
-        `x` holds the plan's ``request_inputs``, float32, or is a JPEG file, which shares no
-        request. With `hold` the request waits for more rows until :meth:`flush`. Returns the
-        request, perhaps unsent, and the instance's row in it; or why there is none, as an answer's
-        reason.
-        """
-        now = self._clock()
-        typed = x if isinstance(x, bytes) else plan.typed(x)
-        if deadline - now < 0.001:
+    def send(
+        self, instances: Instances, model: str, version: str, *, deadline: float
+    ) -> InFlight | str:
+        """Send one request; return it, or the answers' reason for making none."""
+        made = self._make(instances, model, version, deadline)
+        if isinstance(made, str):
             self.release()
-            return "deadline"
-        if isinstance(typed, bytes):
-            flight = _flight(plan, deadline, jpeg=typed, opened=now)
-            self._send([flight])
-            return flight, 0
-        if typed.nbytes > self.most_bytes:  # sensors gave other values than the bundle's type has
-            self.release()
-            return "too-large"
-        with self._changed:
-            flight, due = self._offloads.join(
-                typed,
-                model=plan.model,
-                version=plan.version,
-                most=most_rows(len(x), len(plan.classes)),
-                now=now,
-                deadline=deadline,
-                hold=hold,
-            )
-            row = flight.rows - 1
-        self._send(due)
-        return flight, row
+            return made
+        self._transmit(made, made.payload)
+        return made
 
     def admit_audit(self) -> bool:
         """Decide whether an answer may be audited: the cloud replies, and few audits are out."""
@@ -184,96 +172,87 @@ class Uplink:
             replies = self._breaker is None or self._breaker.state == "closed"
             return replies and self._offloads.admit_audit(self._clock())
 
-    def audit(
+    def send_audit(
         self,
-        x: NDArray[np.float32],
-        plan: StagePlan,
-        mark: AuditMark,
+        instances: Instances,
+        model: str,
+        version: str,
+        *,
         deadline: float,
-        on_response: Callable[[Response], None],
+        mark: AuditMark,
+        on_answer: Callable[[Response], None],
     ) -> None:
         """Send one instance that has been answered and may be audited, without a retry.
 
-        `on_response` is called on the link's thread with a response that comes by the deadline.
+        `on_answer` is called on the link's thread with an answer that comes by the deadline.
         """
-        typed = plan.typed(x)
-        if typed.nbytes <= self.most_bytes:
-            more = {"audit": mark, "on_response": on_response}
-            self._send([_flight(plan, deadline, values=[typed], **more)])
+        made = self._make(instances, model, version, deadline, mark=mark, on_answer=on_answer)
+        if isinstance(made, InFlight):
+            self._transmit(made, made.payload)
 
-    def flush(self) -> None:
-        """Send what waits for more rows."""
+    def poll(self, flight: InFlight) -> bool:
+        """Retry a request or end it when that is due; return whether it is settled."""
         with self._changed:
-            due = self._offloads.take()
-        self._send(due)
-
-    def poll(self, flight: InFlight, deadline: float) -> OffloadOutcome | None:
-        """Send or retry a request when it is due; return the outcome for a row's deadline."""
-        now = self._clock()
-        with self._changed:
-            due = self._offloads.take(flight) if now >= flight.flush_at else []
-            again = bool(flight.id) and self._offloads.poll(flight, now)
-        self._send(due)
+            again = self._offloads.poll(flight, self._clock())
+            payload = flight.payload
         if again:
-            self._transmit(flight)
-        with self._changed:
-            return flight.outcome_of_row(deadline, self._clock())
+            self._transmit(flight, payload)
+        return flight.settled
 
-    def wait(self, flight: InFlight, wake_at: float) -> None:
-        """Wait until something may have happened to a request, or until `wake_at`."""
+    def wait(self, flight: InFlight) -> None:
+        """Wait until something may have happened to a request."""
         with self._changed:
-            if flight.outcome is None:
-                wake_at = min(wake_at, flight.wake_at)  # a response may have come just now
-                self._changed.wait(max(0.0, wake_at - self._clock()))
+            if not flight.settled:  # a response may have come just now
+                self._changed.wait(max(0.0, flight.wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _send(self, flights: list[InFlight]) -> None:
-        for flight in flights:
-            why = self._enter(flight)
-            if why is None:
-                self._transmit(flight)
-            else:
-                flight.outcome = OffloadOutcome(why, None, 0.0)
-                if flight.audit is None:
-                    self.release()
-            if flight.rows > 1:
-                with self._changed:
-                    self._changed.notify_all()
-
-    def _enter(self, flight: InFlight) -> OutcomeKind | None:
-        """Encode a request's rows and enter it; else return why it is not made."""
+    def _make(
+        self,
+        instances: Instances,
+        model: str,
+        version: str,
+        deadline: float,
+        *,
+        mark: AuditMark | None = None,
+        on_answer: Callable[[Response], None] | None = None,
+    ) -> InFlight | str:
+        """Encode a request and enter it."""
         now = self._clock()
-        ttl_ms = min(math.floor(1000.0 * (flight.earliest - now)), MAX_TTL_MS)
-        if ttl_ms <= 0:
+        if deadline - now < _SHORTEST_TIME:
             return "deadline"
-        values: dict[str, Any] = {"jpeg": flight.jpeg}
-        if flight.jpeg is None:
-            values = {"X": as_matrix(flight.values, float16=self._float16)}
+        values: dict[str, Any] = {}
+        if isinstance(instances, bytes):
+            values["jpeg"] = instances
+        elif instances.nbytes <= MAX_VALUE_BYTES:
+            values["X"] = instances
+        else:
+            return "too-large"  # sensors gave other values than the bundle's type has
+        ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
         request = Request(
-            id=new_id(),
-            model=flight.model,
-            version=flight.version,
-            ttl_ms=ttl_ms,
-            audit=flight.audit,
-            deflate=self._deflate,
-            **values,
+            id=new_id(), model=model, version=version, ttl_ms=ttl_ms, audit=mark, **values
         )
-        payload, content = encode_in_parts(request)
+        payload = encode_request(request)
         with self._changed:
-            flight.id, flight.payload, flight.content = request.id, payload, content
-            if self._offloads.open(flight, now):
-                return None
-            flight.id, flight.payload, flight.content = b"", b"", b""
-        return "full"
+            flight = self._offloads.open(
+                request.id,
+                model,
+                version,
+                now=now,
+                deadline=deadline,
+                n_rows=request.rows,
+                payload=payload,
+                on_answer=on_answer,
+            )
+        return flight or "full"
 
-    def _transmit(self, flight: InFlight) -> None:
+    def _transmit(self, flight: InFlight, payload: bytes) -> None:
         """Hand a request to the link; settle it if that does not take it, the first time."""
-        sent = self._link is not None and self._link.send(flight.payload)
+        sent = self._link is not None and self._link.send(payload)
         with self._changed:
             if sent:
-                self._bytes_up += len(flight.payload)
-            elif not flight.retries:
+                self._bytes_up += len(payload)
+            elif not flight.resent:
                 self._offloads.abandon(flight, self._clock())
 
     def _receive(self, payload: bytes) -> None:
@@ -282,27 +261,18 @@ class Uplink:
             response = decode_response(payload)
         except WireError:
             response = None
-        accepted = flight = None
         with self._changed:
             self._bytes_down += len(payload)
             if response is None:
                 self._offloads.counts.invalid += 1
                 return
-            if response.parts_to:
-                accepted = self._offloads.accept(response, self._clock())
-            else:
-                flight = self._offloads.receive(response, self._clock())
-            if flight is not None:
-                flight.received = len(payload)
+            flight = self._offloads.receive(response, self._clock())
             self._changed.notify_all()  # also where a retry is due now
-        if flight is not None:
-            self._log_no_model(response)
-        if accepted is not None and isinstance(self._link, PartLink):
-            self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
-        if flight is None or flight.on_response is None or flight.outcome is None:
+        if flight is None:
             return
-        if flight.outcome.kind == "answered":
-            flight.on_response(response)
+        self._log_no_model(response)
+        if flight.on_answer is not None and flight.state == "answered":
+            flight.on_answer(response)
 
     def _log_no_model(self, response: Response) -> None:
         """Log once that no worker has the model, until one answers."""
@@ -316,44 +286,8 @@ class Uplink:
         if response.error in (None, NO_MODEL):
             self._served = response.error is None
 
-    def _parts(self, flight: InFlight, transfer: int) -> Iterator[bytes]:
-        """Give a request's parts, until it ends or another worker is to have them."""
-        for payload in cut_parts(flight.id, flight.content):
-            with self._changed:
-                now = self._clock()
-                ended = flight.outcome is not None or now >= flight.deadline
-                if ended or flight.transfers != transfer:
-                    return
-                self._bytes_up += len(payload)
-                self._offloads.sent_part(flight, len(payload), now)
-            yield payload
-
     def _inform_breaker(self, flight: InFlight, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""
-        if self._breaker is not None and flight.outcome is not None and flight.audit is None:
-            replied = flight.outcome.response is not None
-            self._breaker.record(replied, sent=flight.opened, now=now)
-
-
-def _flight(plan: StagePlan, deadline: float, **more: Any) -> InFlight:
-    """Make a request of one instance."""
-    return InFlight(plan.model, plan.version, deadline, earliest=deadline, **more)
-
-
-def as_matrix(rows: list[NDArray[Any]], *, float16: bool) -> NDArray[Any]:
-    """Stack a request's rows; as float16 if wanted and no value is too large for it.
-
-    Rows of whole numbers stay as they are. Halves have 11 significant bits and end at 65504; below
-    6e-5 they lose bits, below 3e-8 they are 0. A request with a value that would become infinite
-    goes as float32.
-
-    >>> row = np.array([0.1, 70000.0], np.float32)
-    >>> as_matrix([row], float16=True).dtype, as_matrix([row[:1]], float16=True)
-    (dtype('float32'), array([[0.1]], dtype=float16))
-    """
-    X = np.stack(rows)
-    if not float16 or X.dtype.kind != "f":
-        return X
-    with np.errstate(over="ignore", under="ignore"):
-        half = X.astype(np.float16)
-    return X if np.isinf(half).any() else half
+        if self._breaker is not None and flight.on_answer is None:
+            replied = flight.response is not None
+            self._breaker.record(replied, sent=flight.sent_at, now=now)

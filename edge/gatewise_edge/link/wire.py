@@ -3,12 +3,8 @@
 from gatewise_edge.checks import MAX_PAYLOAD as MAX_PAYLOAD
 from gatewise_edge.checks import check_device as check_device
 from gatewise_edge.checks import check_model as check_model
-from gatewise_edge.link.encoding import cut_parts as cut_parts
-from gatewise_edge.link.encoding import decode_part as decode_part
 from gatewise_edge.link.encoding import decode_request as decode_request
 from gatewise_edge.link.encoding import decode_response as decode_response
-from gatewise_edge.link.encoding import encode_in_parts as encode_in_parts
-from gatewise_edge.link.encoding import encode_part as encode_part
 from gatewise_edge.link.encoding import encode_request as encode_request
 from gatewise_edge.link.encoding import encode_response as encode_response
 from gatewise_edge.link.messages import BAD_REQUEST as BAD_REQUEST
@@ -18,7 +14,6 @@ from gatewise_edge.link.messages import NO_MODEL as NO_MODEL
 from gatewise_edge.link.messages import RESPONSE_FIELDS as RESPONSE_FIELDS
 from gatewise_edge.link.messages import RETRYABLE as RETRYABLE
 from gatewise_edge.link.messages import AuditMark as AuditMark
-from gatewise_edge.link.messages import Part as Part
 from gatewise_edge.link.messages import Request as Request
 from gatewise_edge.link.messages import Response as Response
 from gatewise_edge.link.messages import new_id as new_id
@@ -30,8 +25,6 @@ from gatewise_edge.link.topics import json_request_topic as json_request_topic
 from gatewise_edge.link.topics import json_response_topic as json_response_topic
 from gatewise_edge.link.topics import manifest_topic as manifest_topic
 from gatewise_edge.link.topics import metrics_topic as metrics_topic
-from gatewise_edge.link.topics import part_topic as part_topic
-from gatewise_edge.link.topics import parts_of as parts_of
 from gatewise_edge.link.topics import request_topic as request_topic
 from gatewise_edge.link.topics import response_topic as response_topic
 from gatewise_edge.link.topics import shared as shared

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
 from gatewise.console import note
 from gatewise.errors import InputError
-from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
@@ -107,30 +105,15 @@ def edge(
     parallel: Annotated[
         int, typer.Option(min=1, help="Instances under way at a time; lines come as answers do.")
     ] = 1,
-    pace: Annotated[
-        str | None,
-        typer.Option(help="Keep a budget over time, as offload_rate=0.1: voids a guarantee."),
-    ] = None,
-    pace_state: Annotated[
-        Path | None, typer.Option(help="File that keeps the pacer's state over restarts.")
+    max_offloads: Annotated[
+        str | None, typer.Option(help="Bound on offloads over time: 60/h, 5/min, 1/s, 1000/d.")
     ] = None,
     audit: Annotated[
-        float | None, typer.Option(help="Share of own answers to check with the cloud, as 0.02.")
+        float | None,
+        typer.Option(
+            help="Share of own answers sent to the cloud as well, so that workers test them: 0.02."
+        ),
     ] = None,
-    audit_bound: Annotated[
-        float | None, typer.Option(help="Share that may differ; by default what training expects.")
-    ] = None,
-    audit_action: Annotated[
-        str | None,
-        typer.Option(help="After an alarm: report (if left out), safer (move on), offload (all)."),
-    ] = None,
-    coalesce_ms: Annotated[
-        float,
-        typer.Option(min=0, help="Wait so long for others to share a message; see --parallel."),
-    ] = 0.0,
-    float16: Annotated[
-        bool, typer.Option("--float16", help="Send half-precision values: half the bytes.")
-    ] = False,
     public_key: Annotated[
         Path | None, typer.Option(help="NAME.pub: the bundle must be signed by this key.")
     ] = None,
@@ -201,8 +184,7 @@ def edge(
         arecord -t raw -f S16_LE -r 16000 |
         gatewise edge bundle --signal - --smooth majority:5
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
-        gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
-            --parallel 8 --float16
+        gatewise edge bundle --broker mqtt://localhost --max-offloads 60/h --audit 0.02
         gatewise edge bundle --broker mqtts://broker --store /var/lib/gw
             --trust root.json --update-host models.example.org
 
@@ -238,12 +220,6 @@ def edge(
             stack.callback(kept.save, starts=0)
 
         functions = load_block_functions(block or ())
-        audited = None
-        if audit is not None:
-            action = cast(AuditAction, audit_action or "report")
-            audited = Audit(audit, audit_bound, action=action)
-        elif audit_bound is not None or audit_action is not None:
-            raise InputError("--audit-bound and --audit-action are for --audit")
 
         def make(opened: Bundle) -> Device:
             return Device(
@@ -257,11 +233,8 @@ def edge(
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
                 runner=runner,  # type: ignore[arg-type]
                 outstanding=max(32, parallel),
-                coalesce_ms=coalesce_ms,
-                float16=float16,
-                pacer=None if pace is None else Pacer.parse(pace),
-                pacer_state=pace_state,
-                audit=audited,
+                max_offloads=max_offloads,
+                audit=audit,
             )
 
         runtime = stack.enter_context(first_that_runs(make, bundles))

@@ -67,7 +67,7 @@ def _check_bundle(
     path: Path, functions: tuple[str, ...]
 ) -> Generator[Finding, None, Bundle | None]:
     """Open the bundle, run its self-test, and compare the clock with it; give it if it holds."""
-    from gatewise_edge.device.stages import StageRunner, self_test
+    from gatewise_edge.device.self_checks import self_test
     from gatewise_edge.errors import SelfTestError
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_signals.blocks.block import load_block_functions
@@ -75,7 +75,7 @@ def _check_bundle(
     try:
         bundle = Bundle.open(path, for_device=True)
         bundle = bundle.with_functions(load_block_functions(functions))
-        self_test(bundle, StageRunner(bundle))
+        self_test(bundle)
     except SelfTestError as error:
         yield problem(
             "bundle",

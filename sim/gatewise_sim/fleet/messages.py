@@ -8,9 +8,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from gatewise_edge.device.plan import StagePlan
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.link.messages import AuditMark, Request, Response
-from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import (
     BUSY,
     encode_request,
@@ -40,7 +39,7 @@ class Sizes:
     busy: int
 
     @classmethod
-    def from_plan(cls, plan: StagePlan) -> Self:
+    def from_plan(cls, plan: InstalledBundle) -> Self:
         """Encode one of each."""
         request, response = _example(plan)
         busy = replace(Response.refusal(request, BUSY, "the queue is full"), wait_ms=1)
@@ -64,18 +63,13 @@ class Sizes:
 class Messages:
     """Messages that the runtime's own bookkeeping is given, for a bundle's plan."""
 
-    def __init__(self, plan: StagePlan) -> None:
+    def __init__(self, plan: InstalledBundle) -> None:
         self._plan = plan
         self._ids = 0
         self._request, self._response = _example(plan)
 
-    def request(self, deadline: float) -> InFlight:
-        """Make the next request; ids are numbers, so that every run has the same."""
-        plan = self._plan
-        return InFlight(plan.model, plan.version, deadline, 1, self.next_id())
-
     def next_id(self) -> bytes:
-        """Id of a request that is about to be sent."""
+        """Id of a request that is about to be sent: a number, so that every run has the same."""
         self._ids += 1
         return self._ids.to_bytes(16, "big")
 
@@ -113,7 +107,7 @@ request_packet = partial(publish_bytes, request_topic(_NAME))
 response_packet = partial(publish_bytes, response_topic(_NAME))
 
 
-def _example(plan: StagePlan) -> tuple[Request, Response]:
+def _example(plan: InstalledBundle) -> tuple[Request, Response]:
     request = Request(
         id=bytes(16),
         model=plan.model,

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
+from gatewise.decision import split
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.fleet_audit import disagreement_bound
 from gatewise_edge.device.answer import Answer, DecisionPoint
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.plan import StagePlan
-from gatewise_edge.device.stages import StageRunner
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.offload import Offloads
@@ -70,7 +70,7 @@ class StageScores:
 class Routes:
     """Routes, answers and costs of the rows of a table, arrays of shape (n,) but for `sets`."""
 
-    plan: StagePlan
+    plan: InstalledBundle
     """The bundle's name, prices and stages."""
     sizes: Sizes
     """Those of its messages."""
@@ -135,7 +135,7 @@ class Routes:
         answers with values, or the rows do not fit it.
         """
         manifest = bundle.manifest
-        plan = StagePlan.from_manifest(manifest)
+        plan = InstalledBundle.load(bundle, check=False, functions=None)
         if not plan.classes:
             raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
         rows = np.ascontiguousarray(X, np.float32)
@@ -162,7 +162,8 @@ class Routes:
                 cloud_label = _run(model, plan, rows, can_offload)
         costs = manifest.feature_costs()
         return cls(
-            plan=plan,
+            # Processes get copies of it: without what runs stages, which no copy can be made of.
+            plan=replace(plan, stages=(), meter=None, bundle=None),  # type: ignore[arg-type]
             sizes=Sizes.from_plan(plan),
             truth=known,
             exit=device.exits,
@@ -233,7 +234,7 @@ class _DeviceResults:
     confidence: NDArray[np.float32]
 
 
-def _on_device(bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32]) -> _DeviceResults:
+def _on_device(bundle: Bundle, plan: InstalledBundle, rows: NDArray[np.float32]) -> _DeviceResults:
     n, has_cloud = len(rows), plan.has_cloud
     found = _DeviceResults(
         exits=np.full(n, -1, np.int64),
@@ -307,7 +308,7 @@ def acquired_columns(
     }
 
 
-def _can_offload(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _can_offload(plan: InstalledBundle, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     inputs = rows[:, plan.request_inputs]
     refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
     return np.asarray(~refused.any(axis=1), np.bool_)
@@ -323,7 +324,7 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
 
 
 def _run(
-    model: CloudModel, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
+    model: CloudModel, plan: InstalledBundle, rows: NDArray[np.float32], send: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
     """Labels of the rows to `send`, shape (n,)."""
     labels = np.full(len(rows), NO_LABEL, np.int64)
@@ -337,13 +338,13 @@ def _run(
 
 
 def _gate_scores(
-    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], exits: NDArray[np.int64]
+    bundle: Bundle, plan: InstalledBundle, rows: NDArray[np.float32], exits: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     scores = np.full(len(rows), np.nan, np.float32)
     gate = plan.n_stages - 1
     there = np.flatnonzero(exits == gate)
     if plan.has_cloud and len(there):
-        runner = StageRunner(bundle)
-        inputs = np.ascontiguousarray(rows[np.ix_(there, runner.inputs[gate])])
-        scores[there] = runner.run(gate, inputs).score
+        stage = plan.stages[gate]
+        inputs = np.ascontiguousarray(rows[np.ix_(there, stage.inputs)])
+        scores[there] = split(stage.run(inputs), stage.spec.score)[1]
     return scores

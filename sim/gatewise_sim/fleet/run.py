@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answer_rules import AnswerRules, exchange_joules
 from gatewise_sim.fleet.answers import Answers, FleetRun
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.devices.audits import audit_seed, make_auditor
+from gatewise_sim.fleet.devices.audits import audit_seed
 from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
@@ -67,7 +68,7 @@ class VirtualFleet:
         if self._audit is not None and self._chance:
             raise InputError("audits test the gate's decisions; these are drawn by chance")
         if self._audit is not None:
-            make_auditor(routes, self._audit, 0)  # raises what is wrong with the bundle
+            AuditSampler(self._audit)  # raises what is wrong with the share
         self._chance_rng = np.random.default_rng([settings.seed, 4])
         self._owed = float(self._chance_rng.random())
         clock = Clock()
@@ -146,7 +147,7 @@ class VirtualFleet:
                 draws.random if settings.breaker else None,
                 None
                 if self._audit is None
-                else make_auditor(self._routes, self._audit, audit_seed(settings.seed, index)),
+                else AuditSampler(self._audit, random.Random(audit_seed(settings.seed, index))),
             )
             usual = self._usual_trip
             device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)

@@ -40,9 +40,7 @@ import numpy as np
 from gatewise.errors import GatewiseError
 from gatewise.imports import import_object
 from gatewise_cloud.child_process import send_message
-from gatewise_edge.checks import MAX_VALUES
-from gatewise_edge.device.auditor import Audit
-from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
@@ -129,9 +127,7 @@ def _connected_devices(
     job: Job, stack: ExitStack, box: AnswerBox, deliveries: Deliveries
 ) -> list[DeviceSlot]:
     """Make the devices and connect them, a few at a time."""
-    installed = Installed.load(
-        Bundle.open(job["bundle"]), sensors=None, most_bytes=MAX_VALUES, functions=None
-    )
+    installed = InstalledBundle.load(Bundle.open(job["bundle"]), offloads=True, functions=None)
     policy, slots = job["policy"], list[DeviceSlot]()
     if ":" in policy:
         policy = import_object("policy", policy)
@@ -145,7 +141,7 @@ def _connected_devices(
             link = MeteredLink(inner, name, box, partial(deliveries.put, index))
             connecting.append(inner)
         if job["audit"] is not None and policy == "system":
-            options |= {"audit": Audit(job["audit"]), "seed": job["seeds"][name]}
+            options |= {"audit": job["audit"], "seed": job["seeds"][name]}
         device = LogicalDevice(installed, link=link, policy=policy, **options)
         slots.append(DeviceSlot(name, device, link))
         if len(connecting) >= _CONNECTING:

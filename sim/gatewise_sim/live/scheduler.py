@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gatewise.errors import GatewiseError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.device.pending import Pending
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
@@ -33,11 +33,11 @@ Deliveries = queue.SimpleQueue[int]
 class LogicalDevice(Device):
     """A device that shares its loaded stages with the others of its process."""
 
-    def __init__(self, shared: Installed, **options: object) -> None:
+    def __init__(self, shared: InstalledBundle, **options: object) -> None:
         self._shared = shared
         super().__init__(shared.bundle, check=False, **options)  # type: ignore[arg-type]
 
-    def _load(self, bundle: Bundle, *, check: bool) -> Installed:
+    def _load(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
         return self._shared
 
 
@@ -212,12 +212,11 @@ class Scheduler:
 def _answered(answer: Answer, pending: Pending | None) -> dict[str, Any]:
     """What a live answer takes from the device's, and how its latency divides."""
     device_ms, cloud_ms = answer.latency_ms, 0.0
-    if pending is not None and pending.request is not None and pending.request.id:
-        item = pending.request
-        device_ms = 1000.0 * (item.opened - pending.started)
-        response = None if item.outcome is None else item.outcome.response
-        if answer.route == "cloud" and response is not None:
-            cloud_ms = response.worker_us / 1000.0
+    if pending is not None and pending.request is not None:
+        request = pending.request
+        device_ms = 1000.0 * (request.sent_at - pending.started)
+        if answer.route == "cloud" and request.response is not None:
+            cloud_ms = request.response.worker_us / 1000.0
     same = ("route", "stage", "cost", "feature_cost", "latency_ms", "reason")
     return {
         **{name: getattr(answer, name) for name in same},

@@ -19,7 +19,6 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout import AbortLimits, RolloutReport, read_statuses, roll_out
 from gatewise_cloud.worker.worker import Worker
-from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_edge.link.topics import status_topic
@@ -434,7 +433,7 @@ def _member(
         trial_seconds=0.0,
         report=1.0,
     )
-    audit = Audit(share=0.2, bound=0.5)
+    audit = 0.2
     device = stack.enter_context(
         Device(first, link=link, observe=updater.observe, audit=audit, deadline_ms=10_000)
     )

@@ -309,6 +309,7 @@ def test_settings_are_checked(bundle, make_bundle):
         {"deadline_ms": "1"},
         {"policy": "cloud"},
         {"outstanding": 0},
+        {"max_offloads": "60"},
         {"sensors": Sensors({"a": lambda: 1.0})},
         {"sensors": Sensors({"pulse": lambda: 1.0})},
     ):
@@ -356,6 +357,26 @@ def test_no_more_requests_out_than_allowed(bundle):
         answer = device.answer(HARD)
         assert (answer.route, answer.reason, answer.cost) == ("fallback", "full", 13.5)
         assert device.counters["full"] == 1
+
+
+def test_offloads_beyond_the_bound_are_fallbacks_with_a_reason_of_their_own(bundle, clock):
+    link = FakeLink()
+    with Device(bundle, link=link, max_offloads="2/h", clock=clock) as device:
+        answers = [device.answer(HARD) for _ in range(3)]
+        clock.now += 1799.0
+        answers.append(device.answer(HARD))
+        clock.now += 1.0
+        answers.append(device.answer(HARD))
+    assert [a.route for a in answers] == ["cloud", "cloud", "fallback", "fallback", "cloud"]
+    assert (answers[2].reason, answers[2].cost) == ("offload-limit", 13.5)  # e is not acquired
+    assert len(link.sent) == 3
+
+
+def test_an_offload_that_is_not_made_counts_for_no_bound(bundle, clock):
+    with Device(bundle, link=FakeLink(), max_offloads="1/h", clock=clock) as device:
+        assert device.answer([*HARD[:4], NAN, 0]).reason == "missing:e"
+        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD).reason == "offload-limit"
 
 
 def test_virtual_time_drives_the_same_code(bundle, clock):

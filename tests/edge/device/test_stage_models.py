@@ -11,8 +11,9 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stage_models import FlatRunner, GraphSession
-from gatewise_edge.device.stages import StageRunner, self_test
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from tests.support import tiny_bundle
@@ -33,7 +34,8 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 import numpy as np
-from gatewise_edge import Device, StageRunner, self_test
+from gatewise_edge import Device, self_test
+from gatewise_edge.device.stages import load_stages
 
 X = np.load(sys.argv[2])
 said = []
@@ -43,9 +45,9 @@ with Device(sys.argv[1]) as device:
         a = device.answer(x)
         said.append([a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)])
 assert "onnxruntime" not in sys.modules
-runner = StageRunner(device.bundle)
-outputs = [runner.run(s, np.ascontiguousarray(X[:, c])) for s, c in enumerate(runner.inputs)]
-bits = [o.outputs.view(np.uint32).tolist() for o in outputs]
+stages = load_stages(device.bundle)
+outputs = [stage.run(np.ascontiguousarray(X[:, stage.inputs])) for stage in stages]
+bits = [o.view(np.uint32).tolist() for o in outputs]
 print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
 """
 
@@ -53,7 +55,7 @@ print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
 @pytest.mark.slow
 def test_a_device_without_onnxruntime_answers_alike(bundle: Bundle, tmp_path: Path) -> None:
     for runner in ("auto", "onnxruntime", "numpy"):
-        assert self_test(bundle, StageRunner(bundle, runner=runner)) == 32
+        assert self_test(bundle, load_stages(bundle, runner=runner)) == 32
     x = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(F)
     np.save(tmp_path / "rows.npy", x)
     found = json.loads(run_python(WITHOUT, bundle.path, tmp_path / "rows.npy"))
@@ -62,9 +64,9 @@ def test_a_device_without_onnxruntime_answers_alike(bundle: Bundle, tmp_path: Pa
         answers = [device.answer(row) for row in x]
     said = [[a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers]
     assert found["said"] == json.loads(json.dumps(said, default=str))
-    runner = StageRunner(bundle, runner="onnxruntime")
-    assert any(isinstance(m, GraphSession) for m in runner._models)
-    assert found["bits"] == [o.outputs.view(np.uint32).tolist() for o in run_all(runner, x)]
+    stages = load_stages(bundle, "onnxruntime")
+    assert any(isinstance(stage.model, GraphSession) for stage in stages)
+    assert found["bits"] == [o.outputs.view(np.uint32).tolist() for o in run_all(stages, x)]
     assert len({(a.stage, a.route) for a in answers}) > 1
 
 
@@ -73,17 +75,17 @@ def test_a_runner_that_is_missing_or_unknown_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"'onnxruntime' cannot be used: .*install onnxruntime"):
-        StageRunner(bundle, runner="onnxruntime")
-    assert all(isinstance(m, FlatRunner) for m in StageRunner(bundle)._models)
+        load_stages(bundle, runner="onnxruntime")
+    assert all(isinstance(stage.model, FlatRunner) for stage in load_stages(bundle))
     with pytest.raises(InputError, match="runner 'tpu'; choose one of auto, onnxruntime, numpy"):
-        StageRunner(bundle, runner="tpu")
+        load_stages(bundle, runner="tpu")
 
 
 def test_a_graph_that_is_not_written_from_its_arrays_is_refused(tmp_path: Path) -> None:
     path = write_bundle(tmp_path / "bundle").path
     replace_file(path, "stage_0.onnx", linear_onnx(np.array([[4.0], [1.0]])))
     with pytest.raises(DamagedFileError, match=r"stage_0\.onnx is not the graph of stage_0\.npz"):
-        StageRunner(Bundle.open(path), runner="onnxruntime")
+        load_stages(Bundle.open(path), runner="onnxruntime")
 
 
 # -- given graphs --------------------------------------------------------------------------
@@ -94,7 +96,7 @@ def test_a_given_graph_runs_as_it_is(tmp_path: Path) -> None:
     assert bundle.manifest.stages[0].kind == "graph"
     assert self_test(bundle) == 8
     with pytest.raises(BundleError, match=r"stage_0\.onnx was given as a graph: it needs onnxru"):
-        StageRunner(bundle, runner="numpy")
+        load_stages(bundle, runner="numpy")
 
 
 @pytest.mark.parametrize(
@@ -110,16 +112,16 @@ def test_a_given_graph_of_another_form_is_refused(tmp_path: Path, graph: bytes, 
     path = tiny_bundle.write_bundle(tmp_path / "tiny")
     replace_file(path, "stage_0.onnx", graph)
     with pytest.raises(BundleError, match=why):
-        StageRunner(Bundle.open(path))
+        load_stages(Bundle.open(path))
 
 
 LIMITED = """
 import resource, sys
-from gatewise_edge.device.stages import StageRunner
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 try:
-    StageRunner(Bundle.open(sys.argv[1]))
+    load_stages(Bundle.open(sys.argv[1]))
 except BundleError as error:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"{peak} {error}")

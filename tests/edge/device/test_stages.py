@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise.decision import ALWAYS_STOP
-from gatewise_edge.device.stage_output import StageOutput
-from gatewise_edge.device.stages import StageRunner, self_test
+from gatewise.decision import ALWAYS_STOP, STOP_RULES
+from gatewise_edge.device.self_checks import self_test
+from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
@@ -19,48 +19,56 @@ from tests.support.stage_runs import exits, run_all
 
 
 @pytest.mark.parametrize(
-    ("outputs", "link", "score", "scores", "labels"),
+    ("outputs", "link", "score", "stop_score", "label"),
     [
-        ([[2.0], [-0.5], [0.0]], "sigmoid", "margin", [2.0, 0.5, 0.0], [1, 0, 0]),
-        ([[1.0, 3.0, 3.0], [5.0, 1.0, 2.5]], "softmax", "margin", [0.0, 2.5], [1, 0]),
-        ([[-1.0, 7.0], [1.0, 0.25]], "sigmoid", "column", [7.0, 0.25], [0, 1]),
+        ([2.0], "sigmoid", "margin", 2.0, 1),
+        ([-0.5], "sigmoid", "margin", 0.5, 0),
+        ([1.0, 3.0, 3.0], "softmax", "margin", 0.0, 1),
+        ([5.0, 1.0, 2.5], "softmax", "margin", 2.5, 0),
+        ([-1.0, 7.0], "sigmoid", "column", 7.0, 0),
+        ([1.0, 0.25], "sigmoid", "column", 0.25, 1),
     ],
 )
-def test_scores_labels_and_probabilities(outputs, link, score, scores, labels):
-    spec = StageSpec("s.onnx", ("a",), 1, link, score, len(outputs[0]))
-    out = StageOutput(np.float32(outputs), spec)
-    assert out.score.tolist() == scores
-    assert out.labels.tolist() == labels
-    assert out.probabilities.argmax(axis=1).tolist() == labels
-    np.testing.assert_allclose(out.probabilities.sum(axis=1), 1.0)
-    assert out.stops(0.5).tolist() == [value >= 0.5 for value in scores]
-    assert out.stops(None).tolist() == [False] * len(scores)
-    assert out.stops(ALWAYS_STOP).tolist() == [True] * len(scores)
+def test_scores_labels_and_probabilities(outputs, link, score, stop_score, label):
+    out = output_of(outputs, link, score)
+    assert (out.score, out.label, out.probabilities.argmax()) == (stop_score, label, label)
+    assert out.probabilities.sum() == pytest.approx(1.0)
+    assert out.stops(0.5) == (stop_score >= 0.5)
+    assert not out.stops(None)
+    assert out.stops(ALWAYS_STOP)
+
+
+def output_of(outputs, link, score):
+    spec = StageSpec("s.onnx", ("a",), 1, link, score, len(outputs))
+    rule = STOP_RULES[score]
+    stage = DeviceStage(
+        index=0, spec=spec, rule=rule, inputs=np.array([0]), threshold=None, model=None, columns=[0]
+    )
+    return StageOutput(stage, outputs)
 
 
 def test_nan_goes_on_even_where_everything_stops():
-    spec = StageSpec("s.onnx", ("a",), 1, "sigmoid", "margin", 1)
-    assert StageOutput(np.float32([[np.nan]]), spec).stops(ALWAYS_STOP).tolist() == [False]
+    assert not output_of([float("nan")], "sigmoid", "margin").stops(ALWAYS_STOP)
 
 
-def test_runner_follows_the_manifest(bundle):
-    runner = StageRunner(bundle)
+def test_stages_follow_the_manifest(bundle):
+    stages = load_stages(bundle)
     X = sample_rows()
-    outputs = run_all(runner, X)
-    np.testing.assert_array_equal(outputs[0].margins[:, 0], 4 * X[:, 0])
-    np.testing.assert_array_equal(outputs[1].margins[:, 0], 4 * X[:, 2])
-    sure = [np.abs(4 * X[:, 0]) >= 1, np.abs(4 * X[:, 2]) >= 1]
-    expected = np.where(sure[0], 0, np.where(sure[1], 1, 2))
-    np.testing.assert_array_equal(exits(runner, outputs), expected)
+    runs = run_all(stages, X)
+    np.testing.assert_array_equal(runs[0].margins[:, 0], 4 * X[:, 0])
+    np.testing.assert_array_equal(runs[1].margins[:, 0], 4 * X[:, 2])
+    expected = np.where(np.abs(4 * X[:, 0]) >= 1, 0, np.where(np.abs(4 * X[:, 2]) >= 1, 1, 2))
+    np.testing.assert_array_equal(exits(stages, runs), expected)
     assert len(set(expected)) == 3
-    one = runner.run(0, np.ascontiguousarray(X[3:4, runner.inputs[0]]))
-    np.testing.assert_array_equal(one.outputs, outputs[0].outputs[3:4])
+    one = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
+    np.testing.assert_array_equal(one, runs[0].outputs[3:4])
 
 
 def test_the_self_test_passes_at_every_operating_point(bundle, make_bundle):
     assert self_test(bundle) == 32
     assert self_test(bundle.with_active(1)) == 32
-    assert StageRunner(bundle.with_active(1)).thresholds == (None, 1.0)
+    thresholds = [stage.threshold for stage in load_stages(bundle.with_active(1))]
+    assert thresholds == [None, 1.0]
     assert self_test(make_bundle(cloud=False)) == 32
 
 
@@ -92,4 +100,4 @@ def test_a_graph_that_computes_otherwise_is_found(make_bundle):
 )
 def test_a_model_of_another_shape_is_refused(make_bundle, weights, says):
     with pytest.raises(BundleError, match=says):
-        StageRunner(forged(make_bundle(), weights))
+        load_stages(forged(make_bundle(), weights))

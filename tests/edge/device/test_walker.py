@@ -23,7 +23,7 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device import walker
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.stages import self_test
+from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.walker import Walker
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link.link import InProcessLink

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import zlib
 
 import cbor2
 import numpy as np
@@ -59,20 +58,6 @@ def read(payload: bytes) -> Request | WireError:
         return error
 
 
-def with_checksum(old: str) -> bytes:
-    """Add the checksum to the bytes of a message without one."""
-    content = bytes.fromhex(old)
-    covered = bytes([content[0] + 1]) + content[1:] + b"\x63crc\x44"
-    return covered + zlib.crc32(covered).to_bytes(4, "big")
-
-
-def without_checksum(payload: bytes) -> dict[str, object]:
-    """Give the entries of a message as versions before the checksum sent them."""
-    entries: dict[str, object] = cbor2.loads(payload)
-    del entries["crc"]
-    return entries
-
-
 @given(
     ident=st.binary(min_size=16, max_size=16),
     model=names,
@@ -111,23 +96,6 @@ def test_response_comes_back_as_it_went(data, rows, classes, worker_us):
     assert got.rows == rows
     np.testing.assert_array_equal(got.labels, labels)
     np.testing.assert_array_equal(got.probabilities, probabilities)
-
-
-@given(exits=st.lists(st.integers(0, 1024), min_size=1, max_size=20))
-def test_exits_come_back_and_older_messages_go_without(exits):
-    rows = len(exits)
-    fields = {"id": ID, "model": "m", "version": "1", "labels": np.zeros(rows, np.int64)}
-    fields["probabilities"] = np.full((rows, 2), 0.5)
-    plain = wire.encode_response(Response(**fields))
-    told = wire.encode_response(Response(**fields, exits=exits))
-    assert wire.decode_response(plain).exits is None
-    got = wire.decode_response(told).exits
-    assert got is not None
-    assert (got.tolist(), got.dtype) == (exits, np.int64)
-    # A decoder that does not know the entry finds all that it knows.
-    entries = without_checksum(told)
-    assert entries.pop("s").tag == 69
-    assert entries == without_checksum(plain)
 
 
 @given(code=st.sampled_from([wire.BUSY, wire.NO_MODEL, wire.FAILED, "x"]), detail=st.text())
@@ -190,18 +158,6 @@ def test_a_message_with_flipped_bits_is_never_read_as_another(flips):
                 decode(bytes(payload))
 
 
-@given(data=st.data())
-def test_a_damaged_message_of_an_older_version_is_refused_or_read(data):
-    payload = bytearray(cbor2.dumps(message()))
-    for _ in range(data.draw(st.integers(1, 4))):
-        payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    got = read(bytes(payload))
-    if isinstance(got, WireError):
-        assert got.reason
-    else:
-        assert got.X.size == 2
-
-
 plain_values = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=80), st.binary()
 )
@@ -211,7 +167,7 @@ plain_values = st.one_of(
 def test_an_entry_of_a_wrong_kind_is_refused(key, value):
     entries = message()
     entries[key] = value
-    got = read(cbor2.dumps(entries))
+    got = read(write_map(entries))
     if isinstance(got, WireError):
         assert got.id == (None if key == "id" else ID)
     else:
@@ -248,13 +204,13 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
 )
 def test_reasons(changes, reason):
     with pytest.raises(WireError) as caught:
-        wire.decode_request(cbor2.dumps(message(**changes)))
+        wire.decode_request(write_map(message(**changes)))
     assert caught.value.reason == reason
     assert caught.value.id == (None if "id" in changes else ID)
 
 
 def test_nan_passes_where_it_may():
-    payload = cbor2.dumps(message(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
+    payload = write_map(message(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
     assert wire.decode_request(payload, allow_missing=True).has_missing
 
 
@@ -262,10 +218,10 @@ def test_nan_passes_where_it_may():
 @pytest.mark.parametrize("value", ["(a+)+$", b"\x01\x02", [2**40, 1], 7])
 def test_no_tag_is_carried_out(tag, value):
     with pytest.raises(WireError) as caught:
-        wire.decode_request(cbor2.dumps(message(x=cbor2.CBORTag(tag, value))))
+        wire.decode_request(write_map(message(x=cbor2.CBORTag(tag, value))))
     assert (caught.value.reason, caught.value.id) == ("type", ID)
     # In an entry that nobody reads, a tag does no harm.
-    extra = with_checksum(cbor2.dumps(message(extra=cbor2.CBORTag(tag, value))).hex())
+    extra = write_map(message(extra=cbor2.CBORTag(tag, value)))
     if isinstance(value, list):
         assert "nested" in str(read(extra))
     else:
@@ -277,17 +233,14 @@ def test_no_tag_is_carried_out(tag, value):
               cbor2.CBORTag(9, cbor2.CBORTag(9, 1))]
 )  # fmt: skip
 def test_nothing_nested_is_taken_in_entries_that_nobody_reads(value):
-    extra = with_checksum(cbor2.dumps(message(extra=value)).hex())
+    extra = write_map(message(extra=value))
     with pytest.raises(WireError, match="'extra' is nested") as caught:
         wire.decode_request(extra)
     assert (caught.value.reason, caught.value.id) == ("type", ID)
 
 
 def test_unknown_entries_are_ignored_up_to_a_bound():
-    newer = cbor2.dumps(message(new="field"))
-    assert wire.decode_request(with_checksum(newer.hex())).rows == 1
-    # It may be the checksum, damaged.
-    assert getattr(read(newer), "reason", None) == "checksum"
+    assert wire.decode_request(write_map(message(new="field"))).rows == 1
     with pytest.raises(WireError, match="at most 32 entries"):
         wire.decode_request(cbor2.dumps(message(**{f"k{i}": i for i in range(40)})))
 
@@ -310,38 +263,14 @@ def test_size_is_bounded_both_ways():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
-@pytest.mark.parametrize("deflate", [False, True])
-def test_arrays_keep_their_type(dtype, deflate):
+def test_arrays_keep_their_type(dtype):
     x = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
-    payload = wire.encode_request(request_of(x, deflate=deflate))
-    found = wire.decode_request(payload)
+    found = wire.decode_request(wire.encode_request(request_of(x)))
     assert found.X.dtype == x.dtype
     np.testing.assert_array_equal(found.X, x)
-    assert (len(payload) < x.nbytes / 2) == deflate
 
 
-def test_what_does_not_shrink_is_sent_as_it_is():
-    x = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.uint8)
-    plain, deflated = (wire.encode_request(request_of(x, deflate=d)) for d in (False, True))
-    assert plain == deflated
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"x": zlib.compress(bytes(7))}, "shape"),
-        ({"x": zlib.compress(bytes(9))}, "shape"),
-        ({"x": zlib.compress(bytes(8)) + b"more"}, "shape"),
-        ({"x": zlib.compress(bytes(8))[:-3]}, "shape"),
-        ({"x": bytes(8)}, "type"),
-        ({"x": zlib.compress(bytes(10_000_000)), "n": 4000, "k": 5000}, "size"),
-        ({"x": zlib.compress(bytes(8)), "z": 2}, "range"),
-        ({"x": zlib.compress(bytes(8)), "z": b"1"}, "type"),
-    ],
-)
-def test_compressed_values_are_never_trusted(changes, reason):
-    fields = message(k=4, z=1) | changes
-    fields["x"] = cbor2.CBORTag(77, fields["x"])
+def test_a_message_without_a_checksum_is_refused():
     with pytest.raises(WireError) as caught:
-        wire.decode_request(write_map(fields))
-    assert caught.value.reason == reason
+        wire.decode_request(cbor2.dumps(message()))
+    assert caught.value.reason == "checksum"

@@ -27,17 +27,6 @@ def test_requests_say_what_they_are_said_to(vector):
     assert wire.encode_request(request).hex() == vector["hex"]
 
 
-def test_a_request_in_parts_says_what_it_is_said_to():
-    vector = WRITTEN["in_parts"]
-    first, *parts = (bytes.fromhex(text) for text in (vector["hex"], *vector["parts"]))
-    announced = wire.decode_request(first).parts
-    content = b"".join(wire.decode_part(part).content for part in parts)
-    assert (announced.count, announced.size) == (len(parts), len(content))
-    assert said_by_request(wire.decode_request(first, content=content)) == vector["says"]
-    accepted = wire.decode_response(bytes.fromhex(vector["acceptance"]))
-    assert wire.part_topic("pi-1", accepted.parts_to) == vector["topic"]
-
-
 @pytest.mark.parametrize("vector", WRITTEN["responses"], ids=lambda v: v["name"])
 def test_responses_say_what_they_are_said_to(vector):
     response = wire.decode_response(bytes.fromhex(vector["hex"]))

@@ -145,12 +145,8 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         ("--broker localhost", "must begin with mqtt://"),
         ("--broker mqtt://localhost --device a/b", "device id"),
         ("--broker mqtt://h --ca-file none.pem", "ca_file"),
-        ("--pace offload_rate=0.1", "a pacer needs a link"),
-        ("--pace often", "offload_rate=0.1"),
+        ("--max-offloads often", "give a number per s, min, h or d: 60/h"),
         ("--audit 0.02", "an audit needs a link"),
-        ("--audit 2", "the share is 2.0"),
-        ("--audit-bound 7", "are for --audit"),
-        ("--audit-action offload", "are for --audit"),
         ("--update-interval 60", "are for --update-host"),
         ("--ca-file none.pem", "are for --broker"),
         ("--resume log", "--resume is for a --data file"),
@@ -257,21 +253,6 @@ def test_what_was_taken_in_is_answered_before_the_end(edge, broker, make_peer):
     assert [a["row"] for a in found] == [0, 1, 2]
     assert [a["reason"] for a in found] == ["timeout", "stopped", "stopped"]
     assert last["summary"]["instances"] == 3
-
-
-def test_several_at_a_time_share_messages(bundle, broker, make_peer):
-    peer = make_peer()
-    given = "".join(f"[0,0,0,0,{1 if i % 2 else -1},0]\n" for i in range(40))
-    options = ("--parallel", 8, "--coalesce-ms", 20, "--float16", "--deadline-ms", 10_000)
-    done = run_here("edge", bundle.path, "--broker", broker.url, *options, given=given)
-    assert done.returncode == 0, done.stderr
-    found = answers(done)
-    assert sorted(t["row"] for t in found) == list(range(40))
-    assert {t["route"] for t in found} == {"cloud"}
-    assert all((t["label"] == "yes") == bool(t["row"] % 2) for t in found)
-    assert sum(r.rows for r in peer.requests) >= 40
-    assert len({r.id for r in peer.requests}) < 40
-    assert all(r.X.dtype.itemsize == 2 for r in peer.requests)
 
 
 def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker, make_peer):

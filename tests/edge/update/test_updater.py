@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import threading
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from gatewise.errors import InputError
@@ -172,7 +172,7 @@ def test_one_late_answer_and_sensors_that_failed_before_are_no_fault(run, fleet,
     device.reaches("8")
     answer = device.device.answer(EASY)
     clock.now += 10.0
-    device.updater.observe(dataclasses.replace(answer, latency_ms=5312.0))
+    device.updater.observe(msgspec.structs.replace(answer, latency_ms=5312.0))
     for _ in range(50):
         device.updater.observe(SensorError("a", "dead"))
     device.passes()
@@ -235,7 +235,7 @@ def test_a_restart_does_not_forget_how_the_version_before_did(run, fleet, clock)
         for i in range(number):
             clock.now += 10.0
             late_ms = 5e3 * (i % 5 < 2)
-            device.updater.observe(dataclasses.replace(answer, latency_ms=1.0 + late_ms))
+            device.updater.observe(msgspec.structs.replace(answer, latency_ms=1.0 + late_ms))
 
     answers(100)
     fleet.publish("8")

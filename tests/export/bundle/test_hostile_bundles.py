@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from gatewise_edge.device.stages import StageRunner, self_test
+from gatewise_edge.device.self_checks import self_test
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from tests.support.hostile_bundles.array_cases import ARRAY_CASES
@@ -68,13 +69,13 @@ def test_the_runner_without_onnxruntime_refuses_them_too(
     name: str, hostile: dict[str, Path]
 ) -> None:
     with pytest.raises(BundleError, match=HOSTILE[name][1]):
-        StageRunner(Bundle.open(hostile[name]), runner="numpy")
+        load_stages(Bundle.open(hostile[name]), runner="numpy")
 
 
 OPEN_ALL = """
 import json, pathlib, re, resource, sys
 import onnxruntime
-from gatewise_edge.device.stages import self_test
+from gatewise_edge.device.self_checks import self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 

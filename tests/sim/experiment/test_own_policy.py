@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge import Audit, Device
+from gatewise_edge import Device
 from gatewise_sim import Scenario, simulate
 from tests.support.processes import run_here
 
@@ -102,7 +102,7 @@ def test_a_policy_must_return_a_decision_on_both_engines(small):
     ):
         device.answer(small.rows[0])
     with pytest.raises(InputError, match="an audit needs"):
-        Device(small.bundle, policy=says_yes, audit=Audit(0.1))
+        Device(small.bundle, policy=says_yes, audit=0.1)
 
 
 def test_rows_that_leave_no_choice_are_named(small):

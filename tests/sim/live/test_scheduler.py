@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_edge.checks import MAX_VALUES
-from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.link.link import InProcessLink
 from gatewise_sim.live.metered import AnswerBox, LiveAnswer, MeteredLink
 from gatewise_sim.live.scheduler import Deliveries, DeviceSlot, LogicalDevice, Schedule, Scheduler
@@ -51,7 +50,7 @@ def fleet(small, cloud):
     made: list[LogicalDevice] = []
 
     def make(devices: int, seconds: float | None = 0.0, **options) -> SimpleNamespace:
-        shared = Installed.load(small.bundle, sensors=None, most_bytes=MAX_VALUES)
+        shared = InstalledBundle.load(small.bundle, offloads=True)
         box, deliveries, slots = AnswerBox(), Deliveries(), []
         for index in range(devices):
             near = InProcessLink(cloud.answer)
@@ -167,6 +166,5 @@ def test_parts_of_a_latency_add_up(fleet, routes):
 
 def test_devices_share_their_stages_and_nothing_else(fleet):
     first, second = (slot.device for slot in fleet(2).slots)
-    assert first._active.installed.runner is second._active.installed.runner
-    assert first._active.installed.gate is not second._active.installed.gate
+    assert first._installed is second._installed
     assert first._uplink is not second._uplink

@@ -1,18 +1,15 @@
 """Audits of a simulated fleet: the device's own auditor, in virtual time.
 
-:class:`gatewise_edge.device.auditor.Auditor` chooses the answers,
+:class:`gatewise_edge.device.audit.AuditSampler` chooses the answers,
 :class:`gatewise_cloud.worker.fleet_audit.FleetAudit` tests them. A live device draws with the same
 seed, so that both engines audit the same instances.
 """
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
-from gatewise_edge.device.auditor import Audit, Auditor
 from gatewise_edge.link.messages import AuditMark
-from gatewise_sim.fleet.routes import Routes
 
 
 @dataclass(slots=True)
@@ -35,13 +32,3 @@ class AuditCounts:
 def audit_seed(seed: int, device: int) -> int:
     """Seed of a device's choice of answers to audit, in a run with a seed of its own."""
     return (seed << 32) + device
-
-
-def make_auditor(routes: Routes, share: float, seed: int) -> Auditor:
-    """Make the auditor of a device that audits a share of its own answers.
-
-    InputError if the bundle's answers cannot be audited.
-    """
-    return Auditor(
-        Audit(share), routes.plan, routes.disagreement_bound, lambda _: None, random.Random(seed)
-    )

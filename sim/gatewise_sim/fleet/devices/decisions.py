@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError
-from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
@@ -31,8 +31,7 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     InputError if a value keeps a row from a stage or from the cloud: policies are asked only where
     there is a choice.
     """
-    installed = Installed.load(bundle, sensors=None, most_bytes=None, check=False, functions=None)
-    plan, runner = installed.plan, installed.runner
+    installed = plan = InstalledBundle.load(bundle, check=False, functions=None)
     n, stages = len(routes), plan.n_stages
     if plan.has_cloud and (routes.cloud_label == NO_LABEL).any():
         row = int(np.flatnonzero(routes.cloud_label == NO_LABEL)[0])
@@ -43,9 +42,9 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
     acquired = np.zeros((stages, n, len(plan.names)), np.bool_)
     for i, row in enumerate(np.ascontiguousarray(X, np.float32)):
         reading = Reading(installed.source_of(row), installed.meter, lambda: np.inf)
-        for s in range(stages):
+        for s, stage in enumerate(plan.stages):
             try:
-                found = runner.visit(s, reading, allow_missing=plan.stages_take_nan)
+                found = stage.visit(reading, allow_missing=plan.stages_take_nan)
             except SensorError as error:
                 raise InputError(_REFUSED.format(i, error)) from error
             scores[s, i], labels[s, i] = found.score, found.label
@@ -71,7 +70,7 @@ def routes_by_stage(bundle: Bundle, X: ArrayLike, routes: Routes) -> Routes:
             scores.ravel().tolist(),
             probabilities.reshape(stages * n, -1),
             columns["local_cost"].tolist(),
-            runner.thresholds[:stages],
+            tuple(stage.threshold for stage in plan.stages),
         ),
         **columns,
     )

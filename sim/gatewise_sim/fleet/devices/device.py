@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gatewise_edge.device.answer import Route
-from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
+from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark
-from gatewise_edge.link.offload import InFlight, OffloadCounts, OffloadOutcome, Offloads
+from gatewise_edge.link.offload import InFlight, OffloadCounts, Offloads
 from gatewise_sim.fleet.answer_rules import AnswerRules
 from gatewise_sim.fleet.answers import REASON, ROUTES, Answers
 from gatewise_sim.fleet.devices.audits import AuditCounts
@@ -62,7 +63,7 @@ class VirtualDevice(Requester):
         index: int,
         link: VirtualLink,
         breaker_draw: Callable[[], float] | None,
-        auditor: Auditor | None,
+        auditor: AuditSampler | None,
     ) -> None:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
@@ -133,8 +134,11 @@ class VirtualDevice(Requester):
             self.release(now)
             self._fall_back(instance, "deadline")
             return
-        item = state.messages.request(deadline)
-        if not self.offloads.open(item, now):
+        model, version = state.model
+        item = self.offloads.open(
+            state.messages.next_id(), model, version, now=now, deadline=deadline
+        )
+        if item is None:
             self._fall_back(instance, "full")
             return
         request = VirtualRequest(self, item, instance, ttl_ms / 1000.0, deadline)
@@ -163,9 +167,9 @@ class VirtualDevice(Requester):
 
     def _record_outcome(self, item: InFlight, now: float) -> None:
         """Report a request's end to the breaker."""
-        if self._breaker_draw is None or item.outcome is None or item.audit is not None:
+        if self._breaker_draw is None or item.on_answer is not None:
             return
-        replied = item.outcome.response is not None
+        replied = item.response is not None
         if self._breaker is None:
             if replied:
                 self._replies += 1
@@ -173,15 +177,15 @@ class VirtualDevice(Requester):
             self._breaker = Breaker(draw=self._breaker_draw, counts=self.state.breaker_counts)
             for _ in range(min(self._replies, self._breaker.window)):
                 self._breaker.record(True, sent=now, now=now)
-        self._breaker.record(replied, sent=item.opened, now=now)
+        self._breaker.record(replied, sent=item.sent_at, now=now)
 
-    def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
+    def conclude(self, request: VirtualRequest) -> None:
         request.over = True
-        instance = request.instance
-        if outcome.kind in ("full", "deadline", "unsent"):
-            self._fall_back(instance, outcome.kind)
-        elif outcome.kind != "answered":
-            error = None if outcome.response is None else outcome.response.error
+        instance, item = request.instance, request.item
+        if item.state == "unsent":
+            self._fall_back(instance, "unsent")
+        elif item.state != "answered":
+            error = None if item.response is None else item.response.error
             self._fall_back(instance, "timeout" if error is None else f"cloud:{error}")
         else:
             answers, i = instance.answers, instance.i
@@ -228,13 +232,20 @@ class VirtualDevice(Requester):
             return
         state.audit_counts.audit_cost += float(routes.request_cost[row] - routes.local_cost[row])
         now = state.clock.now
-        item = state.messages.request(now + AUDIT_PATIENCE)
-        item.audit = mark
-        if self.offloads.open(item, now):
+        model, version = state.model
+        item = self.offloads.open(
+            state.messages.next_id(),
+            model,
+            version,
+            now=now,
+            deadline=now + AUDIT_PATIENCE,
+            on_answer=lambda _: None,
+        )
+        if item is not None:
             ttl_ms = math.floor(1000.0 * (item.deadline - now))
             # The instance is over: nobody waits.
             request = VirtualRequest(
                 self, item, instance, ttl_ms / 1000.0, item.deadline,
-                label=routes.cloud_label.item(row), over=True,
+                label=routes.cloud_label.item(row), mark=mark, over=True,
             )  # fmt: skip
             request.transmit(state.messages.audit_size(mark, ttl_ms))

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from gatewise_edge.link.messages import AuditMark
-from gatewise_edge.link.offload import InFlight, OffloadOutcome, Offloads
+from gatewise_edge.link.offload import InFlight, Offloads
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import (
@@ -62,7 +62,7 @@ class Requester(ABC):
         """Count an audit's response, of class index `label`."""
 
     @abstractmethod
-    def conclude(self, request: VirtualRequest, outcome: OffloadOutcome) -> None:
+    def conclude(self, request: VirtualRequest) -> None:
         """Turn a request's outcome into the instance's answer."""
 
 
@@ -89,6 +89,7 @@ class VirtualRequest:
     ttl: float
     deadline: float
     label: int = -1
+    mark: AuditMark | None = None
     size: int = 0
     worker_us: int = 0
     over: bool = False
@@ -103,7 +104,7 @@ class VirtualRequest:
         state = self.device.state
         self.size = payload
         if not self.device.connected:  # a link takes nothing then
-            if not self.item.retries:
+            if not self.item.resent:
                 self.device.offloads.abandon(self.item, state.clock.now)
             return
         packet = request_packet(payload)
@@ -115,9 +116,7 @@ class VirtualRequest:
     def wait(self) -> None:
         """Poll when something is due for this instance."""
         item, clock = self.item, self.device.state.clock
-        clock.at(
-            clock.now if item.outcome is not None else min(item.wake_at, self.deadline), self.poll
-        )
+        clock.at(clock.now if item.settled else item.wake_at, self.poll)
 
     def poll(self) -> None:
         """Send, send again or give up when it is time to, as the device's uplink does."""
@@ -130,11 +129,10 @@ class VirtualRequest:
 
     def settle(self) -> None:
         """Conclude this instance if its request has an outcome for it, else wait on."""
-        outcome = self.item.outcome_of_row(self.deadline, self.device.state.clock.now)
-        if outcome is None:
-            self.wait()
+        if self.item.settled:
+            self.device.conclude(self)
         else:
-            self.device.conclude(self, outcome)
+            self.wait()
 
     def _arrive_at_broker(self) -> None:
         state, broker = self.device.state, self.device.state.broker
@@ -152,7 +150,7 @@ class VirtualRequest:
             id=self.item.id,
             digest=b"",
             model=self.device.state.model,
-            audit=self.item.audit,
+            audit=self.mark,
             label=self.label,
             rows=_ONE_ROW,
             arrived=now,
@@ -189,10 +187,10 @@ class VirtualRequest:
         device, item = self.device, self.item
         state, now = device.state, device.state.clock.now
         self._take_in(size)
-        if item.audit is not None and error is None:
+        if self.mark is not None and error is None:
             audited = device.offloads.receive(state.messages.audited(item.id, self.label), now)
             if audited is not None:
-                device.count_audit(item.audit, self.label)
+                device.count_audit(self.mark, self.label)
             return
         device.offloads.receive(state.messages.response(item.id, error, wait_ms), now)
         if not self.over:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.worker.fleet_audit import disagreement_bound
 from gatewise_edge.device.answer import DecisionPoint
-from gatewise_edge.device.auditor import Audit, disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
@@ -138,7 +138,7 @@ def real(small, settings: FleetSettings, down):
         link=clock_link,
         deadline_ms=settings.deadline_ms,
         breaker=Breaker(draw=rng.random),
-        audit=None if settings.audit is None else Audit(settings.audit),
+        audit=settings.audit,
         seed=audit_seed(SEED, 0),
         policy=settings.policy,
         check=False,

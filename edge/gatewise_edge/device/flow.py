@@ -1,0 +1,219 @@
+"""Decide one instance: run the stages, offload it if none stops, answer in every case.
+
+Event-driven: :meth:`RowFlow.start` runs the stages and sends what must be sent,
+:meth:`RowFlow.proceed` retries the request or ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gatewise.decision import row_answer, row_probabilities
+from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
+from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.stages import StageOutput, run_stages
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.messages import MAX_FILE, Response
+from gatewise_edge.link.uplink import Uplink
+
+
+class RowFlow:
+    """The decisions about instances, from the first stage to the answer."""
+
+    def __init__(
+        self, uplink: Uplink, *, policy: Policy | OwnPolicy, clock: Callable[[], float]
+    ) -> None:
+        self._uplink = uplink
+        self._policy = policy
+        self._own_policy = policy if callable(policy) else None
+        self._clock = clock
+
+    def start(self, pending: Pending) -> Answer | Pending:
+        """Run the stages; send the instance to the cloud if none stops.
+
+        Raises SensorError if there is neither a stage's answer nor a way to the cloud.
+        """
+        installed = pending.installed
+        if self._policy == "cloud-only":
+            return self._offload(pending, "cloud-only")
+        if self._run_stages(pending):
+            return self._local(pending, "edge", "stopped")
+        if pending.error is not None:
+            failure = _reason(pending.error)
+            may_offload = installed.has_cloud and self._policy != "edge-only"
+            if pending.error.why == "infinite" or not may_offload:
+                return self._fall_back(pending, failure)
+            # The cloud may do without the feature; what it cannot do without is refused there.
+            return self._offload(pending, "missing" if pending.error.why == "missing" else failure)
+        if not installed.has_cloud:
+            return self._local(pending, "edge", "last-stage")
+        if self._policy == "edge-only":
+            return self._local(pending, "edge", "edge-only")
+        return self._offload(pending, "offloaded")
+
+    def send_group(self, group: Sequence[Pending]) -> None:
+        """Send the instances of a group in one request, with the earliest of their deadlines."""
+        installed = group[0].installed
+        request = self._uplink.send(
+            np.stack([pending.values for pending in group]),  # type: ignore[misc]
+            installed.model,
+            installed.version,
+            deadline=min(pending.deadline for pending in group),
+        )
+        if isinstance(request, str):
+            for _ in group[1:]:  # each was admitted
+                self._uplink.release()
+        for row, pending in enumerate(group):
+            pending.row = row
+            if isinstance(request, str):
+                pending.reason = request
+            else:
+                pending.request = request
+
+    def proceed(self, pending: Pending) -> Answer | Pending:
+        """Retry an instance's request or end it; return `pending` itself while the outcome is open.
+
+        Raises SensorError as :meth:`start`.
+        """
+        request = pending.request
+        if request is None:  # its group was not sent
+            return self._fall_back(pending, _reason(pending.error, pending.reason))
+        if not self._uplink.poll(request):
+            return pending
+        response = request.response
+        if request.state == "answered" and response is not None:
+            return self._remote(pending, response)
+        if request.state == "unsent":
+            return self._fall_back(pending, "unsent")
+        reason = "timeout" if response is None else f"cloud:{response.error}"
+        return self._fall_back(pending, reason, pending.installed.request_price)
+
+    # -- the stages ------------------------------------------------------------------------
+
+    def _run_stages(self, pending: Pending) -> bool:
+        """Run the stages until one stops, all are done, or a feature cannot be acquired."""
+        installed, outputs = pending.installed, pending.outputs
+        takes_nan = installed.stages_take_nan
+        try:
+            if self._own_policy is None:
+                return run_stages(
+                    installed.stages, pending.reading, outputs, allow_missing=takes_nan
+                )
+            for stage in installed.stages:
+                outputs.append(stage.visit(pending.reading, allow_missing=takes_nan))
+                point = self._point(pending, outputs[-1], stage.threshold)
+                decision = point.decide(self._own_policy)
+                if decision != "continue":
+                    return decision == "stop"
+        except SensorError as error:
+            pending.error = error
+        return False
+
+    def _point(
+        self, pending: Pending, output: StageOutput, threshold: float | None
+    ) -> DecisionPoint:
+        """State of device and instance now that a stage with this threshold has answered."""
+        link = self._uplink.gauges
+        return DecisionPoint(
+            stage=output.stage,
+            last=output.stage == len(pending.installed.stages) - 1,
+            score=output.score,
+            threshold=threshold,
+            probabilities=output.probabilities,
+            cost=pending.reading.charge[0],
+            left_ms=1000.0 * (pending.deadline - self._clock()),
+            connected=self._uplink.ready,
+            round_trip_ms=link["round_trip_ms"],
+            outstanding=int(link["outstanding"]),
+        )
+
+    # -- the cloud -------------------------------------------------------------------------
+
+    def _offload(self, pending: Pending, reason: str) -> Answer | Pending:
+        installed, reading = pending.installed, pending.reading
+        # A request that would be in vain is not made, nor are its features acquired.
+        refused = self._uplink.admit(pending.deadline)
+        if refused is not None:
+            return self._fall_back(pending, _reason(pending.error, refused))
+        takes_nan = installed.cloud_takes_nan
+        instances = reading.acquire_file(installed.request_inputs, MAX_FILE)
+        if instances is None:
+            try:
+                x = reading.acquire(
+                    installed.request_inputs, allow_missing=takes_nan, spare=takes_nan
+                )
+            except SensorError as error:
+                self._uplink.release()
+                return self._fall_back(pending, _reason(pending.error or error))
+            pending.values = installed.typed(x)
+        pending.reason = _reason(reading.failure, reason) if reason == "offloaded" else reason
+        if pending.group is not None and instances is None:
+            pending.group.append(pending)
+            return pending
+        request = self._uplink.send(
+            instances or pending.values[np.newaxis],  # type: ignore[index, call-overload]
+            installed.model,
+            installed.version,
+            deadline=pending.deadline,
+        )
+        if isinstance(request, str):
+            return self._fall_back(pending, _reason(pending.error, request))
+        pending.request = request
+        return pending
+
+    def _remote(self, pending: Pending, response: Response) -> Answer:
+        installed, row = pending.installed, pending.row
+        if response.probabilities.shape[1] != len(installed.classes):
+            return self._fall_back(pending, "cloud:classes", installed.offload_price)
+        index = int(response.labels[row])
+        feature_cost, acquired = pending.reading.charge
+        return Answer(
+            label=installed.classes[index],
+            class_index=index,
+            probabilities=response.probabilities[row].astype(np.float64),
+            route="cloud",
+            stage=installed.n_stages,
+            cost=feature_cost + installed.offload_price,
+            feature_cost=feature_cost,
+            latency_ms=1000.0 * (self._clock() - pending.started),
+            reason=pending.reason,
+            acquired=acquired,
+        )
+
+    # -- local answers ---------------------------------------------------------------------
+
+    def _fall_back(self, pending: Pending, reason: str, extra_cost: float = 0.0) -> Answer:
+        """Answer with the last finished stage; run the stages first if none has run."""
+        if not pending.outputs and pending.error is None:
+            self._run_stages(pending)
+        if not pending.outputs:
+            assert pending.error is not None
+            raise pending.error
+        return self._local(pending, "fallback", reason, extra_cost)
+
+    def _local(
+        self, pending: Pending, route: Route, reason: str, extra_cost: float = 0.0
+    ) -> Answer:
+        output, classes = pending.outputs[-1], pending.installed.classes
+        margins = output.rule.row_margins(output.outputs)
+        label = row_answer(margins, output.link)
+        feature_cost, acquired = pending.reading.charge
+        return Answer(
+            label=classes[int(label)] if classes else label,  # a value where there are none
+            class_index=int(label) if classes else -1,
+            probabilities=row_probabilities(margins, output.link),
+            route=route,
+            stage=output.stage,
+            cost=feature_cost + extra_cost,
+            feature_cost=feature_cost,
+            latency_ms=1000.0 * (self._clock() - pending.started),
+            reason=reason,
+            acquired=acquired,
+        )
+
+
+def _reason(error: SensorError | None, otherwise: str = "") -> str:
+    """An answer's reason for a sensor's failure, or the other one where there is none."""
+    return otherwise if error is None else f"{error.why}:{error.sensor}"
