@@ -242,6 +242,7 @@ def _pack(
         "version": recipe_version(data, settings) if version is None else version,
         "sign": settings.sign,
         "encoder": data.encoder,
+        "max_message": settings.max_message,
     }
     try:
         try:
@@ -344,7 +345,14 @@ def _fit(
 
 def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
     """Make a version that differs wherever settings or data could make another model."""
-    elsewhere = {"out": None, "name": None, "version": None, "sign": None, "rows": None}
+    elsewhere = {
+        "max_message": None,
+        "out": None,
+        "name": None,
+        "version": None,
+        "sign": None,
+        "rows": None,
+    }
     costs = data.feature_costs
     chosen = msgspec.structs.asdict(settings) | elsewhere
     parts = (chosen, costs.own.tolist(), costs.shared.tolist())

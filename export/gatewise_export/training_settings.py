@@ -12,6 +12,7 @@ from typer import Argument, Option
 from gatewise.columns.kinds import read_kind
 from gatewise.documents import Amount, Positive, Share
 from gatewise.errors import InputError
+from gatewise.prices import LARGEST_REQUEST
 from gatewise.settings import FileOption, Settings
 from gatewise_export.commands.options import (
     by_class_option,
@@ -113,6 +114,12 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     sign: Annotated[
         Path | None, Option(help="Private key, Ed25519 in PEM, that signs the bundle.")
     ] = None
+    max_message: Annotated[
+        Annotated[int, Meta(ge=1)],
+        FileOption(
+            "Bytes of a message, at most: a request must fit (131072, the least of brokers)."
+        ),
+    ] = LARGEST_REQUEST
     test_size: Annotated[
         float, FileOption("Share of the rows held out, if the file has no test part (0.25).")
     ] = 0.25

@@ -191,6 +191,12 @@ def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
     assert verify(system, bundle, load_dataset(settings).X).agrees
 
 
+def test_a_request_that_no_message_holds_is_refused(settings: TrainingSettings) -> None:
+    with pytest.raises(InputError, match="would have 85 bytes, more than max_message=84"):
+        train_bundle(replace(settings, max_message=84), quiet=True)
+    assert train_bundle(replace(settings, max_message=85), quiet=True).verification.agrees
+
+
 @pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
 def test_names_that_no_bundle_may_have_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]

@@ -14,6 +14,7 @@ import typer
 from gatewise.console import emit, note
 from gatewise.documents import plain_values
 from gatewise.formats import byte_size
+from gatewise.prices import LARGEST_REQUEST
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
@@ -48,6 +49,10 @@ def pair(
         bool, typer.Option("--jpeg", help="Images may be given and sent as JPEG files.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows that choose thresholds.")] = 0,
+    max_message: Annotated[
+        int,
+        typer.Option(min=1, help="Bytes of a broker's message, at most: a request must fit."),
+    ] = LARGEST_REQUEST,
     name: options.BundleName = None,
     bundle_version: options.BundleVersion = "1",
     sign: options.Sign = None,
@@ -89,7 +94,13 @@ def pair(
     ).fit(x, y)
     rows = x[: 2 * SAMPLE_ROWS]
     bundle = pack(
-        system, out, sample=rows, name=name or data.stem, version=bundle_version, sign=sign
+        system,
+        out,
+        sample=rows,
+        name=name or data.stem,
+        version=bundle_version,
+        sign=sign,
+        max_message=max_message,
     )
     report = verify(system, bundle, rows)
     point = bundle.manifest.active_point
