@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 
@@ -115,10 +116,26 @@ def html_table(
     return f"<div><strong>{escape(title)}</strong>{text}{table_text if body else ''}</div>"
 
 
+_SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
+
+
 @contextmanager
-def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show a progress bar on a terminal; elsewhere plain lines, of each tenth, and what begins."""
-    if quiet:
+def showing_progress(shows: bool = True) -> Iterator[None]:
+    """Let :func:`progress` show the steps of what is done in a block, such as a fit."""
+    token = _SHOWS_PROGRESS.set(shows)
+    try:
+        yield
+    finally:
+        _SHOWS_PROGRESS.reset(token)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
+    """Show a progress bar on a terminal; elsewhere plain lines, of each tenth, and what begins.
+
+    Unless `quiet` says it, only a block of :func:`showing_progress` shows anything.
+    """
+    if not _SHOWS_PROGRESS.get() if quiet is None else quiet:
         yield lambda done, total, what="": None
     elif sys.stderr.isatty():
         from rich.console import Console

@@ -107,7 +107,7 @@ def described(name: Name) -> set[str]:
     docs = [name.doc]
     fields: set[str] = set()
     if inspect.isclass(name.what):
-        ours = [c for c in name.what.__mro__ if c.__module__.startswith("gatewise")]
+        ours = [c for c in name.what.__mro__ if is_ours(c)]
         docs = [inspect.cleandoc(c.__doc__ or "") for c in ours]
         fields = set().union(*map(fields_with_words, ours))
     elif name.owner:  # what a base says holds for the method that takes its place
@@ -128,6 +128,22 @@ def fields_with_words(owner: type) -> set[str]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
     }
+
+
+def parameters_with_types(name: Name) -> dict[str, str]:
+    """Parameters in a section of a docstring; of a class also in those of its bases."""
+    docs = [name.doc]
+    if inspect.isclass(name.what):
+        docs = [inspect.cleandoc(c.__doc__ or "") for c in name.what.__mro__ if is_ours(c)]
+    typed: dict[str, str] = {}
+    for doc in reversed(docs):
+        typed |= listed(doc, "Parameters")
+    return typed
+
+
+def is_ours(kind: type) -> bool:
+    """Whether a class is one of the project's."""
+    return kind.__module__.startswith("gatewise")
 
 
 def faults(name: Name) -> Iterator[str]:
@@ -155,7 +171,7 @@ def test_the_facade_states_types_and_what_comes_back():
         top = name.owner or name.what
         if inspect.isclass(top) and not hasattr(top, "get_params"):
             continue
-        typed = listed(name.doc, "Parameters") if name.parameters else {}
+        typed = parameters_with_types(name) if name.parameters else {}
         if missing := [p for p in name.parameters if not typed.get(p)]:
             found.append(f"{name.title}: no type of {missing}")
         if inspect.isclass(name.what) or not name.parameters:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
-from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import link_of
+from gatewise_training.operating_points.packed_size import packed_bytes
 
 LARGE = 5000
 """Above this many rows models have the leaves that are best on all features."""

@@ -12,7 +12,7 @@ from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold, Truth
 from gatewise.acquisition import at_exits, exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
-from gatewise_training.graphs.packed_size import packed_bytes
+from gatewise_training.operating_points.packed_size import packed_bytes
 
 
 def system_points(system: Any, fold: Fold) -> list[Point]:

@@ -45,7 +45,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         "letters-64kb": (
             "its most accurate point within 64 KB of flat arrays",
             "staged",
-            {"max_stage_bytes": 2**14},
+            {"max_bytes": 2**14},
         ),
     }
     made = {}

@@ -32,7 +32,7 @@ def figures(
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     shared: dict[str, Any] = {
-        "feature_costs": problem.costs, "n_rounds": n_rounds, "random_state": 0, "n_jobs": 1
+        "feature_costs": problem.costs, "n_rounds": n_rounds, "random_state": 0
     }  # fmt: skip
     search = shared | {"n_penalties": n_penalties}
     fixed = search | {"patience": None, "num_leaves": 16}

@@ -91,7 +91,7 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
         return Forest.from_sklearn(_sklearn(fold, n_trees, seed, criterion, some))
     system = BudgetForest(
         alpha=0.0, splits="stumps" if kind == "stumps" else "exact", n_estimators=n_trees,
-        voting="majority", random_state=seed, n_jobs=1,
+        voting="majority", random_state=seed,
     ).fit(*fold.train, validation=fold.validation)  # fmt: skip
     # each operating point holds the whole forest, and of how many of its trees it is
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.console import note, progress
+from gatewise.console import note, progress, showing_progress
 from gatewise.costs import CloudPrices
 from gatewise.errors import GroupsWarning, InputError, RecallWarning
 from gatewise.prices import PriceList
@@ -297,7 +297,7 @@ def _fit(
 ) -> tuple[BudgetedClassifier, str]:
     """Fit a system; a goal that none of its operating points reaches is no reason to lose it."""
     make = methods.cascade if settings.needs_cloud else methods.make
-    options: dict[str, Any] = {"verbose": 0 if quiet else 1} | settings.objectives
+    options: dict[str, Any] = dict(settings.objectives)
     if settings.allow_missing:
         if "allow_missing" not in make(settings.method).get_params():
             raise InputError(f"method {settings.method} takes no missing values; use staged")
@@ -324,7 +324,7 @@ def _fit(
     keys = {"groups": data.groups, "time": data.time}
     units = {key: values[split.training] for key, values in keys.items() if values is not None}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), showing_progress(not quiet):
             # the command prints them as lines of their own
             warnings.simplefilter("ignore", RecallWarning)
             warnings.simplefilter("ignore", GroupsWarning)

@@ -96,7 +96,6 @@ def problem(name: str, offset: float) -> Problem:
 def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
     f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
     few: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
-    few["max_trees"] = 8 + 2 * n_classes
     small: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
     gate: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
     return {

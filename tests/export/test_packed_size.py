@@ -7,7 +7,7 @@ import pytest
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise_export import pack, to_c
-from gatewise_training.graphs.packed_size import packed_bytes
+from gatewise_training.operating_points.packed_size import packed_bytes
 from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 STAGED = {

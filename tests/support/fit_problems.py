@@ -16,4 +16,4 @@ def problem_of(x: Any, y: Any, costs: FeatureCosts | None = None) -> Problem:
     x, y = np.asarray(x, np.float32), np.asarray(y, np.int64)
     plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
     costs = FeatureCosts.uniform(x.shape[1]) if costs is None else costs
-    return Problem(plan, len(np.unique(y)), costs, 0, None, lambda *_: None)
+    return Problem(plan, plan, len(np.unique(y)), costs, 0, lambda *_: None)

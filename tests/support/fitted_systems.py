@@ -33,14 +33,14 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
+from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.fitting import TrainedClassifier
 from tests.support.prices import grouped_prices
 
 FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
 
 
-class Alone(TrainedClassifier):
+class Alone(BudgetedClassifier):
     """Two linear stages and no cloud."""
 
     allow_missing = False
@@ -50,8 +50,6 @@ class Alone(TrainedClassifier):
         self.budget = budget
         self.max_loss = 0.01
         self.random_state = 0
-        self.n_jobs = None
-        self.verbose = 0
 
     def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         plan = problem.plan
@@ -118,7 +116,6 @@ def _heart(offset: float = 0.0, **params: Any) -> Fitted:
         n_stages=4,
         families=("linear", "boosting", "extra-trees"),
         effort="low",
-        max_trees=60,
         random_state=0,
         **params,
     )
@@ -130,9 +127,7 @@ def _heart(offset: float = 0.0, **params: Any) -> Fitted:
 def _digits() -> Fitted:
     x, y, rows, truth = _split(*load_digits(n_class=6, return_X_y=True))
     f0 = ExtraTreesClassifier(40, random_state=0)
-    system = StagedCascade(
-        f0, n_stages=3, families=("extra-trees",), effort="low", max_trees=60, random_state=0
-    )
+    system = StagedCascade(f0, n_stages=3, families=("extra-trees",), effort="low", random_state=0)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 

@@ -16,7 +16,7 @@ from .data.block_features import BlockFeatures as BlockFeatures
 from .data.table_encoder import TableEncoder as TableEncoder
 from .forests.budget_forest import BudgetForest as BudgetForest
 from .forests.budget_prune import BudgetPrune as BudgetPrune
-from .graphs.given_graph import OnnxModel as OnnxModel
+from .learners.given_models.given_graph import OnnxModel as OnnxModel
 from .learners.high_cost_model import HighCostModel as HighCostModel
 from .operating_points.frontier import Frontier as Frontier
 from .views.frontier_display import FrontierDisplay as FrontierDisplay

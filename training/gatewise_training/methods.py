@@ -8,8 +8,8 @@ import gatewise_training
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_training.cascades.cascade import TrainedCascade
-    from gatewise_training.cascades.fitting import TrainedClassifier
+    from gatewise_training.cascades.base import BudgetedClassifier
+    from gatewise_training.cascades.cascade import CascadeClassifier
 
 _CASCADES = {
     "staged": "StagedCascade",
@@ -45,7 +45,7 @@ def cascades() -> tuple[str, ...]:
     return tuple(_CASCADES)
 
 
-def make(name: str, **params: Any) -> TrainedClassifier:
+def make(name: str, **params: Any) -> BudgetedClassifier:
     """Make an unfitted budgeted model by the name of its method.
 
     >>> make("staged", n_stages=3, random_state=0)
@@ -57,11 +57,11 @@ def make(name: str, **params: Any) -> TrainedClassifier:
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")
-    model: TrainedClassifier = kind(**params)
+    model: BudgetedClassifier = kind(**params)
     return model
 
 
-def cascade(name: str, **params: Any) -> TrainedCascade:
+def cascade(name: str, **params: Any) -> CascadeClassifier:
     """Make an unfitted cascade: a method that has a high-cost model in the cloud.
 
     >>> cascade("cegb")
@@ -73,4 +73,4 @@ def cascade(name: str, **params: Any) -> TrainedCascade:
         raise InputError(
             f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
         )
-    return cast("TrainedCascade", make(name, **params))
+    return cast("CascadeClassifier", make(name, **params))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.errors import InputError
-from gatewise_training.graphs.packed_size import width
+from gatewise_training.operating_points.packed_size import width
 
 WIDTH = 96
 SIZES = {

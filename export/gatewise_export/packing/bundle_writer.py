@@ -198,7 +198,7 @@ def _check_sizes(files: Mapping[str, bytes]) -> None:
     if large:
         raise InputError(
             f"a device reads stages of {byte_size(MAX_BYTES)} at most, but there would be "
-            f"{' and '.join(large)}: fit with max_bytes= or max_stage_bytes=, or give a "
+            f"{' and '.join(large)}: fit with max_bytes=, or give a "
             "smaller model"
         )
 

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.onnx_writer import INPUT
-from gatewise_training.graphs.given_graph import GraphForm
-from gatewise_training.graphs.graph_files import GraphTail, inner_graphs
+from gatewise_training.learners.given_models.given_graph import GraphForm
+from gatewise_training.learners.given_models.graph_files import GraphTail, inner_graphs
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: The graph's own scores as a matrix.

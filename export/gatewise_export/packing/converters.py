@@ -21,9 +21,9 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest import CloudKind
 from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.classifier_graph import with_class_indices
-from gatewise_training.graphs.flat_forms import flat_trees
-from gatewise_training.graphs.given_graph import GraphForm
-from gatewise_training.graphs.sklearn_graphs import sklearn_graph, unwrapped
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.given_graph import GraphForm
+from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph, unwrapped
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 NEVER = np.float32(-1e30)

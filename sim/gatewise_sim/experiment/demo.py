@@ -40,7 +40,7 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     parameters: dict[str, Any] = {}
     if settings.method == "staged":
         # Small devices: with room for everything they would hardly ever need the cloud.
-        parameters["max_stage_bytes"] = 1024 * settings.stage_kb
+        parameters["max_bytes"] = 1024 * settings.device_kb
         if settings.dataset in datasets.names() and not settings.allow_missing:
             parameters |= _quick_search()
     return TrainingSettings(

@@ -43,8 +43,8 @@ class DemoSettings:
     """Share to offload at most."""
     allow_missing: bool = False
     """Take NaN as a value."""
-    stage_kb: int = field(default=32, metadata={"min": 1})
-    """Room for a stage on a device, in KB (method staged)."""
+    device_kb: int = field(default=64, metadata={"min": 1})
+    """Room for the stages on a device, in KB (method staged)."""
     deadline_ms: float = field(default=2000.0, metadata={"min": 1})
     """For each answer, in ms."""
     seed: int = field(default=0, metadata={"min": 0})

@@ -32,7 +32,7 @@ COSTS = FeatureCosts(
     shared=SHARED,
 )
 SMALL = {
-    "staged": {"families": ("linear", "boosting"), "n_stages": 2, "max_trees": 20, "effort": "low"},
+    "staged": {"families": ("linear", "boosting"), "n_stages": 2, "effort": "low"},
     "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 20, "warm_up": 5},
     "adapt-lin": {"p_full": (0.3,), "penalties": (0.3, 0.05), "n_starts": 1},
     "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 20},

@@ -39,7 +39,7 @@ from gatewise import decision
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
-from gatewise_training.graphs.given_graph import OnnxModel
+from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.onnx_graphs import edited, tensor
 

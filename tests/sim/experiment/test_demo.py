@@ -124,9 +124,9 @@ def test_only_the_bundled_sets_are_searched_briefly():
     def parameters(**options) -> set[str]:
         return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
-    brief = {"max_stage_bytes", "high_cost_model", "n_stages", "families"}
+    brief = {"max_bytes", "high_cost_model", "n_stages", "families"}
     assert parameters() == parameters(dataset="wine") == brief
-    assert parameters(dataset="data.csv") == parameters(allow_missing=True) == {"max_stage_bytes"}
+    assert parameters(dataset="data.csv") == parameters(allow_missing=True) == {"max_bytes"}
     assert parameters(method="adapt-lin") == set()
 
 

@@ -19,7 +19,7 @@ from gatewise_training.adapt.alternation import (
     featureless_pair,
     pose,
 )
-from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.lin import fit_path
 from gatewise_training.adapt.qstep import (
     KullbackLeibler,

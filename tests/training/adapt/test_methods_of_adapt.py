@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, L1Cascade
 from gatewise_training.adapt import base
 from gatewise_training.adapt.alternation import alternate, pose
-from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
@@ -71,13 +71,9 @@ def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, mo
 
     def fitted(stop):
         system = ready(method, X, y, stop=stop)
-        settle = system._settle
-
-        def settled(problem, candidates):
-            kept[stop] = candidates
-            settle(problem, candidates)
-
-        monkeypatch.setattr(system, "_settle", settled)
+        monkeypatch.setattr(
+            system, "_keep_candidates", lambda candidates: kept.update({stop: candidates})
+        )
         return system.fit(X, y, validation=(X_test, y_test))
 
     stopped = base._stopped_stages

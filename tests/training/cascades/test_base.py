@@ -235,9 +235,7 @@ def test_weights_count(method):
         ("staged", {"n_stages": 0}),
         ("staged", {"families": ("svn",)}),
         ("staged", {"effort": "much"}),
-        ("staged", {"max_trees": 0}),
         ("staged", {"high_cost_model": "no-such.onnx"}),
-        ("staged", {"max_stage_bytes": 20, "families": ("boosting",)}),
         ("staged", {"cloud_prices": 0.5}),
         ("adapt-lin", {"guarantee": "0.95"}),
         ("adapt-gbrt", {"allow_missing": "no"}),
@@ -309,19 +307,6 @@ def test_same_seed_same_system():
     one, two = (clone(system).fit(X, y) for _ in range(2))
     assert one.frontier_ == two.frontier_
     np.testing.assert_array_equal(one.predict_proba(X_test), two.predict_proba(X_test))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["boosting", "extra-trees", "linear", "svm"])
-def test_a_small_device_gets_small_stages(family):
-    X, X_test, y, y_test = table(binary=False)
-    bounds = {"max_stage_bytes": 6000, "max_trees": 40}
-    system = ready("staged", X, y, families=(family,), **bounds).fit(X, y)
-    assert all(s.nbytes <= 6000 and s.n_trees <= 40 for s in system.stages_)
-    assert system.score(X_test, y_test) > 0.8
-    point = system.operating_point_
-    held = [s for s, t in zip(system.stages_, point.thresholds, strict=True) if t is not None]
-    assert point.nbytes == sum(s.nbytes for s in held)
 
 
 def test_a_frozen_model_is_asked_with_its_names_and_not_refitted(recwarn):

@@ -88,7 +88,7 @@ def test_no_stage_is_larger_than_a_device_reads(family, monkeypatch) -> None:
 
 
 def test_what_is_too_large_is_left_out() -> None:
-    found, _ = selection(800, families=("boosting",), bounds=Bounds(stage_bytes=10))
+    found, _ = selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
     assert found.select(SETS) == {}
 
 

@@ -18,7 +18,6 @@ from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.graphs.packed_size import packed_sizes
 from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import (
@@ -29,6 +28,7 @@ from gatewise_training.learners.stage_bounds import (
     grid_of,
     shaped,
 )
+from gatewise_training.operating_points.packed_size import packed_sizes
 from tests.support.budgeted_methods import ready, table
 from tests.support.fit_problems import problem_of
 
@@ -40,13 +40,10 @@ def chessboard(n, seed=0):
 
 
 def test_bounds_say_how_many_trees_fit() -> None:
-    """Leaves of a byte and tests of 6 in C, 21 bytes a node in the flat arrays."""
+    """Leaves of a byte and tests of 6 in C."""
     assert Bounds().trees_of(31, 10, 1) is None
-    assert Bounds(trees=5).trees_of(31, 10, 1) == 5
-    flat = Bounds(stage_bytes=21 * 61 * 7).trees_of(31, 10, 1)
-    tables = Bounds(packed_bytes=21 * 61 * 7).trees_of(31, 10, 1)
-    assert flat == 7
-    assert 5 * flat < tables < 21 * 61 * 7 / (31 + 30 * 6)
+    room = 7 * 21 * 61
+    assert 35 < Bounds(max_bytes=room).trees_of(31, 10, 1) < room / (31 + 30 * 6)
 
 
 @settings(max_examples=25, deadline=None)
@@ -96,12 +93,12 @@ def test_every_shape_that_is_tried_is_of_a_stage_that_fits(size) -> None:
     x, y = chessboard(400)
     problem = problem_of(x, y)
     families = ("boosting", "linear")
-    kinds = shaped(families, Bounds(packed_bytes=size), 400, 2, 2)
+    kinds = shaped(families, Bounds(max_bytes=size), 400, 2, 2)
     assert len(kinds) > 2
     for family, bounds in list(kinds.values())[:4]:
         stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
         assert bounds.admit(stage)
-    unbound = Bounds(trees=9)  # without a bound of size there is one shape
+    unbound = Bounds(bins=9)  # without a bound of bytes there is one shape
     assert shaped(families, unbound, 400, 2, 2) == {f: (f, unbound) for f in families}
 
 
@@ -110,7 +107,7 @@ def test_a_stage_fills_its_room() -> None:
     x, y = chessboard(2000)
     problem = problem_of(np.round(x, 2), y)
     for size in (700, 2_000):
-        bounds = Bounds(packed_bytes=size, shape=TreeShape(8, 0.4))
+        bounds = Bounds(max_bytes=size, shape=TreeShape(8, 0.4))
         stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
         taken = packed_sizes((stage,)).total([0])
         assert taken <= size
@@ -122,7 +119,7 @@ def test_leaves_of_a_rare_class_take_a_byte() -> None:
     x, _ = chessboard(1200)
     y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
     problem = problem_of(x, y)
-    bounds = Bounds(packed_bytes=6_000, shape=TreeShape(16, 0.4))
+    bounds = Bounds(max_bytes=6_000, shape=TreeShape(16, 0.4))
     stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
     leaves = stage.model.value[stage.model.feature < 0]
     assert byte_leaves(leaves) is not None
@@ -170,7 +167,7 @@ def test_a_stage_left_out_saves_no_more_than_rows_acquired_for_it(acquisition, s
     system.n_features_in_, system.classes_ = 3, np.array([0, 1])
     system.max_bytes_, system.chains_ = 1000, (chain,)
     point = OperatingPoint((None, ALWAYS_STOP), 1.0 + saved, 0.9, 0.0, exit_shares=(0.0, 1.0, 0.0))
-    system._take(point)
+    system._activate(point)
     assert system.operating_point_.thresholds == (ALWAYS_STOP,)
     assert system.operating_point_.cost == pytest.approx(1.0)
     assert exit_costs(

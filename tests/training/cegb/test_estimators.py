@@ -9,7 +9,7 @@ from sklearn.metrics import r2_score
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.adapt import gbrt
+from gatewise_training.adapt import gated_trees
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.growth import TreeGrowth
@@ -92,7 +92,7 @@ def test_the_search_covers_the_range_and_closes_in_on_its_goal(budget, max_loss)
     folds = ((np.arange(300), np.arange(300, len(y))),)
     fits = sweep_penalties(
         task, folds, penalties=None, n_penalties=12, budget=budget, max_loss=max_loss,
-        n_jobs=None, report=lambda *_: None,
+        report=lambda *_: None,
     )  # fmt: skip
     assert len(fits) == 13  # the constant model is not counted
     assert fits[0].cost == 0.0
@@ -155,7 +155,7 @@ def test_coupled_costs_are_the_same_for_all():
 @pytest.mark.parametrize(("load", "penalty"), [(load_breast_cancer, 0.02), (load_wine, 0.003)])
 def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty, monkeypatch):
     """CEGB, section 4.3: with these settings both grow the same trees, on one engine."""
-    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     X, y = load(return_X_y=True)
     group = [f"g{k // 3}" for k in range(X.shape[1])]
     costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))

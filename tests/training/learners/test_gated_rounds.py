@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.adapt import gbrt
-from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt import gated_trees
+from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
 
@@ -36,7 +36,7 @@ def test_trees_are_those_of_lightgbm(n_classes, newton, leaves_and_depth, monkey
     growth = Growth(n_rounds=5, num_leaves=leaves, max_depth=depth, newton=newton)
     settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
     ours = grow(given, growth, 0.0, **settings)
-    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     theirs = grow(given, growth, 0.0, **settings)
     assert ours.n_trees == 5 * (theirs.n_outputs - 1) + 3
     apart = np.abs(ours.margins(given.x) - theirs.margins(given.x)).max(axis=1)
@@ -55,7 +55,7 @@ def test_a_feature_is_used_where_it_is_worth_its_price(costs, monkeypatch):
     assert used[0] < used[1] <= used[2] <= used[3] == set(range(5))
     if costs is not None:  # on LightGBM all trees of one round may pay for a group
         return
-    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     theirs = grow(given, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
     assert set(theirs.used().tolist()) == used[1]
 

@@ -184,4 +184,4 @@ def test_extra_trees_have_several_shapes_only_alone_and_without_bounds_of_size()
 
     assert tried(7000, alone=True) == [ForestShape(150, 1), ForestShape(150, 2)]
     assert tried(7000) == tried(5000, alone=True) == [None]
-    assert tried(7000, alone=True, stage_bytes=65536) == [None]
+    assert tried(7000, alone=True, max_bytes=65536) == [None]

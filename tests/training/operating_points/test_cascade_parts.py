@@ -14,7 +14,7 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.cascade_parts import stages_within
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.operating_point import PackedSizes
+from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 SIZES = st.lists(st.integers(1, 3000), min_size=1, max_size=4)

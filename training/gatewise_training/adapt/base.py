@@ -22,7 +22,7 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.cascade import TrainedCascade
+from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
 from gatewise_training.data.input_checks import SHARE, Constraints
@@ -33,7 +33,7 @@ Stop = Literal["auto", "gate", "margin"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PenalisedCascade(TrainedCascade):
+class PenalisedCascade(WindowSettings, CascadeClassifier):
     """Base of cascades with a gate and a sweep over a feature penalty."""
 
     penalties: Sequence[float] | None = ()

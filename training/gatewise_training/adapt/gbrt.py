@@ -6,8 +6,7 @@ the paper's alternation between long fits, q is renewed before each round; the o
 same. Without a gate, or with one that may never offload, every row is f1's: that is GreedyMiser (Xu
 et al., ICML 2012), and the trees of f1 are the same ones in both cases.
 
-The booster is LightGBM's, and up to 5,000 rows, where its rounds are mostly overhead, a compiled
-one of our own that grows such trees some five times as fast.
+The trees grow in :mod:`.gated_trees`.
 """
 
 from __future__ import annotations
@@ -19,44 +18,25 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 from sklearn.utils._param_validation import Interval
 
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
-from gatewise_training.adapt.qstep import q_step
+from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
+from gatewise_training.cascades.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
-from gatewise_training.feature_selection.penalty_search import spread_penalties
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
-    FirstUsePrices,
     link_of,
-    objective_of,
-    tree_params,
-    varies,
 )
-from gatewise_training.learners.gated_rounds import boost
-from gatewise_training.learners.growth_settings import Growth, tree_settings
-from gatewise_training.learners.losses import (
-    HESSIAN_FLOOR,
-    log_loss,
-    log_loss_gradient,
-    log_loss_hessian,
-    one_hot,
-    prior_margins,
-    softplus,
-)
+from gatewise_training.learners.growth_settings import Growth
 
 Array = NDArray[np.float64]
-
-FEWEST_ROWS, FEW_LEAVES = 1000, 8
-"""Leaves of a tree up to so many rows: larger ones learn these by heart, and margins are void."""
 
 FEW_FITS, MANY_FITS = 16, 8
 """Penalties of a search on few rows and on many."""
@@ -72,15 +52,12 @@ class AdaptGBRT(Growth, Adapt):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
     algorithm 2.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
-        As for :class:`StagedCascade`.
-    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost
-        As for :class:`StagedCascade`.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1 and 0.5, and on more than
@@ -181,93 +158,3 @@ def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
     for t in np.flatnonzero(gate):
         value[trees.roots[t] : ends[t]] *= -1
     return Stage.from_model(replace(trees, value=value), link_of(n_classes), "column")
-
-
-def grow(
-    sample: Sample,
-    growth: Growth,
-    gamma: float,
-    *,
-    p_full: float | None,
-    warm_up: int = 0,
-    seed: int,
-) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate, which rests in the rounds of `warm_up`.
-
-    A mean loss plus ``gamma * cost`` over n rows is a LightGBM penalty of ``2 n gamma``, since
-    its gain has no factor 1/2. On few rows LightGBM's rounds are mostly overhead: trees are
-    grown by :func:`.boost`.
-    """
-    target = one_hot(sample.y, sample.n_classes)
-    base = prior_margins(target, sample.weight)
-    unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
-    strength = 2.0 * len(sample.x) * gamma / unit
-    few = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEWEST_ROWS else {}
-    shape = sample.tree_shape
-    settings = tree_settings(
-        growth,
-        len(sample.x),
-        sample.n_classes,
-        best_leaves=None if shape is None else shape.leaves,
-        **few,
-    )
-    warm_up = warm_up if p_full else growth.n_rounds
-    if len(sample.x) <= LARGE_ROWS:
-        return boost(
-            sample.codes,
-            target,
-            sample.weight,
-            sample.f0_loss,
-            base,
-            sample.costs,
-            p_full=p_full,
-            rounds=(warm_up, growth.n_rounds),
-            strength=strength,
-            newton=growth.newton,
-            settings=settings,
-        )
-    # with a group's shared price, all trees of one round may each pay it once
-    prices, n_outputs = FirstUsePrices(sample.costs, strength), len(base) + (p_full is not None)
-    params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
-    params |= settings | prices.params
-    data = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
-    booster, grows = lgb.Booster(params, data), varies(sample.x)
-    for bound, rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
-        derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
-        for _ in range(rounds if grows else 0):
-            finished = booster.update(fobj=objective_of(derivatives))
-            prices.after(booster)
-            if finished:
-                break
-    trees = TreeEnsemble.from_lightgbm(booster)
-    return replace(trees, base=np.append(base, np.zeros(n_outputs - len(base))).astype(np.float32))
-
-
-def _derivatives(
-    sample: Sample, target: Array, base: Array, p_full: float, newton: bool, scores: Array
-) -> tuple[Array, Array]:
-    """Gradient and hessian of the M-step's loss at the q that is best for the current models.
-
-    With `p_full` 0 every row is f1's, and a gate rests.
-    """
-    n_margins = len(base)
-    f1 = scores[:, :n_margins] + base
-    gradient, hessian = np.zeros_like(scores), np.ones_like(scores)
-    kept = sample.weight
-    if p_full > 0.0:
-        g = scores[:, -1]
-        q = q_step(
-            log_loss(f1, target) + softplus(g),
-            sample.f0_loss + softplus(-g),
-            p_full,
-            sample.weight,
-        )
-        kept = (1.0 - q) * sample.weight
-        gate = expit(g)
-        gradient[:, -1] = sample.weight * (gate - q)
-        hessian[:, -1] = sample.weight * gate * (1.0 - gate)
-    gradient[:, :n_margins] = kept[:, None] * log_loss_gradient(f1, target)
-    if not newton:  # trees fitted to the negative gradient by least squares
-        return gradient, np.ones_like(gradient)
-    hessian[:, :n_margins] = kept[:, None] * log_loss_hessian(f1)
-    return gradient, np.maximum(hessian, HESSIAN_FLOOR)

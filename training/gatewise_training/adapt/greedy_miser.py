@@ -2,7 +2,7 @@
 
 Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
 is Adapt-GBRT without offloading (P_full = 0), and shares its growth
-(:func:`gatewise_training.adapt.gbrt.grow`).
+(:func:`gatewise_training.adapt.gated_trees.grow`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from gatewise.models.stage import Stage
-from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
+from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
-from gatewise_training.cascades.fitting import SingleModel
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.growth_settings import Growth
@@ -34,11 +34,11 @@ class GreedyMiser(Growth, SingleModel):
     4.3), that is :class:`CEGBClassifier` with coupled prices, breadth-first; a test holds both to
     the same trees. The defaults are those of a strong model instead.
 
+    Further parameters are those of all single models (:class:`.SingleModel`).
+
     Parameters
     ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the

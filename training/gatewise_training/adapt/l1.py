@@ -38,16 +38,11 @@ class L1Cascade(PenalisedCascade):
     The baseline of Nan & Saligrama, "Adaptive classification for prediction under a budget",
     NIPS 2017, section 5.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
-        As for :class:`StagedCascade`.
-    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost
-        As for :class:`StagedCascade`.
-    random_state, n_jobs, verbose
-        As for :class:`StagedCascade`.
     penalties : sequence of float, default 12 values from 0.9 to 0.001
         Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;
         swept.

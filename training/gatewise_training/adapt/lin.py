@@ -51,16 +51,11 @@ class AdaptLin(Adapt):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
     algorithm 1.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
-        As for :class:`StagedCascade`.
-    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost
-        As for :class:`StagedCascade`.
-    random_state, n_jobs, verbose
-        As for :class:`StagedCascade`.
     p_full : sequence of float, optional
         Bounds on the mean offload probability, swept: by default 0.1, 0.3, 0.7 and 0.9, and on
         more than 5,000 training rows 0.5 as well.

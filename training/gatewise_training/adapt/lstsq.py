@@ -30,16 +30,11 @@ class AdaptLstsq(AdaptLin):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017, sections 3
     and 4.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
-        As for :class:`StagedCascade`.
-    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost
-        As for :class:`StagedCascade`.
-    random_state, n_jobs, verbose
-        As for :class:`StagedCascade`.
     penalties, stop, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.
     p_full : sequence of float, optional

@@ -37,8 +37,8 @@ class Sample:
     def all_rows(cls, problem: Problem) -> Sample:
         """Take all rows of a problem."""
         plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
-        if problem.high_cost_model is not None:
-            proba = problem.high_cost_chances()
+        if problem.high_cost is not None:
+            proba = problem.high_cost_probabilities()
             f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
         n_classes, costs, shape = problem.n_classes, problem.costs, problem.tree_shape
         return cls(plan.x, plan.y, plan.weight, f0_loss, n_classes, costs, shape)

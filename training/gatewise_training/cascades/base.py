@@ -1,14 +1,13 @@
-"""What all budgeted classifiers share: operating points, prediction and cost.
+"""Base of the budgeted classifiers: fit, operating points, prediction and cost.
 
-:class:`.TrainedClassifier` adds the fit of stages, :class:`.CascadeClassifier` the high-cost model
-behind them.
+:class:`.CascadeClassifier` adds the high-cost model in the cloud.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import msgspec
@@ -17,26 +16,25 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Acquired, at_exits
-from gatewise.costs import CloudPrices
+from gatewise.acquisition import at_exits
+from gatewise.costs import CloudPrices, CostsLike
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import BudgetedModel
-from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.graphs.packed_size import packed_sizes
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fitting import GivenRows, fit_system, reference_fields
+from gatewise_training.data.input_checks import Table, Validation
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, split_loss
+from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.frontier import SLACK, Frontier
-from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.operating_point import points_within_cost
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.views.explanation import Explanation, explain
 
 
 class BudgetedClassifier(ClassifierMixin, BudgetedModel):
-    """Base of the budgeted classifiers.
+    """Base of the budgeted classifiers: one system of stages, with a cloud or without.
 
     Attributes
     ----------
@@ -67,84 +65,58 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     class_bounds_: ClassBounds
     max_bytes_: int | None = None
 
-    # -- fits ------------------------------------------------------------------------------
+    # -- the fit -----------------------------------------------------------------------------
 
-    def _take_bounds(self) -> None:
-        """Read the settings' bounds on bytes, on an instance's cost and on classes."""
-        self.max_bytes_, self.max_instance_cost_ = self.max_bytes, self.max_instance_cost
-        self.class_bounds_ = ClassBounds.from_mappings(
-            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
-        )
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        """Fit the method's candidate cascades, the unpenalised one last."""
+        raise NotImplementedError
 
-    def _check_guarantee(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
-        """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
-        if self.guarantee is not None:
-            goal: dict[str, Any] = self._goal()
-            promise = Promise.from_bounds(self.guarantee, by_class=self.class_bounds_, **goal)
-            promise.check_rows(truth, splitter)
+    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
+        """Get the problem with a high-cost model and its answers, where there is one."""
+        return problem
 
-    def _tuned_points(self, records: Sequence[CascadeRecord], **how: Any) -> list[OperatingPoint]:
-        """Tune the thresholds of candidates within `max_instance_cost`; list their points."""
-        most = self.max_instance_cost
-        points = [
-            point
-            for number, record in enumerate(records)
-            for point in frontier_points(record.within_cost(most), chain=number, **how)
-        ]
-        return points if most is None else points_within_cost(points, most)
+    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
+        """Keep more of the candidates than their stages."""
 
-    def _reference(self, record: CascadeRecord) -> dict[str, Any]:
-        """Fields of a frontier about the reference, the last exit of a record, and the classes."""
-        answers = record.answers
-        assert answers is not None
-        last = np.full(len(record.weights), record.n_stages)
-        return {
-            "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
-            "classes": tuple(self.classes_.tolist()),
-            "class_rows": answers.class_rows(),
-            "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
-            "reference_recall": answers.figures(last, record.weights)["recall"],
-        }
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: Validation | None = None,
+        groups: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+    ) -> Self:
+        """Fit all models and find the whole frontier.
 
-    # -- operating points ------------------------------------------------------------------
+        Parameters
+        ----------
+        X, y, sample_weight, validation, groups, time
+            As for :meth:`StagedCascade.fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For data, prices or settings that cannot be used; it says which and why. If no operating
+            point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
+        """
+        given = GivenRows(X, y, sample_weight, validation, groups=groups, time=time)
+        fit_system(self, given)
+        return self
+
+    # -- operating points --------------------------------------------------------------------
 
     def _reference_frontier(self) -> Frontier:
         """Get the frontier, its reference measured on the rows that the active point was."""
         if self.calibration_ is None:
             return self.frontier_
-        return replace(self.frontier_, **self._reference(self.calibration_.certifying[-1]))
-
-    def _record(
-        self,
-        stages: Sequence[Stage],
-        outputs: Sequence[NDArray[np.float32]],
-        acquired: Sequence[Acquired],
-        y: NDArray[np.int64],
-        weight: NDArray[np.float64],
-        reference: NDArray[np.int64],
-        chances: NDArray[np.float64] | None = None,
-        splitter: RowSplitter | None = None,
-    ) -> CascadeRecord:
-        """Record what stages do on labelled rows, beside the reference's indices and chances."""
-        parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
-        answers = [*(labels(margins) for margins, _ in parts), reference]
-        weights, n_classes = self.class_weights_, len(self.classes_)
-        of_stages = [probabilities(p[0], s.link) for p, s in zip(parts, stages, strict=True)]
-        return CascadeRecord(
-            scores=np.stack([score for _, score in parts]),
-            correct=np.stack([answer == y for answer in answers]).astype(np.float64),
-            agrees=np.stack([answer == reference for answer in answers]),
-            exit_costs=self._exit_costs(acquired),
-            cost_limits=self._exit_limits(stages),
-            weights=weight / weight.mean(),
-            has_cloud=self.high_cost_model_ is not None,
-            trees=tuple(stage.n_trees for stage in stages),
-            nbytes=tuple(stage.nbytes for stage in stages),
-            packed=packed_sizes(stages),
-            class_weights=None if weights is None else weights[y],
-            answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
-            given_splitter=splitter,
-        )
+        fields = reference_fields(self, self.calibration_.certifying[-1])
+        return replace(self.frontier_, **fields)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
         """Take a point of the frontier, or with a guarantee a certified one."""
@@ -162,76 +134,101 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             raise TooLargeError("no certified operating point", most, point.bytes, hint)
         return point
 
-    def _take(self, point: OperatingPoint) -> None:
-        """Make a point the active one; with `max_bytes_` its chain has no stage that never stops.
+    def _activate(self, point: OperatingPoint) -> None:
+        """Make a point the active one.
 
-        Devices keep none of those then. What the instances acquired for them alone falls away;
-        where stages acquire node by node, the cost stays as an upper bound.
+        With `max_bytes_` a device does not keep stages that never stop, so the chain loses them,
+        and the cost loses what instances acquired for them alone.
         """
         chains = self.chains_[: self._n_chains]
-        stages = chains[point.chain]
-        self.chains_, self.operating_point_ = chains, point
+        self.chains_ = chains
+        self.operating_point_ = point
         if self.max_bytes_ is None:
             return
-        sizes = packed_sizes(stages).alone
-        kept = [s for s, t in enumerate(point.thresholds) if t is not None]
-        if any(sizes) and not any(sizes[s] for s in kept):  # one answers when the cloud does not
-            smallest = min(filter(None, sizes))
-            kept = sorted([*kept, sizes.index(smallest)])
-        if len(kept) == len(stages):
-            return
-        left = tuple(stages[s] for s in kept)
-        exits = [*kept, len(stages)]
+        numbers = _stages_on_device(chains[point.chain], point)
+        if len(numbers) < len(point.thresholds):
+            stages = tuple(chains[point.chain][s] for s in numbers)
+            self.chains_ = (*chains, stages)
+            self.operating_point_ = self._without_stages(point, numbers, stages, len(chains))
+
+    def _without_stages(
+        self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
+    ) -> OperatingPoint:
+        """Get the point of a chain that has only some of its stages, those of some numbers.
+
+        Where stages acquire node by node, the cost stays as an upper bound.
+        """
+        all_stages = self.chains_[point.chain]
+        exits = [*numbers, len(all_stages)]
         shares = np.array(point.exit_shares)[exits]
-        before, after, cost = self._exit_limits(stages), self._exit_limits(left), point.cost
-        # node by node a row may acquire less than a stage can: what it saves is not known here
-        if all(stage.acquisition == "stage" for stage in stages):
-            cost -= float(shares @ (before[exits] - after))
+        limits_before = self._exit_limits(all_stages)[exits]
+        limits_after = self._exit_limits(stages)
+        cost = point.cost
+        if all(stage.acquisition == "stage" for stage in all_stages):
+            cost -= float(shares @ (limits_before - limits_after))
         # exits that instances can reach cost no more than the point's limit, rarely others
-        reached = before[exits] <= (np.inf if point.max_cost is None else point.max_cost)
-        self.chains_ = (*chains, left)
-        self.operating_point_ = msgspec.structs.replace(
+        reached = limits_before <= (np.inf if point.max_cost is None else point.max_cost)
+        return msgspec.structs.replace(
             point,
-            thresholds=tuple(point.thresholds[s] for s in kept),
+            thresholds=tuple(point.thresholds[s] for s in numbers),
             cost=cost,
-            max_cost=float(after[reached].max()),
+            max_cost=float(limits_after[reached].max()),
             exit_shares=tuple(shares.tolist()),
-            chain=len(chains),
+            chain=chain,
         )
 
-    def _moved_within(
-        self,
-        min_recall: Mapping[Any, float] | None = None,
-        min_precision: Mapping[Any, float] | None = None,
-        max_bytes: int | None = None,
-        max_instance_cost: float | None = None,
-        *,
-        max_loss: float | Mapping[Any, float] | None = None,
-        **wanted: float | None,
-    ) -> Self:
+    def _moved(self, goal: Mapping[str, Any], bounds: Mapping[str, Any]) -> Self:
+        """Get a copy at another operating point.
+
+        Parameters
+        ----------
+        goal : mapping
+            `budget`, `max_loss` and `offload_rate`, of which at most one is not None. Without one
+            the copy keeps the goal of the settings if there is a bound, and else it is an error.
+        bounds : mapping
+            `min_recall`, `min_precision`, `max_bytes` and `max_instance_cost`; None: as they are.
+        """
         check_is_fitted(self, "frontier_")
-        other, classes = copy.copy(self), self.classes_.tolist()
-        if max_bytes is not None:
-            other.max_bytes_ = max_bytes
-        if max_instance_cost is not None:
-            other._cap_cost(max_instance_cost)
-        bounds = (min_recall, min_precision, max_bytes, max_instance_cost)
-        beside = any(bound is not None for bound in bounds)
-        goal = any(value is not None for value in wanted.values())
-        wanted["max_loss"], losses = split_loss(max_loss, beside=goal)
-        goal = goal or wanted["max_loss"] is not None
-        changed = {
-            "min_recall": min_recall is not None,
-            "min_precision": min_precision is not None,
-            # a loss of all rows takes the place of losses by class
-            "max_loss": max_loss is not None and bool(losses or self.class_bounds_.max_loss),
-        }
-        if any(changed.values()):
-            given = ClassBounds.from_mappings(classes, min_recall, min_precision, losses)
-            new = {name: getattr(given, name) for name, is_new in changed.items() if is_new}
-            other.class_bounds_ = replace(self.class_bounds_, **new)
-        other._take(other._choose(**wanted) if goal or not beside else other._pick())
+        other = copy.copy(self)
+        if bounds["max_bytes"] is not None:
+            other.max_bytes_ = bounds["max_bytes"]
+        if bounds["max_instance_cost"] is not None:
+            other._cap_cost(bounds["max_instance_cost"])
+        has_other_goal = any(v is not None for k, v in goal.items() if k != "max_loss")
+        total_loss, losses = split_loss(goal["max_loss"], beside=has_other_goal)
+        other.class_bounds_ = self._changed_bounds(
+            bounds["min_recall"],
+            bounds["min_precision"],
+            losses,
+            loss_is_given=goal["max_loss"] is not None,
+        )
+        wanted = {**goal, "max_loss": total_loss}
+        has_goal = any(value is not None for value in wanted.values())
+        has_bound = any(value is not None for value in bounds.values())
+        other._activate(other._choose(**wanted) if has_goal or not has_bound else other._pick())
         return other
+
+    def _changed_bounds(
+        self,
+        min_recall: Mapping[Any, float] | None,
+        min_precision: Mapping[Any, float] | None,
+        losses: Mapping[Any, float] | None,
+        *,
+        loss_is_given: bool,
+    ) -> ClassBounds:
+        """Get the bounds on classes with those that are given in the place of the present ones.
+
+        A loss of all rows takes the place of losses by class.
+        """
+        bounds = self.class_bounds_
+        changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
+        if min_recall is not None:
+            bounds = replace(bounds, min_recall=changed.min_recall)
+        if min_precision is not None:
+            bounds = replace(bounds, min_precision=changed.min_precision)
+        if loss_is_given:
+            bounds = replace(bounds, max_loss=changed.max_loss)
+        return bounds
 
     def at(
         self,
@@ -253,7 +250,15 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         estimator
             A copy that shares the models.
         """
-        return self._moved_within(min_recall, min_precision, budget=budget, max_loss=max_loss)
+        return self._moved(
+            {"budget": budget, "max_loss": max_loss},
+            {
+                "min_recall": min_recall,
+                "min_precision": min_precision,
+                "max_bytes": None,
+                "max_instance_cost": None,
+            },
+        )
 
     def _cap_cost(self, most: float) -> None:
         """Keep the operating points at which no instance can cost more."""
@@ -391,3 +396,52 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             waiting = waiting[~leave]
         if len(waiting):
             yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SingleModel(BudgetedClassifier):
+    """Settings of models without a cloud.
+
+    Parameters
+    ----------
+    feature_costs : FeatureCosts, dict or Series by name, or list, optional
+        Prices; 1 a feature by default.
+    budget : float, optional
+        Mean cost per instance that may be spent.
+    max_loss : float, default 0.01
+        Without a budget: the cheapest operating point within this accuracy loss of the last
+        candidate, the unpenalised model.
+    min_recall, min_precision : mapping of class label to float, optional
+        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
+    class_weight : mapping of class label to float, or "balanced", optional
+        Weight of a row of each class, as for :class:`StagedCascade`.
+    guarantee : float, optional
+        Confidence with which the bounds hold on new instances, as for :class:`StagedCascade`.
+    allow_missing : bool, default False
+        Whether NaN is a value.
+    random_state : int, RandomState or None
+        Source of the random choices; an int makes a fit repeatable.
+    """
+
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+    allow_missing: bool = False
+    random_state: Any = None
+
+
+def _stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
+    """List the stages that may stop or, if none has any bytes, the smallest one as well.
+
+    A device needs one stage for its own answers when the cloud does not answer.
+    """
+    sizes = packed_sizes(stages).alone
+    numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
+    if any(sizes) and not any(sizes[s] for s in numbers):
+        smallest = min(filter(None, sizes))
+        numbers = sorted([*numbers, sizes.index(smallest)])
+    return numbers

@@ -6,7 +6,7 @@ import copy
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Literal, Self
 
 import msgspec
@@ -74,8 +74,6 @@ class BudgetedModel(BaseEstimator, ABC):
     max_loss: float | Mapping[Any, float] | None
     allow_missing: bool
     random_state: Any
-    n_jobs: int | None
-    verbose: int
 
     _parameter_constraints: ClassVar[Constraints] = {
         "budget": [NOT_NEGATIVE, None],
@@ -88,8 +86,6 @@ class BudgetedModel(BaseEstimator, ABC):
         "cloud_prices": [CloudPrices, None],
         "guarantee": [Real, None],
         "allow_missing": ["boolean"],
-        "n_jobs": [Integral, None],
-        "verbose": ["verbose"],
     }
     """What values each parameter takes; a class adds its own to those of its bases."""
 
@@ -118,6 +114,11 @@ class BudgetedModel(BaseEstimator, ABC):
             raise InputError("feature_costs beside blocks: blocks have their prices (measured)")
         raw = getattr(self, "high_cost_input", "features") == "window"
         self.signal_input_ = SignalInput.from_windows(blocks, X, raw)
+
+    @property
+    def _reads_windows(self) -> bool:
+        """Whether the high-cost model reads raw windows, in columns behind those of stages."""
+        return hasattr(self, "signal_input_") and self.signal_input_.raw
 
     def _check_costs(self) -> None:
         """Bring feature costs and names to the checked columns."""

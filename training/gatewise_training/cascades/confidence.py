@@ -9,7 +9,7 @@ from typing import ClassVar
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
-from gatewise_training.cascades.cascade import TrainedCascade
+from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
@@ -17,20 +17,17 @@ from gatewise_training.learners.model_families import FAMILIES
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ConfidenceCascade(TrainedCascade):
+class ConfidenceCascade(WindowSettings, CascadeClassifier):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
 
     The plainest baseline: no gate is learned. The model is fitted to all rows.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model, feature_costs, blocks, high_cost_input, cloud_prices
-        As for :class:`StagedCascade`.
-    budget, max_loss, offload_rate, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    max_bytes, max_instance_cost
-        As for :class:`StagedCascade`.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

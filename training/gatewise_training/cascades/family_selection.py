@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.graphs.packed_size import packed_bytes
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
+from gatewise_training.operating_points.packed_size import packed_bytes
 
 FAR_WORSE = 1.15, 1.0
 """A family whose regret is so many times the best one's will not be selected beside it: on few
@@ -129,7 +129,7 @@ class FamilySelection:
 
     def _is_near(self, chosen: FeatureSet, family: str) -> bool:
         """Whether a family is not far worse than the best on a set."""
-        many = len(self.problem.plan.fit_rows) > LARGE_ROWS and not self.bounds.of_size
+        many = len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
         regret = self.regrets.get((chosen, family), np.inf)
         return chosen not in self.best or regret <= FAR_WORSE[many] * self.best[chosen].regret
 
@@ -141,7 +141,7 @@ class FamilySelection:
     ) -> None:
         """Fit stages on the plan's rows; the best of a set on fewer rows gives way to its own."""
         problem, trial = self.problem, plan is self._trial
-        fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
+        fitted = joblib.Parallel(return_as="generator")(
             joblib.delayed(cross_fitted_stage)(
                 plan,
                 self._kinds[family][0],

@@ -1,16 +1,16 @@
-"""Fit of budgeted classifiers: a method's candidates, their thresholds, and the frontier.
+"""The fit of budgeted classifiers: rows in; fitted stages, thresholds and the frontier out.
 
-A method fits candidate cascades (:class:`.FittedStages`); thresholds and frontier are found here.
+:func:`fit_system` lists the steps. A method adds one: its `_fit_candidates` fits candidate
+cascades (:class:`.FittedStages`) for a :class:`.Problem`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,253 +18,389 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
-from gatewise.console import progress
-from gatewise.costs import CloudPrices, CostsLike
-from gatewise.decision import labels, split
+from gatewise.acquisition import Acquired
+from gatewise.console import Progress, progress
+from gatewise.costs import CloudPrices
+from gatewise.decision import labels, probabilities, split
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, acquired_by
+from gatewise_training.data.calibration_rows import hold_back
 from gatewise_training.data.input_checks import Table, Validation, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
-from gatewise_training.data.validation_split import ValidationSplit, hold_back
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.cascade_parts import stages_within, stages_within_cost
-from gatewise_training.operating_points.class_figures import class_weights, emphases
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    class_weights,
+    emphases,
+)
+from gatewise_training.operating_points.cost_cap import cost_too_low, points_within_cost
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
-from gatewise_training.operating_points.operating_point import cost_too_low
+from gatewise_training.operating_points.guarantee import Promise
+from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.operating_points.recall_check import warn_of_recall
-from gatewise_training.operating_points.thresholds import CascadeRecord
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 
-class TrainedClassifier(BudgetedClassifier):
-    """Base of the budgeted classifiers that fit their stages; see :class:`BudgetedClassifier`."""
+class GivenRows(NamedTuple):
+    """Arguments of a `fit`."""
 
-    @abstractmethod
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        """Fit the method's candidate cascades, the unpenalised one last."""
+    X: ArrayLike
+    y: ArrayLike
+    sample_weight: ArrayLike | None = None
+    validation: Validation | None = None
+    high_cost_predictions: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    time: ArrayLike | None = None
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        validation: Validation | None = None,
-        groups: ArrayLike | None = None,
-        time: ArrayLike | None = None,
-    ) -> Self:
-        """Fit all models and find the whole frontier.
 
-        Parameters
-        ----------
-        X, y, sample_weight, validation, groups, time
-            As for :meth:`StagedCascade.fit`.
+class LabelledRows(NamedTuple):
+    """Rows that a cascade is measured on.
 
-        Returns
-        -------
-        self
+    Shapes: `y` (n,) class indices, `weight` (n,), `reference` (n,) class indices of the high-cost
+    model, or of the last stage; `probabilities` (n, n_classes) of the same model, or None.
+    """
 
-        Raises
-        ------
-        InputError
-            For data, prices or settings that cannot be used; it says which and why. If no operating
-            point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
-        """
-        return self._fit(X, y, sample_weight, validation, groups=groups, time=time)
+    y: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    reference: NDArray[np.int64]
+    probabilities: NDArray[np.float64] | None = None
+    splitter: RowSplitter | None = None
 
-    def _fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        validation: Validation | None,
-        high_cost_predictions: ArrayLike | None = None,
-        *,
-        groups: ArrayLike | None,
-        time: ArrayLike | None,
-    ) -> Self:
-        self._check_settings()
-        self._take_blocks(X)
-        first = None  # column of a raw window's first value
-        if hasattr(self, "signal_input_") and self.signal_input_.raw:
-            first = len(self.signal_input_.graph.feature_names)
-        table = check_training(
-            self,
-            X,
-            y,
-            sample_weight,
-            validation,
-            high_cost_predictions=high_cost_predictions,
-            groups=groups,
-            time=time,
+
+def fit_system(system: Any, given: GivenRows) -> None:
+    """Fit a budgeted classifier, step by step."""
+    system._check_settings()
+    table = read_table(system, given)
+    seed = int(check_random_state(system.random_state).randint(2**31 - 1))
+    table, calibration = set_calibration_rows_aside(system, table, seed)
+    # one thread a fit: more would mostly wait for each other, joblib is what spreads work
+    with threadpool_limits(1), progress(f"fit {type(system).__name__}") as report:
+        problem = pose_problem(system, table, calibration, seed, report)
+        problem = system._with_high_cost_model(problem, table)
+        set_high_cost_model(system, problem)
+        candidates = system._fit_candidates(problem)
+        candidates = within_cost(system, candidates)
+        candidates = within_bytes(system, problem, candidates)
+        report(1, 1, "thresholds")
+        find_frontier(system, problem, candidates)
+        system._keep_candidates(candidates)
+        system._activate(system._pick())
+    warn_of_recall(system)
+
+
+# -- rows ----------------------------------------------------------------------------------
+
+
+def read_table(system: Any, given: GivenRows) -> Table:
+    """Check the rows; set classes, prices and bounds of the system."""
+    system._take_blocks(given.X)
+    table = check_training(
+        system,
+        given.X,
+        given.y,
+        given.sample_weight,
+        given.validation,
+        high_cost_predictions=given.high_cost_predictions,
+        groups=given.groups,
+        time=given.time,
+    )
+    if table.validation is None and table.splitter.is_random:
+        stage_columns, _ = read_columns(system)
+        warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
+    system.classes_ = table.classes
+    system._check_costs()
+    read_bounds(system)
+    system.class_weights_ = class_weights(system.class_weight, table.y, table.classes)
+    prices = system.cloud_prices or CloudPrices()
+    if system._reads_windows:
+        size = np.dtype(system.signal_input_.dtype).itemsize
+        prices = msgspec.structs.replace(prices, item_size=size)
+    system.cloud_prices_ = prices
+    return table
+
+
+def read_columns(system: Any) -> tuple[slice, slice]:
+    """Get the columns that stages read, and those that the high-cost model reads."""
+    if not system._reads_windows:
+        return slice(None), slice(None)
+    n_features = len(system.signal_input_.graph.feature_names)
+    return slice(n_features), slice(n_features, None)
+
+
+def read_bounds(system: Any) -> None:
+    """Read the settings' bounds on bytes, on an instance's cost and on classes."""
+    system.max_bytes_ = system.max_bytes
+    system.max_instance_cost_ = system.max_instance_cost
+    system.class_bounds_ = ClassBounds.from_mappings(
+        system.classes_.tolist(), system.min_recall, system.min_precision, system._losses()[1]
+    )
+
+
+def set_calibration_rows_aside(system: Any, table: Table, seed: int) -> tuple[Table, Table | None]:
+    """Set calibration rows aside where a guarantee is wanted."""
+    if system.guarantee is None:
+        return table, None
+    table, calibration = hold_back(table, system.guarantee, seed)
+    check_guarantee(system, calibration.y, calibration.splitter)
+    return table, calibration
+
+
+def check_guarantee(system: Any, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
+    """Refuse a guarantee that calibration rows of classes `truth` cannot show."""
+    if system.guarantee is not None:
+        bounds = system.class_bounds_
+        promise = Promise.from_bounds(system.guarantee, by_class=bounds, **system._goal())
+        promise.check_rows(truth, splitter)
+
+
+def pose_problem(
+    system: Any, table: Table, calibration: Table | None, seed: int, report: Progress
+) -> Problem:
+    """Split the rows into folds, and the columns into those of stages and of the cloud."""
+    whole = ValidationSplit.choose(
+        table.x,
+        table.y,
+        table.weight,
+        validation=table.validation,
+        seed=seed,
+        splitter=table.splitter,
+    )
+    if system.class_weights_ is not None:
+        whole = whole.with_class_weights(system.class_weights_)
+    stage_columns, cloud_columns = read_columns(system)
+    cloud_calibration = None
+    if calibration is not None:
+        cloud_calibration = calibration.x[:, cloud_columns]
+        calibration = replace(calibration, x=calibration.x[:, stage_columns])
+    return Problem(
+        whole.with_columns(stage_columns),
+        whole.with_columns(cloud_columns),
+        len(table.classes),
+        system.signal_input_.graph.costs() if system._reads_windows else system.feature_costs_,
+        seed,
+        report,
+        calibration,
+        cloud_calibration,
+    )
+
+
+def set_high_cost_model(system: Any, problem: Problem) -> None:
+    """Keep the high-cost model, its features counted among all columns."""
+    system.high_cost_model_ = None
+    if problem.high_cost is not None:
+        first = read_columns(system)[1].start or 0
+        system.high_cost_model_ = problem.high_cost.model.shifted(first)
+
+
+# -- records -------------------------------------------------------------------------------
+
+
+def cascade_record(
+    system: Any,
+    stages: Sequence[Stage],
+    outputs: Sequence[NDArray[np.float32]],
+    acquired: Sequence[Acquired],
+    rows: LabelledRows,
+) -> CascadeRecord:
+    """Record the scores, right answers and costs of stages on labelled rows."""
+    parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
+    answers = [*(labels(margins) for margins, _ in parts), rows.reference]
+    of_stages = [
+        probabilities(margins, stage.link)
+        for (margins, _), stage in zip(parts, stages, strict=True)
+    ]
+    weights = system.class_weights_
+    return CascadeRecord(
+        scores=np.stack([score for _, score in parts]),
+        correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
+        agrees=np.stack([answer == rows.reference for answer in answers]),
+        exit_costs=system._exit_costs(acquired),
+        cost_limits=system._exit_limits(stages),
+        weights=rows.weight / rows.weight.mean(),
+        has_cloud=system.high_cost_model_ is not None,
+        trees=tuple(stage.n_trees for stage in stages),
+        nbytes=tuple(stage.nbytes for stage in stages),
+        packed=packed_sizes(stages),
+        class_weights=None if weights is None else weights[rows.y],
+        answers=ExitAnswers.scored(
+            rows.y, np.stack(answers), len(system.classes_), [*of_stages, rows.probabilities]
+        ),
+        given_splitter=rows.splitter,
+    )
+
+
+def validation_records(
+    system: Any, problem: Problem, candidates: Sequence[FittedStages]
+) -> list[CascadeRecord]:
+    """Record the candidates on the validation rows.
+
+    Without a high-cost model the reference is the last stage of the last candidate.
+    """
+    plan = problem.plan
+    rows = plan.validation_rows
+    y = plan.y[rows]
+    weight = _row_weights(system, plan)
+    splitter = plan.splitter.take(rows)
+    if problem.high_cost is not None:
+        answers = problem.high_cost.labels, problem.high_cost.probabilities
+        labelled = LabelledRows(y, weight, *answers, splitter)
+    else:
+        final = candidates[-1]
+        reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+        labelled = LabelledRows(y, weight, reference, None, splitter)
+    x = plan.x[rows]
+    n_features = system.n_features_in_
+    return [
+        cascade_record(system, c.stages, c.outputs, c.acquired_on(x, n_features), labelled)
+        for c in candidates
+    ]
+
+
+def _row_weights(system: Any, plan: ValidationSplit) -> NDArray[np.float64]:
+    """Get weights of the validation rows without those of classes, for costs and rates."""
+    rows = plan.validation_rows
+    weight = plan.weight[rows]
+    if system.class_weights_ is None:
+        return weight
+    unweighted: NDArray[np.float64] = weight / system.class_weights_[plan.y[rows]]
+    return unweighted
+
+
+def calibration_records(
+    system: Any, problem: Problem, candidates: Sequence[FittedStages]
+) -> list[CascadeRecord]:
+    """Record the stages of the candidates on the calibration rows."""
+    table = problem.calibration
+    assert table is not None
+    x = table.x
+    high_cost = problem.high_cost
+    chances = None
+    if high_cost is None:
+        reference = labels(candidates[-1].stages[-1].run(x)[0])
+    elif high_cost.calibration_labels is not None:
+        reference = high_cost.calibration_labels
+    else:
+        assert problem.cloud_calibration is not None
+        reference, chances = high_cost.model.answers(problem.cloud_calibration)
+    labelled = LabelledRows(table.y, table.weight, reference, chances, table.splitter)
+    return [
+        cascade_record(
+            system,
+            candidate.stages,
+            [stage.margins(x) for stage in candidate.stages],
+            acquired_by(candidate.stages, x, system.n_features_in_),
+            labelled,
         )
-        if table.validation is None and table.splitter.is_random:
-            warn_of_similar_neighbours(table.x[:, :first], table.y, stacklevel=3)
-        self.classes_ = table.classes
-        self._check_costs()
-        self._take_bounds()
-        weights = class_weights(self.class_weight, table.y, table.classes)
-        self.cloud_prices_ = self.cloud_prices or CloudPrices()
-        if first is not None:
-            size = np.dtype(self.signal_input_.dtype).itemsize
-            self.cloud_prices_ = msgspec.structs.replace(self.cloud_prices_, item_size=size)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        calibration = None
-        if self.guarantee is not None:
-            table, calibration = hold_back(table, self.guarantee, seed)
-            self._check_guarantee(calibration.y, calibration.splitter)
-        plan = ValidationSplit.choose(
-            table.x, table.y, table.weight,
-            validation=table.validation, seed=seed, splitter=table.splitter,
-        )  # fmt: skip
-        self.class_weights_ = weights
-        if weights is not None:
-            plan = plan.with_class_weights(weights)
-        title = f"fit {type(self).__name__}"
-        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
-        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
-            costs = self.feature_costs_
-            problem = Problem(
-                plan, len(table.classes), costs, seed, self.n_jobs, report, calibration
-            )
-            if first is None:
-                problem = of_stages = self._with_high_cost_model(problem, table)
-            else:  # stages read the columns before, the high-cost model those from there on
-                found = self._with_high_cost_model(problem.of_high_cost_model(first), table)
-                problem = problem.with_high_cost_model(found, first)
-                of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
-            self.high_cost_model_ = problem.high_cost_model
-            candidates = self._within_cost(self._fit_candidates(of_stages))
-            candidates = self._within_bytes(problem, candidates)
-            report(1, 1, "thresholds")
-            self._settle(problem, candidates)
-        warn_of_recall(self)
-        return self
-
-    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
-        return problem
-
-    def _weight(self, plan: ValidationSplit, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Weights without those of the classes: costs and rates are of the rows as they come."""
-        weight = plan.weight[rows]
-        return weight if self.class_weights_ is None else weight / self.class_weights_[plan.y[rows]]
-
-    def _candidate_records(
-        self, problem: Problem, candidates: Sequence[FittedStages], reference: NDArray[np.int64]
-    ) -> list[CascadeRecord]:
-        """Record what the candidates do on the validation rows."""
-        plan, rows = problem.plan, problem.plan.validation_rows
-        x, y, weight = plan.x[rows], plan.y[rows], self._weight(plan, rows)
-        splitter = plan.splitter.take(rows)
-        return [
-            self._record(
-                c.stages, c.outputs, c.acquired_on(x), y, weight, reference,
-                problem.high_cost_probabilities, splitter,
-            )
-            for c in candidates
-        ]  # fmt: skip
-
-    def _within_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
-        """Take those parts of the candidates with which instances keep `max_instance_cost`."""
-        most = self.max_instance_cost
-        if most is None:
-            return candidates
-        parts: list[FittedStages] = []
-        lowest = math.inf
-        for candidate in candidates:
-            limits = partial(self._limits_of_part, candidate.stages)
-            n_stages = len(candidate.stages)
-            lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
-            choices = stages_within_cost(limits, n_stages, most)
-            parts += map(candidate.part, choices)
-        if not parts:
-            raise cost_too_low(most, lowest)
-        return list({part.stages: part for part in parts}.values())
-
-    def _limits_of_part(self, stages: Sequence[Stage], kept: Sequence[int]) -> NDArray[np.float64]:
-        return self._exit_limits([stages[s] for s in kept])
-
-    def _within_bytes(
-        self, problem: Problem, candidates: Sequence[FittedStages]
-    ) -> Sequence[FittedStages]:
-        """Take those parts of the candidates of which a device keeps no more than `max_bytes`."""
-        most, reference = self.max_bytes, problem.high_cost_labels
-        if most is None or reference is None:
-            return candidates
-        records = self._candidate_records(problem, candidates, reference)
-        parts = [
-            candidate.part(kept)
-            for candidate, record in zip(candidates, records, strict=True)
-            for kept in stages_within(record, most)
-        ]
-        if not parts:
-            smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
-            raise TooLargeError("no stage", most, smallest, "allow more")
-        return list({part.stages: part for part in parts}.values())
-
-    def _settle(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
-        """Tune the thresholds of every candidate; keep those that reach the frontier."""
-        plan, f0, calibration = problem.plan, problem.high_cost_model, problem.calibration
-        rows = plan.validation_rows
-        y, weight, reference = plan.y[rows], self._weight(plan, rows), problem.high_cost_labels
-        if reference is None:  # without a high-cost model, the last candidate's last stage
-            final = candidates[-1]
-            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
-        records = self._candidate_records(problem, candidates, reference)
-        bounds = self.class_bounds_
-        shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
-        further = emphases(shares, bounds)
-        points = self._tuned_points(records, seed=problem.seed, emphases=further)
-        frontier = Frontier.from_points(points, **self._reference(records[-1]))
-        if further:
-            frontier = frontier.with_others(points, bounds)
-        if self.max_bytes is not None:
-            frontier = frontier.with_small(points)
-        if f0 is not None:
-            frontier = frontier.with_less_offload(points)
-        stages = [candidate.stages for candidate in candidates]
-        loss = self._goal().get("max_loss", MAX_LOSS)
-        frontier = with_group_errors(frontier, points, records, loss)
-        # with a guarantee it may come to need any of the candidates
-        self._keep(stages, frontier, every=calibration is not None)
-        self.calibration_ = None
-        if calibration is not None:
-            x, y, weight = calibration.x, calibration.y, calibration.weight
-            chances = None
-            if f0 is None:
-                reference = labels(candidates[-1].stages[-1].run(x)[0])
-            elif problem.calibration_labels is not None:
-                reference = problem.calibration_labels
-            else:
-                reference, chances = f0.answers(x)
-            unseen = []
-            for cascade in stages:
-                outputs = [s.margins(x) for s in cascade]
-                acquired = [s.acquired(x) for s in cascade]
-                record = self._record(
-                    cascade, outputs, acquired, y, weight, reference, chances, calibration.splitter
-                )
-                unseen.append(record)
-            assert self.guarantee is not None
-            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
-        self._take(self._pick())
+        for candidate in candidates
+    ]
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class SingleModel(TrainedClassifier):
-    """Settings of models without a cloud; see :class:`StagedCascade`."""
+# -- bounds on candidates ------------------------------------------------------------------
 
-    feature_costs: CostsLike | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
-    allow_missing: bool = False
-    random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0
+
+def within_cost(system: Any, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
+    """Take those parts of the candidates with which instances keep `max_instance_cost`."""
+    max_cost = system.max_instance_cost
+    if max_cost is None:
+        return candidates
+    parts: list[FittedStages] = []
+    lowest = math.inf
+    for candidate in candidates:
+        limits = partial(_limits_of_part, system, candidate.stages)
+        n_stages = len(candidate.stages)
+        lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
+        parts += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
+    if not parts:
+        raise cost_too_low(max_cost, lowest)
+    return list({part.stages: part for part in parts}.values())
+
+
+def _limits_of_part(
+    system: Any, stages: Sequence[Stage], numbers: Sequence[int]
+) -> NDArray[np.float64]:
+    limits: NDArray[np.float64] = system._exit_limits([stages[s] for s in numbers])
+    return limits
+
+
+def within_bytes(
+    system: Any, problem: Problem, candidates: Sequence[FittedStages]
+) -> Sequence[FittedStages]:
+    """Take those parts of the candidates of which a device keeps no more than `max_bytes`."""
+    max_bytes = system.max_bytes
+    if max_bytes is None:
+        return candidates
+    records = validation_records(system, problem, candidates)
+    parts = [
+        candidate.part(numbers)
+        for candidate, record in zip(candidates, records, strict=True)
+        for numbers in stages_within(record, max_bytes)
+    ]
+    if not parts:
+        smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
+        raise TooLargeError("no stage", max_bytes, smallest, "allow more")
+    return list({part.stages: part for part in parts}.values())
+
+
+# -- operating points ----------------------------------------------------------------------
+
+
+def find_frontier(system: Any, problem: Problem, candidates: Sequence[FittedStages]) -> None:
+    """Tune the thresholds of every candidate; keep those that reach the frontier."""
+    records = validation_records(system, problem, candidates)
+    bounds = system.class_bounds_
+    weight = _row_weights(system, problem.plan)
+    truth = problem.plan.y[problem.plan.validation_rows]
+    shares = np.bincount(truth, weight, minlength=problem.n_classes) / weight.sum()
+    emphasis = emphases(shares, bounds)
+    points = tuned_points(system, records, seed=problem.seed, emphases=emphasis)
+    frontier = Frontier.from_points(points, **reference_fields(system, records[-1]))
+    if emphasis:
+        frontier = frontier.with_others(points, bounds)
+    if system.max_bytes is not None:
+        frontier = frontier.with_small(points)
+    if problem.high_cost is not None:
+        frontier = frontier.with_less_offload(points)
+    max_loss = system._goal().get("max_loss", MAX_LOSS)
+    frontier = with_group_errors(frontier, points, records, max_loss)
+    # with a guarantee any of the candidates may be needed later
+    certified = problem.calibration is not None
+    system._keep([c.stages for c in candidates], frontier, every=certified)
+    system.calibration_ = None
+    if certified:
+        unseen = calibration_records(system, problem, candidates)
+        system.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), system.guarantee)
+
+
+def tuned_points(
+    system: Any, records: Sequence[CascadeRecord], **settings: Any
+) -> list[OperatingPoint]:
+    """Tune the thresholds of candidates within `max_instance_cost`; list their points."""
+    max_cost = system.max_instance_cost
+    points = [
+        point
+        for number, record in enumerate(records)
+        for point in frontier_points(record.within_cost(max_cost), chain=number, **settings)
+    ]
+    return points if max_cost is None else points_within_cost(points, max_cost)
+
+
+def reference_fields(system: Any, record: CascadeRecord) -> dict[str, Any]:
+    """Fields of a frontier about the reference, the last exit of a record, and the classes."""
+    answers = record.answers
+    assert answers is not None
+    last = np.full(len(record.weights), record.n_stages)
+    return {
+        "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
+        "classes": tuple(system.classes_.tolist()),
+        "class_rows": answers.class_rows(),
+        "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
+        "reference_recall": answers.figures(last, record.weights)["recall"],
+    }

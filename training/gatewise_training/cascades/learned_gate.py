@@ -16,8 +16,8 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
 from gatewise.models.tree_attributes import ML_DOMAIN, attributes_of
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.graphs.flat_forms import flat_trees
-from gatewise_training.graphs.graph_files import GraphTail
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.graph_files import GraphTail
 
 LEAST_WRONG = 10
 """Rows of each kind that a gate is learned from."""

@@ -22,6 +22,14 @@ from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.fitting import (
+    LabelledRows,
+    cascade_record,
+    check_guarantee,
+    read_bounds,
+    reference_fields,
+    tuned_points,
+)
 from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import (
     Constraints,
@@ -31,12 +39,12 @@ from gatewise_training.data.input_checks import (
 )
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.graphs.given_graph import FormedGraph
 from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
     check_fitted,
     with_columns,
 )
+from gatewise_training.learners.given_models.given_graph import FormedGraph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.frontier import SLACK, Frontier
@@ -86,18 +94,15 @@ class PairCascade(CascadeClassifier):
         Prices of an instance's values; by default 1 for all of them together.
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
-    budget, max_loss, offload_rate, min_recall, min_precision, max_instance_cost
-        As for :class:`StagedCascade`.
-    guarantee
-        As for :class:`StagedCascade`; certified on the rows that state figures.
+    guarantee : float, optional
+        As for all cascades, certified on the rows that state figures. The other bounds are those of
+        :class:`.CascadeClassifier`.
     random_state : int, RandomState or None
         Of the choice of these rows.
     allow_missing : bool, default False
         Whether NaN is a value to both models.
     class_weight : None
         Refused, since nothing is fitted: give `min_recall`.
-    max_bytes, n_jobs, verbose
-        As for :class:`StagedCascade`.
 
     Attributes
     ----------
@@ -140,7 +145,7 @@ class PairCascade(CascadeClassifier):
 
     # -- fit -------------------------------------------------------------------------------
 
-    def fit(
+    def fit(  # type: ignore[override]  # it needs no labels, and takes no weights
         self,
         X: ArrayLike,
         y: ArrayLike | None = None,
@@ -182,7 +187,7 @@ class PairCascade(CascadeClassifier):
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
-        self._take_bounds()
+        read_bounds(self)
         self._check_prices()
         splitter = RowSplitter.checked(len(x), groups, time)
         rows, share = splitter.order(check_random_state(self.random_state)), (1, 2)
@@ -192,7 +197,7 @@ class PairCascade(CascadeClassifier):
         tuning, stating = splitter.cut(rows, *share)
         self.labelled_ = y is not None
         truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        self._check_guarantee(truth[stating], splitter.take(stating))
+        check_guarantee(self, truth[stating], splitter.take(stating))
         reference = truth if y is None else _answers(f0, x)
         if splitter.is_random and y is not None:  # else a file sorted by class would look so
             warn_of_similar_neighbours(x, truth, stacklevel=2)
@@ -206,11 +211,11 @@ class PairCascade(CascadeClassifier):
             outputs = stage.margins(x)
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
-            acquired, ones = stage.acquired(x[rows]), np.ones(len(rows))
-            return self._record(
-                (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows],
-                splitter=splitter.take(rows),
-            )  # fmt: skip
+            labelled = LabelledRows(
+                truth[rows], np.ones(len(rows)), reference[rows], None, splitter.take(rows)
+            )
+            acquired = stage.acquired(x[rows])
+            return cascade_record(self, (stage,), (outputs[rows],), (acquired,), labelled)
 
         self._state(stage, record(tuning), record(stating))
         return self
@@ -219,18 +224,18 @@ class PairCascade(CascadeClassifier):
         """Choose thresholds on the tuning record; measure them on the other one."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
-        points = self._tuned_points([tuning])
-        tuned = Frontier.from_points(points, **self._reference(tuning))
+        points = tuned_points(self, [tuning])
+        tuned = Frontier.from_points(points, **reference_fields(self, tuning))
         loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned = with_group_errors(tuned, points, [tuning], loss)
         every = (*self._tuned.points, *self._tuned.others)
         self._stated = {p: self._measure(stating, p.thresholds) for p in every}
         points = [self._stated[p] for p in self._tuned.points]
-        self.frontier_ = Frontier(tuple(points), **self._reference(stating))
+        self.frontier_ = Frontier(tuple(points), **reference_fields(self, stating))
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
-        self._take(self._pick())
+        self._activate(self._pick())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)

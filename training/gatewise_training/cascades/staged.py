@@ -13,7 +13,8 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.cascade import TrainedCascade
+from gatewise_training.cascades.backward_selection import backward_sequences
+from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import (
     FamilySelection,
     FeatureSet,
@@ -21,15 +22,13 @@ from gatewise_training.cascades.family_selection import (
     best_shape,
 )
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
-from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.backward import backward_sequences
-from gatewise_training.feature_selection.forward import (
+from gatewise_training.cascades.forward_selection import (
     acquisition_units,
     come_in_blocks,
     forward_sets,
 )
-from gatewise_training.feature_selection.penalised import nested_sets
+from gatewise_training.cascades.penalised_selection import nested_sets
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.learners.given_models.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
@@ -48,51 +47,17 @@ ROWS_A_STAGE = 50
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class StagedCascade(TrainedCascade):
+class StagedCascade(WindowSettings, CascadeClassifier):
     """Cheap stages first, each on more features; hard instances go to the cloud.
 
     On each feature set the best of several model families answers if its margin is wide enough;
     else the next stage runs.
 
+    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
+    windows (:class:`.WindowSettings`).
+
     Parameters
     ----------
-    high_cost_model : classifier, ONNX file, function, or None
-        A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
-        unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
-        An ONNX file: a path or an :class:`.OnnxModel`. What else gives probabilities (a function
-        of the rows, an object or class with ``predict_proba``, ``"python:module:attribute"``) stays
-        opaque: a worker needs it as a backend.
-    feature_costs : FeatureCosts, dict or Series by name, or list, optional
-        Prices; 1 a feature by default.
-    blocks : sequence of Block, optional
-        Compute features from windows of a signal, or pictures (:mod:`gatewise_signals`), at the
-        blocks' prices; one without a price is measured at the fit, in microseconds. Rows are arrays
-        of shape (n, samples, channels), say, a list of arrays or DataFrames of equal length, or a
-        DataFrame with an index (instance, time).
-    high_cost_input : {"features", "window"}, default "features"
-        With `blocks`: what the high-cost model reads. A model of windows takes them flattened, as
-        an ONNX graph in their shape; a request carries the raw window, in its type (at most 128
-        KiB), and no block is computed for it.
-    cloud_prices : CloudPrices, optional
-        Price of a request, of its bytes and of an evaluation; 0 by default.
-    budget : float, optional
-        Mean cost per instance that may be spent.
-    max_loss : float, or mapping of class label to float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss. By class,
-        ``{"fault": 0.05}``: the most that the system's recall of the class may fall below the
-        high-cost model's; the key None bounds the loss of all rows.
-    offload_rate : float, optional
-        Share of instances that may go to the cloud, instead of a budget.
-    min_recall, min_precision : mapping of class label to float, optional
-        Beside these: least recall and precision of classes, ``{"fault": 0.9}``.
-    class_weight : mapping of class label to float, or "balanced", optional
-        What a row of each class counts in fits, thresholds and frontier; accuracies are then
-        weighted, and called so. Balanced: all classes count alike. A fitted `high_cost_model` stays
-        as it is.
-    guarantee : float, optional
-        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
-        `min_recall` and `min_precision`, hold on new instances; rows are set aside to certify it
-        (:mod:`gatewise_training.operating_points.guarantee`).
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
@@ -103,16 +68,6 @@ class StagedCascade(TrainedCascade):
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, up to 16,000 rows svm and up to 5,000 random-boosting; with
         `allow_missing` boosting alone is tried.
-    max_bytes : int, optional
-        Bytes that a device keeps of all its stages together, as the tables of :func:`.to_c` in
-        float form. Which stages, and how many trees of how many leaves, is chosen on validation
-        rows.
-    max_instance_cost : float, optional
-        The most that any one instance may cost, whatever its values: features of all stages on its
-        way, the high-cost model's, the price of an offload. `budget` bounds the mean, this every
-        instance, on devices too.
-    max_stage_bytes, max_trees : int, optional
-        Bounds of a stage: size of its flat arrays, and its trees.
     first_stages : sequence, default ()
         Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
         pairs of one and the columns that it reads, by name or number (by default all, or those of
@@ -121,12 +76,6 @@ class StagedCascade(TrainedCascade):
         also has points without them.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
-    random_state : int, RandomState or None
-        Source of the random choices; an int makes a fit repeatable.
-    n_jobs : int, optional
-        Parallel fits (joblib).
-    verbose : int, default 0
-        1 shows progress.
 
     Attributes
     ----------
@@ -156,8 +105,6 @@ class StagedCascade(TrainedCascade):
 
     n_stages: int = 10
     effort: Literal["low", "normal", "high"] = "normal"
-    max_stage_bytes: int | None = None
-    max_trees: int | None = None
     families: Sequence[str] | None = None
     first_stages: Sequence[Any] = ()
     allow_missing: bool = False
@@ -165,8 +112,6 @@ class StagedCascade(TrainedCascade):
     _parameter_constraints: ClassVar[Constraints] = {
         "n_stages": [AT_LEAST_1],
         "effort": [StrOptions(set(PROBES))],
-        "max_stage_bytes": [AT_LEAST_1, None],
-        "max_trees": [AT_LEAST_1, None],
     }
 
     @property
@@ -201,7 +146,7 @@ class StagedCascade(TrainedCascade):
             self.feature_names_[: problem.plan.x.shape[1]],
             by_clones=not self._first_stages_are_new,
         )
-        before = [_behind(given, candidate, problem.plan) for candidate in own if given]
+        before = [_behind(given, candidate) for candidate in own if given]
         return [*before, *own]
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
@@ -228,22 +173,21 @@ class StagedCascade(TrainedCascade):
                 if steps:
                     stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
                     candidates.append(FittedStages(stages, outputs))
-        if not candidates and self.max_bytes is not None and too_large:
+        if candidates:
+            return candidates
+        if self.max_bytes is not None and too_large:
             raise TooLargeError("no stage", self.max_bytes, min(too_large), "allow more")
-        if not candidates:
-            raise InputError(
-                f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
-                f"max_trees={self.max_trees}; allow more"
-            )
-        return candidates
+        smallest = min(too_large, default=0)
+        raise InputError(
+            f"no stage is small enough for a device: the smallest has {smallest} bytes"
+        )
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
         alone = self._set_limit(problem.costs) is not None
-        bounds = Bounds(self.max_stage_bytes, self.max_trees, alone=alone)
+        bounds = Bounds(alone=alone)
         families = self._families_to_try(len(problem.plan.fit_rows))
-        of_size = self.max_bytes is not None or bounds.of_size
-        shape = best_shape(problem, families, of_size=of_size)
+        shape = best_shape(problem, families, of_size=self.max_bytes is not None)
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
         room = self.max_bytes
@@ -252,7 +196,7 @@ class StagedCascade(TrainedCascade):
             bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
             room -= grid[1]
         shares = [share for share in SHARES if share <= self.n_stages]
-        return [replace(bounds, packed_bytes=room // share).with_shape(shape) for share in shares]
+        return [replace(bounds, max_bytes=room // share).with_shape(shape) for share in shares]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
         """Given families, less those that take no NaN where values may be missing."""
@@ -298,13 +242,8 @@ class StagedCascade(TrainedCascade):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _behind(
-    given: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages, plan: ValidationSplit
-) -> FittedStages:
-    """The candidate with given stages before its own."""
-    acquired = own.acquired
-    if acquired is not None:
-        rows = plan.x[plan.validation_rows]
-        acquired = (*(stage.acquired(rows) for stage, _ in given), *acquired)
-    stages, outputs = (stage for stage, _ in given), (outputs for _, outputs in given)
-    return FittedStages((*stages, *own.stages), (*outputs, *own.outputs), acquired)
+def _behind(given: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages) -> FittedStages:
+    """Put given stages before those of a candidate."""
+    stages = [stage for stage, _ in given]
+    outputs = [outputs for _, outputs in given]
+    return FittedStages((*stages, *own.stages), (*outputs, *own.outputs))

@@ -72,8 +72,6 @@ class CostEfficient(TreeGrowth, BudgetedModel):
     n_penalties: int = 12
     allow_missing: bool = False
     random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     _parameter_constraints: ClassVar[Constraints] = {
         "accounting": [StrOptions({"lazy", "coupled"})],
@@ -121,7 +119,6 @@ class CostEfficient(TreeGrowth, BudgetedModel):
             n_penalties=self.n_penalties,
             budget=self.budget,
             max_loss=MAX_LOSS if self.max_loss is None else self.max_loss,
-            n_jobs=self.n_jobs,
             report=report,
         )
 
@@ -153,8 +150,8 @@ class Scored(CostEfficient):
         """
         self._check_costs()
         title = f"fit {type(self).__name__}"
-        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
-        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
+        # one thread a fit: more would mostly wait for each other, joblib is what spreads work
+        with threadpool_limits(1), progress(title) as report:
             fits = self._sweep(x, target, folds, self.feature_costs_, seed, report)
         points = [
             OperatingPoint(

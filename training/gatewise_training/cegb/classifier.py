@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.fitting import TrainedClassifier
 from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.objectives import Classes
 from gatewise_training.learners.boosting import LARGE_ROWS
@@ -15,7 +15,7 @@ from gatewise_training.learners.high_cost_training import tree_shape
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBClassifier(CostEfficient, TrainedClassifier):
+class CEGBClassifier(CostEfficient, BudgetedClassifier):
     """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, on
@@ -75,7 +75,7 @@ class CEGBClassifier(CostEfficient, TrainedClassifier):
         which lazy prices are silently wrong, are refused.
     lightgbm_params : mapping, optional
         Further LightGBM parameters by their main names, of those that leave prices right.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
 
     Raises

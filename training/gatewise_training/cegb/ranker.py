@@ -46,7 +46,7 @@ class CEGBRanker(Scored):
         As for :class:`CEGBClassifier`, but for 15 leaves and a learning rate of 0.1 at any size:
         grades are noisy. With LambdaRank patience waits for the validation queries' Average
         Precision@5, else for the loss.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
     Examples

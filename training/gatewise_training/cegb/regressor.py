@@ -34,7 +34,7 @@ class CEGBRegressor(RegressorMixin, Scored):
         As for :class:`CEGBClassifier`.
     patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
         As for :class:`CEGBClassifier`, but for 31 leaves and a learning rate of 0.1 at any size.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
     Examples

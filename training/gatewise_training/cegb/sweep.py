@@ -21,12 +21,12 @@ from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.cascades.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, Charge, check_params
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.feature_selection.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.operating_points.group_losses import loss_bounds
 
 CLOSING = 4
@@ -128,7 +128,6 @@ def sweep_penalties(
     n_penalties: int,
     budget: float | None,
     max_loss: float,
-    n_jobs: int | None,
     report: Progress,
 ) -> list[Fitted]:
     """Fit the constant model and all penalties, from high to none.
@@ -139,7 +138,7 @@ def sweep_penalties(
     """
     check_params(task.growth.lightgbm_params, task.accounting, *task.x.shape)
     first = FIRST[: n_penalties - 1] if penalties is None else penalties
-    found = _fit_all(task, folds, sorted({0.0, math.inf, *first}), n_jobs)
+    found = _fit_all(task, folds, sorted({0.0, math.inf, *first}))
     while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:
         report(len(found) - 1, n_penalties, "sweeping the penalty")
         left, penalty = n_penalties + 1 - len(found), None
@@ -149,7 +148,7 @@ def sweep_penalties(
             penalty = in_widest_gap({p: fit.cost for p, fit in found.items()}, task.costs)
         if penalty is None:
             break
-        found |= _fit_all(task, folds, [penalty], n_jobs)
+        found |= _fit_all(task, folds, [penalty])
     return [found[p] for p in sorted(found, reverse=True)]
 
 
@@ -157,11 +156,10 @@ def _fit_all(
     task: Task,
     folds: Sequence[tuple[Rows, Rows]],
     penalties: Sequence[float],
-    n_jobs: int | None,
 ) -> dict[float, Fitted]:
     """Fit each penalty; of several folds the model that is kept is fitted on all rows."""
     fit, k = joblib.delayed(task.fit), len(folds)
-    parallel = joblib.Parallel(n_jobs=n_jobs)
+    parallel = joblib.Parallel()
     fits = parallel(fit(p, *fold) for p in penalties for fold in folds)
     parts = [fits[i * k : (i + 1) * k] for i in range(len(penalties))]
     kept = [part[0] for part in parts]

@@ -16,19 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import Table
 from gatewise_training.data.row_splitter import Rows, RowSplitter
 
-__all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of", "hold_back"]
+__all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of"]
 
 CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
 
 HELD_OUT_GROUPS = 30
 """So many groups held out say as much as cross-fitting would."""
-
-CALIBRATION_SHARE = 5
-"""One training row in so many becomes a calibration row."""
 
 
 class _HasRounds(Protocol):
@@ -95,6 +91,12 @@ class ValidationSplit:
         ]
         return replace(self, folds=tuple(folds))
 
+    def with_columns(self, columns: slice) -> ValidationSplit:
+        """Get the same rows with some of the columns."""
+        if columns == slice(None):
+            return self
+        return replace(self, x=np.ascontiguousarray(self.x[:, columns]))
+
     def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
         """Multiply the rows' weights by those of their classes, shape (n_classes,)."""
         weight = self.weight * weights[self.y]
@@ -144,35 +146,6 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
             "validated on it: each class needs rows in several groups, and early ones; give more, "
             "or drop the class"
         )
-
-
-def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
-    """Set calibration rows aside: half of the user's validation rows, else a training fifth."""
-    if not 0 < confidence < 1:
-        raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
-    if np.ptp(table.weight) > 0:
-        raise InputError("a guarantee needs rows of equal weight: its tests count rows")
-    n, chances = len(table.x), table.high_cost
-    if table.validation is None:
-        x, y, rows = table.x, table.y, table.splitter.take(np.arange(n))
-        kept, aside = rows.hold_out(y, CALIBRATION_SHARE, seed)
-        rest = replace(
-            table, x=x[kept], y=y[kept], weight=table.weight[kept], splitter=rows.take(kept),
-            high_cost=None if chances is None else chances[kept],
-        )  # fmt: skip
-        known = None if chances is None else chances[aside]
-    else:
-        (x, y), known = table.validation, None
-        rows = table.splitter.take(n + np.arange(len(x)))
-        kept, aside = rows.hold_out(y, 2, seed)
-        every = table.splitter.take(np.concatenate([np.arange(n), n + kept]))
-        rest = replace(table, validation=(x[kept], y[kept]), splitter=every)
-    if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
-        raise InputError("too few rows to set some aside for a guarantee; give more data")
-    return rest, replace(
-        table, x=x[aside], y=y[aside], weight=np.ones(len(aside)), validation=None, high_cost=known,
-        splitter=rows.take(aside),
-    )  # fmt: skip
 
 
 def chosen_folds(

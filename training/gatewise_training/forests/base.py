@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.fitting import SingleModel
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
@@ -32,8 +32,7 @@ class ForestModel(SingleModel):
     `grown_`: source of the trees of each candidate on the frontier (:class:`FittedTrees`).
     """
 
-    def _settle(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
-        super()._settle(problem, candidates)
+    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
         sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
         self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
 

@@ -49,11 +49,11 @@ class BudgetForest(ForestModel):
     each `alpha` or `mu` tried, and no tree at all. An instance pays for the features on the paths
     that it takes, each once, over all trees. :meth:`at` moves along them without another fit.
 
+    Further parameters are those of all single models (:class:`.SingleModel`).
+
     Parameters
     ----------
-    min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
     feature_costs, budget
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
@@ -168,7 +168,7 @@ class BudgetForest(ForestModel):
         total = self.n_estimators * len(growths)
         while going := [g for g in growths if g.passing is None and g.n_trees < self.n_estimators]:
             jobs = [job for g in going for job in g.jobs(min(BATCH, self.n_estimators - g.n_trees))]
-            joblib.Parallel(problem.n_jobs, prefer="threads")(jobs)
+            joblib.Parallel(prefer="threads")(jobs)
             if self.budget is not None:
                 for growth in going:
                     growth.compare(self.budget)
@@ -233,7 +233,7 @@ class _Candidate(FittedTrees):
     # (n, n_features): the first tree that tests each column for a row
     first: NDArray[np.int32] = field(kw_only=True)
 
-    def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
+    def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
         return [self.first < self.source[1]]
 
 

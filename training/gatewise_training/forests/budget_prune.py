@@ -66,11 +66,11 @@ class BudgetPrune(ForestModel):
     unseen rows, their costs are estimated within 1 to 2 %, and the validation rows are unseen: that
     is the default.
 
+    Further parameters are those of all single models (:class:`.SingleModel`).
+
     Parameters
     ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
-        As for :class:`StagedCascade`.
-    allow_missing, random_state, n_jobs, verbose
+    allow_missing, random_state
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget: the cheapest pruning within this accuracy loss of the whole forest.
@@ -157,7 +157,7 @@ class BudgetPrune(ForestModel):
         if len(parts) > 1:
             parts.append((plan.fit_rows, plan.validation_rows))
         n_forests = len(mus) * len(parts)
-        n_jobs = problem.n_jobs if n_forests == 1 else 1  # one forest grows its trees in parallel
+        n_jobs = None if n_forests == 1 else 1  # one forest grows its trees in parallel
         jobs = [
             joblib.delayed(self._grow_and_prune)(problem, rows, held, given, mu, n_jobs)
             for mu in mus
@@ -165,7 +165,7 @@ class BudgetPrune(ForestModel):
         ]
         fits: list[_Pruned] = []
         for fit in joblib.Parallel(
-            problem.n_jobs if n_forests > 1 else 1, prefer="threads", return_as="generator"
+            None if n_forests > 1 else 1, prefer="threads", return_as="generator"
         )(jobs):
             fits.append(fit)
             problem.report(len(fits), n_forests + 1, "pruning")

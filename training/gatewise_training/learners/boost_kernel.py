@@ -1,232 +1,312 @@
 """Boosted trees on codes, compiled: one tree of Newton steps under first-use prices.
 
 LightGBM needs a millisecond for a round on a few hundred rows, nearly all of it overhead. Here a
-tree grows leaf by leaf as LightGBM's does, the best split first: gain ``G_L^2 / H_L + G_R^2 / H_R -
-G^2 / H`` less the price of a feature, and of its group, that no tree has used yet. A price is paid
-at once: the other leaves of the same tree have the feature free.
+tree grows leaf by leaf as LightGBM's does, the best split first. With G and H the sums of gradients
+and hessians of a leaf's rows, a split gains ::
+
+    G_left^2 / H_left + G_right^2 / H_right - G^2 / H
+
+less the price of the feature, and of its group, that no tree has used yet. A price is paid at once:
+the other leaves of the same tree have the feature free.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from gatewise_training.forests.grower.binning import between
-from gatewise_training.forests.grower.growing_arrays import copy_into, put_row
+from gatewise_training.forests.grower.growing import (
+    BEGIN,
+    DEPTH,
+    END,
+    NODE,
+    LeafSplit,
+    copy_into,
+    mark_left,
+    partition,
+    write_leaf,
+    write_split,
+)
 
 MIN_ROWS = 5
-"""Rows of a leaf at least."""
+"""Least rows of a leaf."""
 
 MIN_HESSIAN = 1e-3
-"""Hessian of a leaf at least."""
+"""Least sum of hessians of a leaf."""
+
+GRADIENT, HESSIAN, COUNT = range(3)
+"""Columns of the sums over rows."""
+
+
+class FirstUse(NamedTuple):
+    """SplitPrices of first uses, and what is paid already."""
+
+    own: Any  # (n_features,)
+    group: Any  # (n_features,): -1 for no group
+    shared: Any  # (n_groups,)
+    paid: Any  # (n_features + n_groups,), bool
+
+
+class TreeSettings(NamedTuple):
+    """Settings of a tree's growth."""
+
+    rate: float
+    n_leaves: int
+    max_depth: int  # -1: no bound
+
+
+class BoostWork(NamedTuple):
+    """Working arrays; those with a row for each leaf begin with `leaf_` or are the last three."""
+
+    rows: Any  # (n,): leaf after leaf
+    spare: Any  # (n,)
+    is_left: Any  # (n,), bool
+    toll: Any  # (n_features,): price of a first use of each feature now
+    leaf_sums: Any  # (n_leaves, n_features, n_codes + 1, 3): by code; the last is NaN's
+    gain: Any  # (n_leaves, n_features): of the best split of each column, without its price
+    last_code: Any  # (n_leaves, n_features): on the left of that split
+    nan_left: Any  # (n_leaves, n_features), bool: side of NaN
 
 
 @numba.njit(cache=True, nogil=True)
-def tolls(own: Any, group: Any, shared: Any, paid: Any, out: Any) -> None:
-    """Price of a first use of each feature: its own and its group's, where not paid.
-
-    Shapes: `paid` (n_features + n_groups,), `out` (n_features,).
-    """
-    n_features = len(own)
-    for k in range(n_features):
-        out[k] = 0.0 if paid[k] else own[k]
-        if group[k] >= 0 and not paid[n_features + group[k]]:
-            out[k] += shared[group[k]]
-
-
-@numba.njit(cache=True, nogil=True)
-def grow_boosted_tree(
-    codes: Any, start: Any, lower: Any, upper: Any, gradient: Any, hessian: Any, own: Any,
-    group: Any, shared: Any, paid: Any, rate: float, n_leaves: int, max_depth: int, work: Any,
-    nodes: Any, first: Any, scores: Any,
-) -> int:  # fmt: skip
-    """Grow a tree, write its nodes from `first` on and add its leaves' values to the scores.
-
-    Shapes: `codes` (n_features, n), `gradient, hessian, scores` (n,), `own, group` (n_features,),
-    `shared` (n_groups,), `paid` (n_features + n_groups,); returns how many nodes there are, 0 if
-    there is nothing to split.
-    """
-    feature, threshold, left, right, nan_left, value = nodes
-    sums, rows, spare, raw, cut, nan_side, toll = work
-    n, n_features = len(gradient), len(codes)
-    leaf = np.zeros((n_leaves, 4), np.int64)  # first row, end, depth, node
-    total = np.zeros((n_leaves, 2))
-    best = np.zeros((n_leaves, 2))  # gain less prices, feature
-    bound = whole_g = whole_h = 0.0
-    for i in range(n):
-        rows[i] = i
-        whole_g += gradient[i]
-        whole_h += hessian[i]
-        bound += gradient[i] * gradient[i] / hessian[i]
-    tolls(own, group, shared, paid, toll)
-    bound -= whole_g * whole_g / whole_h
-    # no split can gain more than single rows apart would: dearer features need not be counted
-    active, n_active = np.empty(n_features, np.int64), 0
-    for k in range(n_features):
-        if paid[k] or own[k] < bound:  # its group may be paid within this tree
-            active[n_active] = k
-            n_active += 1
-    active = active[:n_active]
-    put_row(leaf, 0, 0, n, 0, first)
-    total[0, 0], total[0, 1] = whole_g, whole_h
-    feature[first] = -1
-    if n_active == 0:
-        return 0
-    count_codes(codes, rows, leaf[0, 0], n, gradient, hessian, active, sums[0])
-    _search(start, active, sums[0], total[0], n, raw[0], cut[0], nan_side[0])
-    best[0, 0], best[0, 1] = _best(active, raw[0], toll)
-    n_open, n_nodes = 1, 1
-    while n_open < n_leaves:
-        at = -1
-        for s in range(n_open):
-            deep = max_depth > 0 and leaf[s, 2] >= max_depth
-            if best[s, 0] > 0.0 and not deep and (at < 0 or best[s, 0] > best[at, 0]):
-                at = s
-        if at < 0:
-            break
-        k = int(best[at, 1])
-        begin, end, depth, node = leaf[at, 0], leaf[at, 1], leaf[at, 2], leaf[at, 3]
-        b, to_left, none = cut[at, k], nan_side[at, k], start[k + 1] - start[k]
-        middle, back = int(begin), 0
-        column = codes[k]
-        g = h = 0.0
-        for i in range(begin, end):
-            r = rows[i]
-            c = column[r]
-            if c <= b or (c == none and to_left):
-                rows[middle] = r
-                middle += 1
-                g += gradient[r]
-                h += hessian[r]
-            else:
-                spare[back] = r
-                back += 1
-        copy_into(rows, middle, spare, back)
-        feature[node] = k
-        if b + 1 >= none:
-            threshold[node] = np.float32(np.finfo(np.float32).max)  # all that is a number
-        else:
-            threshold[node] = between(upper[start[k] + b], lower[start[k] + b + 1])
-        nan_left[node] = to_left
-        new = n_open
-        left[node], right[node] = first + n_nodes, first + n_nodes + 1
-        feature[first + n_nodes] = feature[first + n_nodes + 1] = -1
-        put_row(leaf, at, begin, middle, depth + 1, first + n_nodes)
-        put_row(leaf, new, middle, end, depth + 1, first + n_nodes + 1)
-        total[new, 0], total[new, 1] = total[at, 0] - g, total[at, 1] - h
-        total[at, 0], total[at, 1] = g, h
-        n_nodes += 2
-        n_open += 1
-        if toll[k] > 0.0:  # paid from here on, in all leaves
-            paid[k] = True
-            if group[k] >= 0:
-                paid[n_features + group[k]] = True
-            tolls(own, group, shared, paid, toll)
-            for s in range(n_open):
-                if s != at and s != new:
-                    best[s, 0], best[s, 1] = _best(active, raw[s], toll)
-        if n_open == n_leaves:
-            break
-        # count the smaller side, and subtract it from what the parent had
-        small, large = (at, new) if middle - begin <= end - middle else (new, at)
-        if small == at:
-            copy_into(sums[new].reshape(-1), 0, sums[at].reshape(-1), sums[at].size)
-        count_codes(
-            codes, rows, leaf[small, 0], leaf[small, 1], gradient, hessian, active, sums[small]
-        )
-        for j in range(len(active)):
-            part, other = sums[large, active[j]], sums[small, active[j]]
-            for c in range(start[active[j] + 1] - start[active[j]] + 1):
-                part[c, 0] -= other[c, 0]
-                part[c, 1] -= other[c, 1]
-                part[c, 2] -= other[c, 2]
-        for s in (at, new):
-            _search(
-                start, active, sums[s], total[s], leaf[s, 1] - leaf[s, 0], raw[s], cut[s],
-                nan_side[s],
-            )  # fmt: skip
-            best[s, 0], best[s, 1] = _best(active, raw[s], toll)
-    if n_nodes == 1:
-        return 0
-    for s in range(n_open):
-        begin, end, node = leaf[s, 0], leaf[s, 1], leaf[s, 3]
-        step = np.float32(-rate * total[s, 0] / total[s, 1])
-        value[node] = step
-        for i in range(begin, end):
-            scores[rows[i]] += step
-    return n_nodes
-
-
-@numba.njit(cache=True, nogil=True)
-def scratch(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
-    """Working arrays of :func:`grow_boosted_tree`, for columns of at most so many codes."""
-    return (
+def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
+    """Working arrays of :func:`grow_boosted_tree`, for columns of at most `n_codes` codes."""
+    return BoostWork(
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.bool_),
+        np.empty(n_features),
         np.zeros((n_leaves, n_features, n_codes + 1, 3)),
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
         np.empty((n_leaves, n_features)),
         np.zeros((n_leaves, n_features), np.int64),
         np.zeros((n_leaves, n_features), np.bool_),
-        np.empty(n_features),
     )
 
 
 @numba.njit(cache=True, nogil=True)
-def count_codes(
-    codes: Any, rows: Any, begin: int, end: int, gradient: Any, hessian: Any, active: Any, sums: Any
-) -> None:
-    """Sum gradients, hessians and rows by code of each column."""
-    for j in range(len(active)):
-        part, column = sums[active[j]], codes[active[j]]
-        part[:] = 0.0
-        for i in range(begin, end):
-            r = rows[i]
-            c = column[r]
-            part[c, 0] += gradient[r]
-            part[c, 1] += hessian[r]
-            part[c, 2] += 1.0
+def set_tolls(prices: Any, toll: Any) -> None:
+    """Write the price of a first use of each feature: its own and its group's, where not paid."""
+    n_features = len(prices.own)
+    for k in range(n_features):
+        toll[k] = 0.0 if prices.paid[k] else prices.own[k]
+        g = prices.group[k]
+        if g >= 0 and not prices.paid[n_features + g]:
+            toll[k] += prices.shared[g]
 
 
 @numba.njit(cache=True, nogil=True)
-def _search(
-    start: Any, active: Any, sums: Any, total: Any, n: int, raw: Any, cut: Any, nan_side: Any
+def grow_boosted_tree(
+    columns: Any, gradient: Any, hessian: Any, prices: Any, settings: Any, work: Any, nodes: Any,
+    value: Any, first: Any, scores: Any,
+) -> int:  # fmt: skip
+    """Grow a tree, write its nodes from `first` on and add its leaves' values to the scores.
+
+    Returns the number of nodes, 0 if there is nothing to split.
+
+    Shapes: `gradient, hessian, scores` (n,), `value` as the arrays of `nodes`.
+    """
+    n = len(gradient)
+    leaves = np.zeros((settings.n_leaves, 4), np.int64)
+    total = np.zeros((settings.n_leaves, 2))  # GRADIENT and HESSIAN of each leaf
+    best_gain = np.zeros(settings.n_leaves)  # less its price
+    best_feature = np.zeros(settings.n_leaves, np.int64)
+
+    # the root
+    for i in range(n):
+        work.rows[i] = i
+    set_tolls(prices, work.toll)
+    active = _worthwhile_features(gradient, hessian, prices, total[0])
+    write_leaf(leaves, 0, 0, n, 0, first)
+    nodes.feature[first] = -1
+    if len(active) == 0:
+        return 0
+    count_codes(columns.codes, work.rows[:n], gradient, hessian, active, work.leaf_sums[0])
+    _search_columns(columns.start, active, total[0], n, work, 0)
+    best_gain[0], best_feature[0] = _best_column(active, work.gain[0], work.toll)
+    n_leaves = n_nodes = 1
+
+    while n_leaves < settings.n_leaves:
+        leaf = _best_leaf(best_gain, leaves, n_leaves, settings.max_depth)
+        if leaf < 0:
+            break
+        # split it: the left child takes its place, the right one comes behind the others
+        new = n_leaves
+        k = int(best_feature[leaf])
+        begin, end, depth = leaves[leaf, BEGIN], leaves[leaf, END], leaves[leaf, DEPTH]
+        split = LeafSplit(
+            k, work.last_code[leaf, k], work.last_code[leaf, k] + 1, work.nan_left[leaf, k]
+        )
+        rows = work.rows[begin:end]
+        mark_left(columns, split, rows, work.is_left)
+        middle = begin + partition(rows, work.is_left, work.spare)
+        child = first + n_nodes
+        write_split(nodes, leaves[leaf, NODE], columns, split, split.nan_left, child)
+        write_leaf(leaves, leaf, begin, middle, depth + 1, child)
+        write_leaf(leaves, new, middle, end, depth + 1, child + 1)
+        _share_totals(gradient, hessian, work.rows[begin:middle], total, leaf, new)
+        n_nodes += 2
+        n_leaves += 1
+        # its price is paid from here on, in all leaves
+        if work.toll[k] > 0.0:
+            prices.paid[k] = True
+            if prices.group[k] >= 0:
+                prices.paid[len(prices.own) + prices.group[k]] = True
+            set_tolls(prices, work.toll)
+            for other in range(n_leaves):
+                if other != leaf and other != new:
+                    best_gain[other], best_feature[other] = _best_column(
+                        active, work.gain[other], work.toll
+                    )
+        if n_leaves == settings.n_leaves:
+            break
+        _share_sums(columns, gradient, hessian, active, work, leaves, leaf, new)
+        for child_leaf in (leaf, new):
+            n_rows = leaves[child_leaf, END] - leaves[child_leaf, BEGIN]
+            _search_columns(columns.start, active, total[child_leaf], n_rows, work, child_leaf)
+            best_gain[child_leaf], best_feature[child_leaf] = _best_column(
+                active, work.gain[child_leaf], work.toll
+            )
+    if n_nodes == 1:
+        return 0
+    for leaf in range(n_leaves):
+        step = np.float32(-settings.rate * total[leaf, GRADIENT] / total[leaf, HESSIAN])
+        value[leaves[leaf, NODE]] = step
+        for i in range(leaves[leaf, BEGIN], leaves[leaf, END]):
+            scores[work.rows[i]] += step
+    return n_nodes
+
+
+@numba.njit(cache=True, nogil=True)
+def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -> Any:
+    """List the features that a split may be worth the price of; sum up gradients and hessians.
+
+    No split can gain more than single rows apart would: ``sum g_i^2 / h_i - G^2 / H``. A group may
+    be paid within the tree, so its price does not count here.
+    """
+    bound = whole_gradient = whole_hessian = 0.0
+    for i in range(len(gradient)):
+        whole_gradient += gradient[i]
+        whole_hessian += hessian[i]
+        bound += gradient[i] * gradient[i] / hessian[i]
+    bound -= whole_gradient * whole_gradient / whole_hessian
+    total[GRADIENT] = whole_gradient
+    total[HESSIAN] = whole_hessian
+    active = np.empty(len(prices.own), np.int64)
+    n_active = 0
+    for k in range(len(prices.own)):
+        if prices.paid[k] or prices.own[k] < bound:
+            active[n_active] = k
+            n_active += 1
+    return active[:n_active]
+
+
+@numba.njit(cache=True, nogil=True)
+def _best_leaf(best_gain: Any, leaves: Any, n_leaves: int, max_depth: int) -> int:
+    """Find the leaf with the best split worth its price; -1 without any."""
+    best = -1
+    for leaf in range(n_leaves):
+        is_deep = max_depth > 0 and leaves[leaf, DEPTH] >= max_depth
+        is_best = best < 0 or best_gain[leaf] > best_gain[best]
+        if best_gain[leaf] > 0.0 and not is_deep and is_best:
+            best = leaf
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def _share_totals(
+    gradient: Any, hessian: Any, left_rows: Any, total: Any, left: int, right: int
 ) -> None:
-    """Find the best split of a leaf on each column: its gain, last code and side of NaN."""
-    whole = total[0] * total[0] / total[1]
+    """Share the totals of a leaf, those at `left`, between its children."""
+    left_gradient = left_hessian = 0.0
+    for i in range(len(left_rows)):
+        left_gradient += gradient[left_rows[i]]
+        left_hessian += hessian[left_rows[i]]
+    total[right, GRADIENT] = total[left, GRADIENT] - left_gradient
+    total[right, HESSIAN] = total[left, HESSIAN] - left_hessian
+    total[left, GRADIENT] = left_gradient
+    total[left, HESSIAN] = left_hessian
+
+
+@numba.njit(cache=True, nogil=True)
+def _share_sums(
+    columns: Any, gradient: Any, hessian: Any, active: Any, work: Any, leaves: Any, left: int,
+    right: int,
+) -> None:  # fmt: skip
+    """Share the sums by code of a leaf, those at `left`: count the smaller child, subtract it."""
+    sums = work.leaf_sums
+    is_left_small = (
+        leaves[left, END] - leaves[left, BEGIN] <= leaves[right, END] - leaves[right, BEGIN]
+    )
+    small, large = (left, right) if is_left_small else (right, left)
+    if is_left_small:
+        copy_into(sums[right].reshape(-1), 0, sums[left].reshape(-1), sums[left].size)
+    rows = work.rows[leaves[small, BEGIN] : leaves[small, END]]
+    count_codes(columns.codes, rows, gradient, hessian, active, sums[small])
     for j in range(len(active)):
         k = active[j]
-        part, none = sums[k], start[k + 1] - start[k]
-        raw[k] = -np.inf
-        missing = part[none, 2]
-        for side in range(2 if missing > 0.5 else 1):
+        for c in range(columns.start[k + 1] - columns.start[k] + 1):
+            for column in range(3):
+                sums[large, k, c, column] -= sums[small, k, c, column]
+
+
+@numba.njit(cache=True, nogil=True)
+def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any, sums: Any) -> None:
+    """Sum gradients, hessians and rows by code of each active column."""
+    for j in range(len(active)):
+        by_code, column = sums[active[j]], codes[active[j]]
+        by_code[:] = 0.0
+        for i in range(len(rows)):
+            row = rows[i]
+            code = column[row]
+            by_code[code, GRADIENT] += gradient[row]
+            by_code[code, HESSIAN] += hessian[row]
+            by_code[code, COUNT] += 1.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _search_columns(start: Any, active: Any, total: Any, n: int, work: Any, leaf: int) -> None:
+    """Find the best split of a leaf of n rows on each active column."""
+    whole = total[GRADIENT] * total[GRADIENT] / total[HESSIAN]
+    for j in range(len(active)):
+        k = active[j]
+        by_code = work.leaf_sums[leaf, k]
+        nan_code = start[k + 1] - start[k]
+        best_gain = -np.inf
+        n_missing = by_code[nan_code, COUNT]
+        for nan_left in range(2 if n_missing > 0.5 else 1):
             g = h = count = 0.0
-            if side:
-                g, h, count = part[none, 0], part[none, 1], missing
-            for c in range(none if missing > 0.5 and not side else none - 1):
-                if part[c, 2] < 0.5:
+            if nan_left:
+                g, h, count = by_code[nan_code, GRADIENT], by_code[nan_code, HESSIAN], n_missing
+            # with NaN on the right, all numbers may go left
+            for c in range(nan_code if n_missing > 0.5 and not nan_left else nan_code - 1):
+                if by_code[c, COUNT] < 0.5:
                     continue
-                g += part[c, 0]
-                h += part[c, 1]
-                count += part[c, 2]
-                if n - count < MIN_ROWS or total[1] - h < MIN_HESSIAN:
+                g += by_code[c, GRADIENT]
+                h += by_code[c, HESSIAN]
+                count += by_code[c, COUNT]
+                if n - count < MIN_ROWS or total[HESSIAN] - h < MIN_HESSIAN:
                     break
                 if count < MIN_ROWS or h < MIN_HESSIAN:
                     continue
-                rest = total[0] - g
-                gain = g * g / h + rest * rest / (total[1] - h) - whole
-                if gain > raw[k]:
-                    # rows without a value here that come later go with the heavier side
-                    heavier = 2.0 * count >= n if missing < 0.5 else side == 1
-                    raw[k], cut[k], nan_side[k] = gain, c, heavier
+                rest = total[GRADIENT] - g
+                gain = g * g / h + rest * rest / (total[HESSIAN] - h) - whole
+                if gain > best_gain:
+                    best_gain = gain
+                    work.last_code[leaf, k] = c
+                    # rows without a value that come later go with the heavier side
+                    heavier = 2.0 * count >= n
+                    work.nan_left[leaf, k] = heavier if n_missing < 0.5 else nan_left == 1
+        work.gain[leaf, k] = best_gain
 
 
 @numba.njit(cache=True, nogil=True)
-def _best(active: Any, raw: Any, toll: Any) -> Any:
-    gain, at = 0.0, -1.0
+def _best_column(active: Any, gain: Any, toll: Any) -> Any:
+    """Find the column with the largest gain less its price, and that; 0 and -1 without any."""
+    best_gain, best_column = 0.0, -1
     for j in range(len(active)):
         k = active[j]
-        if raw[k] - toll[k] > gain + 1e-12:
-            gain, at = raw[k] - toll[k], float(k)
-    return gain, at
+        if gain[k] - toll[k] > best_gain + 1e-12:
+            best_gain, best_column = gain[k] - toll[k], k
+    return best_gain, best_column

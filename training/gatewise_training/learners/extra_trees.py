@@ -15,7 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.forests.grower.growing_arrays import copy_into, put_row, wider
+from gatewise_training.forests.grower.growing import (
+    BEGIN,
+    DEPTH,
+    END,
+    NODE,
+    copy_into,
+    wider,
+    write_leaf,
+)
+
+CONSTANT = DEPTH
+"""Column of the waiting nodes: how many of the first features in the order do not vary there."""
 
 
 def fit_extra_trees(
@@ -66,7 +77,7 @@ def _grow_forest(
     threshold, value = np.empty(size, np.float32), np.empty((size, n_classes), np.float32)
     roots = np.empty(n_trees, np.int32)
     rows, spare = np.empty(n, np.int32), np.empty(n, np.int32)
-    # node, first row, end, and how many of the first in `order` are known not to vary there
+    # as leaves, but in the place of the depth how many of the first in `order` do not vary there
     waiting = np.empty((2 * n, 4), np.int64)
     order = np.arange(n_features)
     whole, part = np.empty(n_classes), np.empty(n_classes)
@@ -79,12 +90,12 @@ def _grow_forest(
         for i in range(n):
             rows[i] = i
         roots[t] = used
-        n_waiting = put_row(waiting, 0, used, 0, n, 0)
+        n_waiting = write_leaf(waiting, 0, 0, n, 0, used)
         used += 1
         while n_waiting:
             n_waiting -= 1
-            node, begin = waiting[n_waiting, 0], waiting[n_waiting, 1]
-            end, constant = waiting[n_waiting, 2], waiting[n_waiting, 3]
+            begin, end = waiting[n_waiting, BEGIN], waiting[n_waiting, END]
+            constant, node = waiting[n_waiting, CONSTANT], waiting[n_waiting, NODE]
             for m in range(n_classes):
                 whole[m] = 0.0
             for i in range(begin, end):
@@ -112,8 +123,8 @@ def _grow_forest(
             copy_into(rows, middle, spare, back)
             feature[node], threshold[node] = at, cut
             left[node], right[node] = used, used + 1
-            n_waiting = put_row(waiting, n_waiting, used + 1, middle, end, constant)
-            n_waiting = put_row(waiting, n_waiting, used, begin, middle, constant)
+            n_waiting = write_leaf(waiting, n_waiting, middle, end, constant, used + 1)
+            n_waiting = write_leaf(waiting, n_waiting, begin, middle, constant, used)
             used += 2
             for m in range(n_classes):
                 value[node, m] = 0.0

@@ -6,7 +6,7 @@ millisecond each.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -15,10 +15,30 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.models.trees import LEAF, TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.learners.boost_kernel import grow_boosted_tree, scratch
+from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
+from gatewise_training.learners.boost_kernel import (
+    FirstUse,
+    TreeSettings,
+    grow_boosted_tree,
+    work_arrays,
+)
 from gatewise_training.learners.losses import HESSIAN_FLOOR
 
 Array = NDArray[np.float64]
+
+ROOT, OUTPUT = range(2)
+"""Columns of the trees: number of the root, and the output that the tree adds to."""
+
+
+class GatedLoss(NamedTuple):
+    """The loss of Adapt on the training rows."""
+
+    target: Any  # (n, n_margins)
+    weight: Any  # (n,)
+    share: Any  # (n,): weights of sum 1
+    f0_loss: Any  # (n,)
+    p_full: float  # bound on the mean offload probability; below 0: there is no gate
+    newton: bool
 
 
 def boost(
@@ -39,100 +59,117 @@ def boost(
 
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
-    nodes, n_nodes, roots, output, n_trees = _boost(
-        codes.codes, codes.start, codes.lower, codes.upper, target, weight, f0_loss,
-        base, -1.0 if p_full is None else p_full, rounds[0], rounds[1], strength * costs.own,
-        np.asarray(costs.group, np.int64), strength * costs.shared, newton,
-        float(settings["learning_rate"]), int(settings["num_leaves"]), int(settings["max_depth"]),
-    )  # fmt: skip
-    feature, threshold, left, right, nan_left, value = (each[:n_nodes].copy() for each in nodes)
-    start = np.append(base, np.zeros(int(p_full is not None))).astype(np.float32)
+    prices = FirstUse(
+        strength * costs.own,
+        np.asarray(costs.group, np.int64),
+        strength * costs.shared,
+        np.zeros(len(costs.own) + len(costs.shared), np.bool_),
+    )
+    tree_settings = TreeSettings(
+        float(settings["learning_rate"]), int(settings["num_leaves"]), int(settings["max_depth"])
+    )
+    columns = ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper)
+    loss = GatedLoss(
+        target, weight, weight / weight.sum(), f0_loss, -1.0 if p_full is None else p_full, newton
+    )
+    nodes, value, n_nodes, trees = _boost(
+        columns, loss, base, rounds[0], rounds[1], prices, tree_settings
+    )
+    n_gates = int(p_full is not None)
     return TreeEnsemble(
-        feature, threshold, left, right, nan_left, value[:, None], roots[:n_trees].copy(),
-        output[:n_trees].copy(), start,        codes.n_features,
-    )  # fmt: skip
+        feature=nodes.feature[:n_nodes].copy(),
+        threshold=nodes.threshold[:n_nodes].copy(),
+        left=nodes.left[:n_nodes].copy(),
+        right=nodes.right[:n_nodes].copy(),
+        nan_left=nodes.nan_left[:n_nodes].copy(),
+        value=value[:n_nodes, np.newaxis].copy(),
+        roots=trees[:, ROOT].copy(),
+        output=trees[:, OUTPUT].copy(),
+        base=np.append(base, np.zeros(n_gates)).astype(np.float32),
+        n_features=codes.n_features,
+    )
 
 
 @numba.njit(cache=True, nogil=True)
 def _boost(
-    codes: Any, start: Any, lower: Any, upper: Any, target: Any, weight: Any, f0_loss: Any,
-    base: Any, p_full: float, warm_up: int, n_rounds: int, own: Any, group: Any, shared: Any,
-    newton: bool, rate: float, n_leaves: int, max_depth: int,
-) -> Any:  # fmt: skip
-    n, n_margins = target.shape
-    n_outputs = n_margins + (p_full >= 0.0)
-    most = n_rounds * n_outputs * (2 * n_leaves - 1) + 1
-    nodes = (
-        np.full(most, LEAF, np.int32), np.zeros(most, np.float32), np.full(most, LEAF, np.int32),
-        np.full(most, LEAF, np.int32), np.zeros(most, np.bool_), np.zeros(most, np.float32),
+    columns: Any, loss: Any, base: Any, warm_up: int, n_rounds: int, prices: Any, settings: Any
+) -> Any:
+    """Grow trees round by round: first f1's alone, behind `warm_up` rounds the gate's as well."""
+    n, n_margins = loss.target.shape
+    n_outputs = n_margins + (loss.p_full >= 0.0)
+    most_nodes = n_rounds * n_outputs * (2 * settings.n_leaves - 1) + 1
+    nodes = GrownNodes(
+        np.full(most_nodes, LEAF, np.int32), np.zeros(most_nodes, np.float32),
+        np.full(most_nodes, LEAF, np.int32), np.full(most_nodes, LEAF, np.int32),
+        np.zeros(most_nodes, np.bool_),
     )  # fmt: skip
-    roots = np.empty(n_rounds * n_outputs, np.int32)
-    output = np.empty(len(roots), np.int32)
-    # of a type of their own, plain integers make numba compile what takes them twice
-    widest, n_nodes = np.int64(1), np.int64(0)
-    for k in range(len(codes)):
-        widest = max(widest, start[k + 1] - start[k])
-    work = scratch(n, len(codes), widest, n_leaves)
-    paid = np.zeros(len(own) + len(shared), np.bool_)
+    value = np.zeros(most_nodes, np.float32)
+    trees = np.empty((n_rounds * n_outputs, 2), np.int32)
+    # of a type of their own: plain integers make numba compile their users twice
+    most_codes, n_nodes = np.int64(1), np.int64(0)
+    for k in range(len(columns.codes)):
+        most_codes = max(most_codes, columns.start[k + 1] - columns.start[k])
+    work = work_arrays(n, len(columns.codes), most_codes, settings.n_leaves)
     scores = np.zeros((n_outputs, n))
     for m in range(n_margins):
         scores[m] = base[m]
     gradient, hessian = np.empty((n_outputs, n)), np.ones((n_outputs, n))
-    share = weight / weight.sum()
     n_trees = 0
     beta = 0.0
     t = 0
     while t < n_rounds:
-        gated = p_full > 0.0 and t >= warm_up
-        beta = _derivatives(
-            scores, target, weight, share, f0_loss, p_full if gated else 0.0, newton, beta,
-            gradient, hessian,
-        )  # fmt: skip
-        grown = 0
+        gated = loss.p_full > 0.0 and t >= warm_up
+        beta = _derivatives(scores, loss, gated, beta, gradient, hessian)
+        n_grown = 0
         for m in range(n_outputs if gated else n_margins):
-            found = grow_boosted_tree(
-                codes, start, lower, upper, gradient[m], hessian[m], own, group, shared, paid,
-                rate, n_leaves, max_depth, work, nodes, n_nodes, scores[m],
+            size = grow_boosted_tree(
+                columns, gradient[m], hessian[m], prices, settings, work, nodes, value, n_nodes,
+                scores[m],
             )  # fmt: skip
-            if found:
-                roots[n_trees], output[n_trees] = n_nodes, m
+            if size:
+                trees[n_trees, ROOT] = n_nodes
+                trees[n_trees, OUTPUT] = m
                 n_trees += 1
-                n_nodes += found
-                grown += 1
-        if grown:
+                n_nodes += size
+                n_grown += 1
+        if n_grown:
             t += 1
-        elif p_full > 0.0 and t < warm_up:
+        elif loss.p_full > 0.0 and t < warm_up:
             t = warm_up  # f1 has nothing more to split before there is a gate
         else:
             break
-    return nodes, n_nodes, roots, output, n_trees
+    return nodes, value, n_nodes, trees[:n_trees]
 
 
 @numba.njit(cache=True, nogil=True)
 def _derivatives(
-    scores: Any, target: Any, weight: Any, share: Any, f0_loss: Any, p_full: float, newton: bool,
-    beta: float, gradient: Any, hessian: Any,
-) -> float:  # fmt: skip
-    """Gradient and hessian of every output at the best q; returns the q-step's multiplier."""
-    n, n_margins = target.shape
-    gain, kept = np.empty(n), weight.copy()
+    scores: Any, loss: Any, gated: bool, beta: float, gradient: Any, hessian: Any
+) -> float:
+    """Write gradient and hessian of every output at the best q; get the q-step's multiplier.
+
+    `beta` is the multiplier of the round before. The equations are those of
+    :mod:`gatewise_training.adapt.gated_trees`.
+    """
+    n, n_margins = loss.target.shape
+    gain, kept = np.empty(n), loss.weight.copy()
     for i in range(n):
-        gain[i] = log_loss(scores[:, i], target[i], gradient[:n_margins, i])
-    if p_full > 0.0:
+        gain[i] = log_loss(scores[:, i], loss.target[i], gradient[:n_margins, i])
+    if gated:
+        # A_i - B_i: softplus(g) - softplus(-g) is g
         for i in range(n):
-            gain[i] = gain[i] - f0_loss[i] + scores[n_margins, i]
-        beta = multiplier(gain, share, p_full, beta)
+            gain[i] = gain[i] - loss.f0_loss[i] + scores[n_margins, i]
+        beta = multiplier(gain, loss.share, loss.p_full, beta)
         for i in range(n):
             q, gate = _expit(gain[i] - beta), _expit(scores[n_margins, i])
             kept[i] *= 1.0 - q
-            gradient[n_margins, i] = weight[i] * (gate - q)
-            if newton:
-                hessian[n_margins, i] = max(weight[i] * gate * (1.0 - gate), HESSIAN_FLOOR)
+            gradient[n_margins, i] = loss.weight[i] * (gate - q)
+            if loss.newton:
+                hessian[n_margins, i] = max(loss.weight[i] * gate * (1.0 - gate), HESSIAN_FLOOR)
     for m in range(n_margins):
         for i in range(n):
             p = gradient[m, i]
-            gradient[m, i] = kept[i] * (p - target[i, m])
-            if newton:
+            gradient[m, i] = kept[i] * (p - loss.target[i, m])
+            if loss.newton:
                 hessian[m, i] = max(kept[i] * p * (1.0 - p), HESSIAN_FLOOR)
     return beta
 
@@ -188,10 +225,10 @@ def multiplier(gain: Any, share: Any, p_full: float, near: float) -> Any:
             low = beta
         else:
             high = beta
-        ahead = near if step == 0 and near > 0.0 else beta + excess / slope
-        if not low < ahead < high:
-            ahead = 0.5 * (low + high)
+        next_beta = near if step == 0 and near > 0.0 else beta + excess / slope
+        if not low < next_beta < high:
+            next_beta = 0.5 * (low + high)
         if high - low <= 1e-13 * max(high, 1.0):
             break
-        beta = ahead
+        beta = next_beta
     return beta

@@ -6,7 +6,7 @@ Inside, classes are indices 0..M-1. A given fitted model is never refitted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,13 @@ from gatewise.imports import import_object
 from gatewise.models.opaque_models import PYTHON, PythonModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import named_rows
-from gatewise_training.graphs.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.boosting import link_of
+from gatewise_training.learners.given_models.given_graph import (
+    FormedGraph,
+    GraphForm,
+    OnnxModel,
+    graph_answer,
+)
 from gatewise_training.learners.given_models.packable import needs_backend
 
 
@@ -87,6 +92,10 @@ class HighCostModel:
     def backend(self) -> str | None:
         """What a worker needs to serve it, if that is no graph: ``python:...``."""
         return None if self.opaque is None else self.opaque.spec
+
+    def shifted(self, first: int) -> HighCostModel:
+        """Get the same model with its features counted from column `first` on."""
+        return replace(self, features=self.features + first)
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Get :meth:`labels` and :meth:`predict_proba` of instances `x`, each computed once."""

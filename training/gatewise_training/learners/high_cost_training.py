@@ -69,7 +69,6 @@ def train_high_cost_model(
     names: Sequence[str] | None = None,
     allow_missing: bool = False,
     seed: int = 0,
-    n_jobs: int | None = None,
     report: Callable[[str], None] = lambda _what: None,
 ) -> TrainedModel:
     """Train f0: the most accurate, on validation rows, of the families that fit the data.
@@ -85,7 +84,7 @@ def train_high_cost_model(
     right: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
-        parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+        parallel = joblib.Parallel(return_as="generator")
         results = parallel(joblib.delayed(fit)(plan) for _, fit in fits)
         for (kind, _), result in zip(fits, results, strict=True):
             report(f"high-cost model: {kind}")

@@ -103,7 +103,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
         ROUNDS * outputs, params["num_leaves"], task.x.shape[1], outputs, at_best=True
     )
     params = task.bounds.with_bins(params)
-    if (shape := task.bounds.shape) is not None and task.bounds.of_size:
+    if (shape := task.bounds.shape) is not None and task.bounds.max_bytes is not None:
         params["learning_rate"] = shape.rate
         if outputs > 1:
             params["max_delta_step"] = LARGEST_STEP_OF_FEW
@@ -123,14 +123,14 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
 
 def _extra_trees(task: _Task) -> _Fitted:
     shape = task.bounds.forest or ForestShape(100 if len(task.rows) <= LARGE_ROWS else 50)
-    trees, leaves = task.bounds.tree_budget(
-        shape.trees, 256, task.x.shape[1], values=task.n_classes
-    )
-    if not task.bounds.of_size:
-        shape = ForestShape(trees, _leaf_rows(task, trees, shape.leaf_rows))
+    if task.bounds.max_bytes is None:
+        shape = ForestShape(shape.trees, _leaf_rows(task, shape.trees, shape.leaf_rows))
         return _forest(task, shape), "identity", 0
     from sklearn.ensemble import ExtraTreesClassifier
 
+    trees, leaves = task.bounds.tree_budget(
+        shape.trees, 256, task.x.shape[1], values=task.n_classes
+    )
     forest = ExtraTreesClassifier(
         trees,
         min_samples_leaf=shape.leaf_rows,
@@ -195,9 +195,8 @@ def _svm(task: _Task) -> _Fitted:
 def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
     marks = min(MARKS, len(task.rows) // 2)
     outputs = 1 if task.n_classes == 2 else task.n_classes
-    for size in (task.bounds.stage_bytes, task.bounds.packed_bytes):
-        if size is not None:
-            marks = min(marks, size // (4 * (task.x.shape[1] + outputs)) - 4)
+    if task.bounds.max_bytes is not None:
+        marks = min(marks, task.bounds.max_bytes // (4 * (task.x.shape[1] + outputs)) - 4)
     model, left_out = fit_kernel(
         task.x_fit,
         task.y_fit,

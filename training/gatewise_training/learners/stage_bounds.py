@@ -1,8 +1,13 @@
-"""Bounds of a stage for small devices: bytes and trees, and the shapes of trees that keep them.
+"""Bounds of a stage on a small device, and the shapes of trees that keep them.
 
-Which shape is best depends on the data: few large trees at a high rate, or many small ones. In C's
-tables trees share their thresholds: a table of them for each feature, and a byte in each node. That
-trees should reuse thresholds is ToaD's idea (ICLR 2026); here they choose from a grid.
+Bytes are those of C's tables. There each tree is a list of tests: a threshold of 4 bytes, the
+number of a column, and the place of the right child. Where few thresholds are in use, all trees
+share one table of thresholds for each feature, and a test holds the threshold's rank in it, one
+byte. Trees that choose their thresholds from a coarse grid (:class:`ThresholdGrid`) therefore take
+fewer bytes (the idea of ToaD, ICLR 2026).
+
+Whether few large trees with a high learning rate or many small ones are best depends on the data,
+so :func:`shaped` lists several shapes to try.
 """
 
 from __future__ import annotations
@@ -15,43 +20,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.stage import Stage
-from gatewise.models.tree_sources import FLOAT32_MAX
-from gatewise.models.trees import NODE_BYTES, TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.graphs.packed_size import (
-    packed_sizes,
-    tree_bytes,
-)
 from gatewise_training.learners.boosting import LARGE_ROWS, capacity
+from gatewise_training.operating_points.packed_size import packed_sizes, tree_bytes
 
 LEAVES = (4, 8, 16, 31, 63, 127, 255)
-"""Leaves of a tree that are tried within a bound of size."""
+"""Leaves of a tree that are tried within a bound of bytes."""
+
 LARGEST_STAGE = 32 << 20
-"""Bytes of any stage at most: as a graph it takes up to twice as many, and devices read 64 MB."""
+"""Largest size of any stage's flat arrays, in bytes: as a graph it takes up to twice as many, and
+devices read no more than 64 MB."""
+
 HIGH_RATE = 0.4
-"""Learning rate that makes much of few trees."""
+"""Learning rate for few trees."""
+
 LARGEST_STEP_OF_FEW = 4.0
-"""Leaves of a tree for one of many classes at most, before the learning rate: few trees must go
-further with each."""
-FEWEST_ROUNDS = 4
-"""Larger trees are not tried once fewer rounds of them fit."""
-FEWEST_THRESHOLDS, MOST_THRESHOLDS = 64, 252
-"""Of a feature with more values: trees on a coarser grid lost more than they gained in number, and
-ranks of 8 bits tell 252 from two more, which tell NaN from all numbers."""
-GRID_SHARE, GRID_COLUMNS = 8, 16
-"""Of the bytes of all stages one in so many for the thresholds of so many features."""
-SOME_TREES, FEW_LEAVES = 24, 8
-"""Without a search, trees have fewer leaves until so many fit, and no fewer than so many."""
-MANY_TREES, LEAF_ROWS = 150, (1, 2)
-"""Extra-trees of stages that stand alone, on more than 5,000 rows, and the least rows of a leaf,
-each tried. On 10 of Letters' 16 features 150 trees have 96.0 % of the validation rows right, with 2
-rows, on 15 features 96.9, with 1; 50 trees with 2 rows have 95.3 and 95.9. Before a high-cost model
-that gains nothing, and takes four times as long on Forest."""
+"""Bound on the leaves of a tree for one of many classes, before the learning rate. It is higher
+than without a bound of bytes, since each of few trees must go further."""
+
+MIN_ROUNDS = 4
+"""Larger trees are not tried where fewer boosting rounds of them fit."""
+
+MIN_THRESHOLDS = 64
+"""Smallest grid of a feature with more values: coarser ones lost more than they gained."""
+
+MAX_THRESHOLDS = 252
+"""Largest grid: ranks of 8 bits tell 252 thresholds from two more, which part NaN from numbers."""
+
+GRID_SHARE = 8
+"""One in this many bytes of all stages is for thresholds, of GRID_COLUMNS features."""
+
+GRID_COLUMNS = 16
+
+MIN_TREES = 24
+"""Without a search, trees shrink until this many fit for each output, but not below MIN_LEAVES."""
+
+MIN_LEAVES = 8
+
+FOREST_TREES = 150
+"""Extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of Letters' 16
+features 150 trees with leaves of 2 rows are right on 96.0 % of the validation rows, 50 on 95.3; on
+15 features with leaves of 1 row 96.9 and 95.9. With a high-cost model that gains nothing, and takes
+four times as long on Forest."""
+
+LEAF_ROWS = (1, 2)
+"""Least rows of a leaf of such a forest that are tried."""
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Leaves of each tree, the learning rate, and bins of a feature, None: by the data's size."""
+    """Shape of boosted trees.
+
+    Attributes
+    ----------
+    leaves : int
+        Of each tree.
+    rate : float
+        Learning rate.
+    bins : int or None
+        Of a feature; None: by the number of rows.
+    """
 
     leaves: int
     rate: float
@@ -60,39 +89,40 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class ForestShape:
-    """Extra-trees of a stage, and rows that a leaf has at least."""
+    """Number of extra-trees, and rows of a leaf at least."""
 
     trees: int
     leaf_rows: int = 2
 
 
 def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
-    """Thresholds of a feature for all stages of a device, and their bytes.
+    """Get the thresholds of a feature for all stages of a device, and the bytes of all of them.
 
-    None where the room is for too few. Shapes: `x` (n, n_features). Ten features with values 0 and
-    1 take a threshold each:
+    None where the bytes are enough for too few. Shapes: `x` (n, n_features). Ten features with
+    values 0 and 1 take a threshold each:
 
     >>> grid_of(np.tile(np.float32([[0], [1]]), 10), 8192)
     (25, 40)
     """
-    room, n_columns = max_bytes // (4 * GRID_SHARE), min(x.shape[1], GRID_COLUMNS)
-    most = min(room // n_columns, MOST_THRESHOLDS)
+    n_thresholds = max_bytes // (4 * GRID_SHARE)
+    n_columns = min(x.shape[1], GRID_COLUMNS)
+    by_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
     needed = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
-    if most < min(max(needed), FEWEST_THRESHOLDS):
+    if by_feature < min(max(needed), MIN_THRESHOLDS):
         return None
-    return most, 4 * min(room, sum(min(most, n) for n in needed))
+    return by_feature, 4 * min(n_thresholds, sum(min(by_feature, n) for n in needed))
 
 
 @dataclass(frozen=True, eq=False)
 class ThresholdGrid:
-    """The thresholds that trees may have: quantiles of each column, rising."""
+    """Thresholds that trees may have: quantiles of each column, rising."""
 
     edges: tuple[NDArray[np.float32], ...]
 
     @classmethod
-    def of_table(cls, x: NDArray[np.float32], most: int) -> ThresholdGrid:
-        """Choose at most so many thresholds of each column."""
-        codes = Codes.of_table(x, most=most + 1)
+    def of_table(cls, x: NDArray[np.float32], max_thresholds: int) -> ThresholdGrid:
+        """Choose at most `max_thresholds` of each column."""
+        codes = Codes.of_table(x, most=max_thresholds + 1)
         return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
 
     def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -107,31 +137,41 @@ class ThresholdGrid:
     def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Move the thresholds of trees that were fitted on rounded rows to the grid.
 
-        Rounded rows go where they went, and other rows go where their rounded ones go.
+        Rounded rows take the same ways as before, and other rows those of their rounded ones.
         """
         threshold = trees.threshold.copy()
+        largest = np.finfo(np.float32).max
         for k, edges in enumerate(self.edges):
-            here = np.flatnonzero(trees.feature == k)
-            place = np.searchsorted(edges, threshold[here], side="right")
+            nodes = np.flatnonzero(trees.feature == k)
+            place = np.searchsorted(edges, threshold[nodes], side="right")
             # before the first edge and from the last on a test tells NaN from all numbers
-            threshold[here] = np.concatenate([[-FLOAT32_MAX], edges[:-1], [FLOAT32_MAX]])[place]
+            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[place]
         return replace(trees, threshold=threshold)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a stage must keep; None: no bound.
+    """Bounds that a stage keeps, and shapes that are known or tried.
 
-    `stage_bytes`: size of its flat arrays; `trees`: their number; `packed_bytes`: size as C's
-    tables. `shape`: that of boosted trees, where it is known or
-    searched. `bins`: of a feature, where they are known to be best. `alone`: no high-cost model
-    stands behind the stages. `forest`: the shape of extra-trees, where it is searched.
-    `thresholds`: of a feature, in the trees of all stages; `grid_bytes` are for them, beside.
+    Attributes
+    ----------
+    max_bytes : int or None
+        Size as C's tables, without the thresholds of the grid; None: no bound.
+    shape : TreeShape or None
+        Of boosted trees, where it is known or tried.
+    bins : int or None
+        Best number of bins of a feature, where it is known.
+    alone : bool
+        Whether no high-cost model stands behind the stages.
+    forest : ForestShape or None
+        Of extra-trees, where several are tried.
+    thresholds : int or None
+        Of a feature, in the grid of all stages' trees.
+    grid_bytes : int
+        Bytes for them, beside `max_bytes`.
     """
 
-    stage_bytes: int | None = None
-    trees: int | None = None
-    packed_bytes: int | None = None
+    max_bytes: int | None = None
     shape: TreeShape | None = None
     bins: int | None = None
     alone: bool = False
@@ -140,67 +180,77 @@ class Bounds:
     grid_bytes: int = 0
 
     def with_shape(self, shape: TreeShape | None) -> Bounds:
-        """Get the bounds with the best shape of trees, where size is bounded its bins alone."""
+        """Get the bounds with the best shape of trees; with `max_bytes` only its bins."""
         if shape is None:
             return self
-        return replace(self, bins=shape.bins, shape=None if self.of_size else shape)
+        return replace(self, bins=shape.bins, shape=shape if self.max_bytes is None else None)
 
     def with_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Get LightGBM's settings with the best number of bins."""
         return dict(params) | ({} if self.bins is None else {"max_bin": self.bins})
 
-    @property
-    def of_size(self) -> bool:
-        """Whether any bound is one of size."""
-        return self.stage_bytes is not None or self.packed_bytes is not None
-
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
-        """Round leaves to 8 bits where the size of C's tables is bounded."""
-        return trees if self.packed_bytes is None else trees.centred().with_byte_leaves()
+        """Round leaves to 8 bits where bytes are bounded."""
+        return trees if self.max_bytes is None else trees.centred().with_byte_leaves()
+
+    def admit(self, stage: Stage) -> bool:
+        """Whether a fitted stage keeps the bounds."""
+        if self.max_bytes is None:
+            return stage.nbytes <= LARGEST_STAGE
+        n_free = self.grid_bytes // 4
+        size = packed_sizes((stage,)).total((0,), free_thresholds=n_free)
+        return stage.nbytes <= LARGEST_STAGE and size <= self.max_bytes
 
     def most_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
-        """Find how many of so many rounds a stage within the bounds can keep; at least one.
+        """Find by bisection how many of the rounds a stage can keep; at least one.
 
         `stage_of` makes the stage of the first rounds.
         """
         if self.admit(stage_of(rounds)):
             return rounds
-        low, above = 1, rounds
-        while above - low > 1:
-            middle = (low + above) // 2
-            low, above = (middle, above) if self.admit(stage_of(middle)) else (low, middle)
-        return low
-
-    def admit(self, stage: Stage) -> bool:
-        """Whether a fitted stage is within the bounds."""
-        fits = stage.nbytes <= (LARGEST_STAGE if self.stage_bytes is None else self.stage_bytes)
-        if fits and self.packed_bytes is not None:
-            sizes = packed_sizes((stage,))
-            fits = sizes.total((0,), free_thresholds=self.grid_bytes // 4) <= self.packed_bytes
-        return fits and (self.trees is None or stage.n_trees <= self.trees)
+        fitting = 1
+        too_many = rounds
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            if self.admit(stage_of(middle)):
+                fitting = middle
+            else:
+                too_many = middle
+        return fitting
 
     def trees_of(
         self, leaves: int, n_columns: int, outputs: int, values: int = 1, *, at_best: bool = False
     ) -> int | None:
-        """Get how many trees of so many leaves surely fit, of a model that reads so many columns.
+        """Get how many trees fit.
 
-        `values` are the numbers of a leaf. `at_best`: how many may fit, if trees share nearly all
-        of their thresholds. None: as many as one likes.
+        Parameters
+        ----------
+        leaves : int
+            Of each tree.
+        n_columns : int
+            Columns that the model reads.
+        outputs : int
+            Of the model.
+        values : int, default 1
+            Numbers of a leaf.
+        at_best : bool, default False
+            Count as if the trees shared nearly all of their thresholds, rather than none.
+
+        Returns
+        -------
+        int or None
+            None without a bound.
         """
-        most = [] if self.trees is None else [self.trees]
-        if self.stage_bytes is not None:
-            flat = (2 * leaves - 1) * (NODE_BYTES + 4 * (values - 1))
-            most.append(self.stage_bytes // flat)
-        if self.packed_bytes is not None:
-            beside = 6 * n_columns + 4 * outputs + 16
-            size = (leaves, 1, values, n_columns)  # leaves as `rounded` has them
-            room, more = self.packed_bytes - beside, int(outputs > 1)
-            fitting = room // (tree_bytes(*size, key=1 if at_best else 4) + more)
-            if self.thresholds is not None:
-                room -= 4 * n_columns + max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
-                fitting = max(fitting, room // (tree_bytes(*size, key=1) + more))
-            most.append(fitting)
-        return min(most, default=None)
+        if self.max_bytes is None:
+            return None
+        room = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
+        output_number = int(outputs > 1)  # a byte for each tree
+        size = (leaves, 1, values, n_columns)  # leaves of a byte, as `rounded` makes them
+        n_trees = room // (tree_bytes(*size, key=1 if at_best else 4) + output_number)
+        if self.thresholds is None:
+            return n_trees
+        room -= 4 * n_columns + max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
+        return max(n_trees, room // (tree_bytes(*size, key=1) + output_number))
 
     def tree_budget(
         self,
@@ -212,18 +262,22 @@ class Bounds:
         *,
         at_best: bool = False,
     ) -> tuple[int, int]:
-        """Get trees and leaves of each that fit: few leaves rather than few trees, but not tiny.
+        """Get trees and leaves that fit, of `n_trees` and `n_leaves` at most.
 
-        `at_best`: see :meth:`trees_of`.
+        Without a shape, trees lose leaves until MIN_TREES for each output fit, but they keep
+        MIN_LEAVES. Other parameters are those of :meth:`trees_of`.
         """
-        if self.shape is not None:  # found on all rows; what fewer rows can bear is fewer leaves
-            n_leaves = self.shape.leaves if self.of_size else min(n_leaves, self.shape.leaves)
-        wanted, of_size = min(n_trees, SOME_TREES * outputs), replace(self, trees=None)
-        while self.shape is None and n_leaves > FEW_LEAVES:
-            fitting = of_size.trees_of(n_leaves, n_columns, outputs, values)
-            if fitting is None or fitting >= wanted:
-                break
-            n_leaves = max(FEW_LEAVES, n_leaves // 2)
+        if self.shape is not None:
+            # a shape that was found on all rows; on fewer rows trees bear fewer leaves
+            bounded = self.max_bytes is not None
+            n_leaves = self.shape.leaves if bounded else min(n_leaves, self.shape.leaves)
+        else:
+            wanted = min(n_trees, MIN_TREES * outputs)
+            while n_leaves > MIN_LEAVES:
+                fitting = self.trees_of(n_leaves, n_columns, outputs, values)
+                if fitting is None or fitting >= wanted:
+                    break
+                n_leaves = max(MIN_LEAVES, n_leaves // 2)
         fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
         return max(1, n_trees if fitting is None else min(n_trees, fitting)), n_leaves
 
@@ -231,26 +285,28 @@ class Bounds:
 def shaped(
     families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
 ) -> dict[str, tuple[str, Bounds]]:
-    """List what to try: within bounds of size boosted trees in each shape that is worth it.
+    """List the kinds of models to try: by name, the family and the bounds with its shape.
 
-    Stages that stand alone have extra-trees of several shapes.
+    Within `max_bytes` boosted trees are tried in each shape of which enough rounds fit; extra-trees
+    without a high-cost model behind them with several sizes of leaves.
     """
-    found = {family: (family, bounds) for family in families}
-    if bounds.alone and not bounds.of_size and n_rows > LARGE_ROWS and "extra-trees" in found:
-        del found["extra-trees"]
-        for rows in LEAF_ROWS:
-            forest = replace(bounds, forest=ForestShape(MANY_TREES, rows))
-            found[f"extra-trees, leaves of {rows} rows"] = "extra-trees", forest
-    if not bounds.of_size or "boosting" not in found:
-        return found
+    kinds = {family: (family, bounds) for family in families}
+    if bounds.max_bytes is None:
+        if bounds.alone and n_rows > LARGE_ROWS and "extra-trees" in kinds:
+            del kinds["extra-trees"]
+            for rows in LEAF_ROWS:
+                forest = replace(bounds, forest=ForestShape(FOREST_TREES, rows))
+                kinds[f"extra-trees, leaves of {rows} rows"] = "extra-trees", forest
+        return kinds
+    if kinds.pop("boosting", None) is None:
+        return kinds
     outputs = 1 if n_classes == 2 else n_classes
-    most = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
-    del found["boosting"]
+    most_leaves = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
     for leaves in LEAVES:
         rounds = (bounds.trees_of(leaves, n_columns, outputs, at_best=True) or 0) // outputs
-        if leaves > LEAVES[0] and (leaves > most or rounds < FEWEST_ROUNDS):
+        if leaves > LEAVES[0] and (leaves > most_leaves or rounds < MIN_ROUNDS):
             break
         for rate in (HIGH_RATE, 0.2 if rounds < 100 else 0.1):
             shape = replace(bounds, shape=TreeShape(leaves, rate))
-            found[f"boosting, {leaves} leaves, rate {rate:g}"] = "boosting", shape
-    return found
+            kinds[f"boosting, {leaves} leaves, rate {rate:g}"] = "boosting", shape
+    return kinds

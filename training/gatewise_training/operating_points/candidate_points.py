@@ -26,13 +26,13 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import most_recalls
+from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
     certify,
     checked_records,
 )
-from gatewise_training.operating_points.operating_point import keeps_cost
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 FARTHEST = 5.0

@@ -20,7 +20,7 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.formats import threshold
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
-from gatewise_training.operating_points.operating_point import points_within_cost
+from gatewise_training.operating_points.cost_cap import points_within_cost
 
 SLACK = 1.0
 """Errors of the paired accuracy difference that `max_loss` keeps in hand."""

@@ -31,7 +31,7 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
-from gatewise_training.operating_points.operating_point import PackedSizes
+from gatewise_training.operating_points.packed_size import PackedSizes
 
 FOLDS = 5
 

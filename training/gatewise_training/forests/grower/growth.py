@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +11,15 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
 from gatewise_training.forests.grower.impurity import log_table
 from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
-from gatewise_training.forests.grower.tree_kernel import grow_tree
+from gatewise_training.forests.grower.tree_kernel import (
+    GrowthRule,
+    SparseColumns,
+    SplitPrices,
+    grow_tree,
+)
 from gatewise_training.prune.forest import Forest
 
 Criterion = Literal["threshold_pairs", "entropy", "gini"]
@@ -72,37 +77,36 @@ def grow(
     array([1.5, 0. , 0. ], dtype=float32)
     """
     rows = np.flatnonzero(drawn).astype(np.int32)
-    sparse = codes.sparse
-    mean = float(costs.alone.mean())
+    mean_price = float(costs.alone.mean())
     if acquired is None:
         acquired = RowAcquisitions.none(costs, codes.n_rows if mu > 0 else 0)
-    table = log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1)
-    *nodes, counts = grow_tree(
-        codes.codes,
-        codes.start,
-        codes.lower,
-        codes.upper,
-        sparse.common,
-        sparse.offset,
-        sparse.entry_start,
-        sparse.entry_slot,
-        sparse.entry_feature,
+    n_features = codes.n_features
+    rule = GrowthRule(
+        criterion=RULES[criterion],
+        alpha=float(alpha),
+        mu=mu / mean_price if mean_price > 0 else 0.0,
+        stumps=splits == "stumps",
+        max_features=n_features if max_features is None else min(max_features, n_features),
+        max_depth=len(rows) if max_depth is None else max_depth,
+        log_table=log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1),
+    )
+    sparse = codes.sparse
+    nodes, counts = grow_tree(
+        ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper),
+        SparseColumns(
+            sparse.common,
+            sparse.offset,
+            sparse.entry_start,
+            sparse.entry_slot,
+            sparse.entry_feature,
+        ),
         rows,
         y[rows].astype(np.int32),
         drawn[rows].astype(np.int32),
         n_classes,
-        RULES[criterion],
-        float(alpha),
-        table,
-        costs.alone,
-        costs.own,
-        costs.shared_alone,
-        costs.group.astype(np.int64),
-        mu / mean if mean > 0 else 0.0,
+        rule,
+        SplitPrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
         acquired.items,
-        splits == "stumps",
-        codes.n_features if max_features is None else min(max_features, codes.n_features),
-        len(rows) if max_depth is None else max_depth,
         seed,
     )
     return _forest(nodes, counts.astype(np.float64), codes.n_features)
@@ -114,21 +118,20 @@ def leaf_of(
     """Make a forest of one leaf: the shares of the classes, without any feature."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
     nothing = np.full(1, -1, np.int32)
-    nodes = [nothing, np.zeros(1, np.float32), nothing, nothing, np.zeros(1, bool)]
-    return _forest(nodes, counts, codes.n_features)
+    leaf = GrownNodes(nothing, np.zeros(1, np.float32), nothing, nothing, np.zeros(1, bool))
+    return _forest(leaf, counts, codes.n_features)
 
 
-def _forest(nodes: Sequence[Any], counts: NDArray[np.float64], n_features: int) -> Forest:
-    """One tree of its nodes: features, thresholds, left and right children, where NaN goes."""
-    feature, threshold, left, right, nan_left = nodes
+def _forest(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
+    """Make a forest of one tree."""
     n_classes = counts.shape[1]
     trees = TreeEnsemble(
-        feature=feature,
-        threshold=threshold,
-        left=left,
-        right=right,
-        nan_left=nan_left,
-        value=np.zeros((len(feature), n_classes), np.float32),
+        feature=nodes.feature,
+        threshold=nodes.threshold,
+        left=nodes.left,
+        right=nodes.right,
+        nan_left=nodes.nan_left,
+        value=np.zeros((len(nodes.feature), n_classes), np.float32),
         roots=np.zeros(1, np.int32),
         output=np.full(1, -1, np.int32),
         base=np.zeros(n_classes, np.float32),

@@ -2,22 +2,33 @@
 
 Minimax (BudgetRF, ICML 2015, algorithm 1): the split that minimises
 ``c_k / (F(S) - max over children F(S_child))`` until ``F(S) = 0``, or no split lowers F for both
-children. By gain: the split that maximises the gain in summed impurity less ``mu`` times what the
-instances at the node would have to pay for it, until the node is pure. An instance has paid for a
-feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
-above every gain does not end growth: the first split of a tree hardly pays for itself, and what
-turns out not to be worth its price is for pruning to cut.
+children. By gain: the split that maximises the gain in summed impurity less ``mu`` times the price
+that the instances at the node have to pay for it, until the node is pure. An instance has paid for
+a feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
+above every gain does not end growth: the first split of a tree hardly pays for itself, and pruning
+cuts what turns out not to be worth its price.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 
-from gatewise_training.forests.grower.binning import between
-from gatewise_training.forests.grower.growing_arrays import put_row, wider
+from gatewise_training.forests.grower.growing import (
+    BEGIN,
+    DEPTH,
+    END,
+    NODE,
+    GrownNodes,
+    LeafSplit,
+    mark_left,
+    partition,
+    wider,
+    write_leaf,
+    write_split,
+)
 from gatewise_training.forests.grower.histogram import (
     clear_sparse,
     code_counts,
@@ -37,238 +48,355 @@ from gatewise_training.forests.grower.split_search import (
 )
 
 
+class SparseColumns(NamedTuple):
+    """Columns in which one code prevails; fields as of :class:`.Sparse`."""
+
+    common: Any
+    offset: Any
+    entry_start: Any
+    entry_slot: Any
+    entry_feature: Any
+
+
+class GrowthRule(NamedTuple):
+    """Settings of a tree's growth."""
+
+    criterion: int  # PAIRS, ENTROPY or GINI
+    alpha: float  # threshold of Pairs, in examples
+    mu: float  # gain that one example's acquisition of unit price must bring
+    stumps: bool  # random thresholds alone
+    max_features: int
+    max_depth: int
+    log_table: Any  # (n_examples + 1,), of :func:`.log_table`, for ENTROPY
+
+
+class SplitPrices(NamedTuple):
+    """SplitPrices of features, (n_features,), and of groups, (n_groups,)."""
+
+    alone: Any  # of a feature with its groups
+    own: Any
+    group: Any  # (n_features,): -1 for no group
+    shared: Any  # of a group with those that it requires
+
+
+class RowItems(NamedTuple):
+    """Features, and behind them groups, that rows acquired for earlier trees."""
+
+    items: Any  # (n_features + n_groups, n_rows), bool
+    any_row: Any  # (n_features + n_groups,), bool: whether any row has
+
+
+class Path(NamedTuple):
+    """By depth, what the path to a node leaves open and has paid; a left subtree writes below."""
+
+    open_features: Any  # (n_depths, n_features): those that vary, first
+    n_open: Any  # (n_depths,)
+    paid: Any  # (n_depths, n_features + n_groups), bool
+
+
+class NodeRows(NamedTuple):
+    """Rows of a node."""
+
+    rows: Any  # (n,)
+    y: Any  # (n,): classes
+    weight: Any  # (n,): how often each was drawn
+    counts: Any  # (n_classes,): examples
+    n_examples: int
+    impurity: float
+
+
+class Work(NamedTuple):
+    """Working arrays of the search for splits."""
+
+    counting: Any  # of :func:`.scratch`
+    event_code: Any
+    event_count: Any
+    code: Any
+    bins: Any
+    slots: Any
+    is_touched: Any
+    touched: Any
+    allowed: Any
+    draws: Any
+    moved: Any
+    left_count: Any
+    right_count: Any
+    group_owing: Any  # (n_groups,): examples at the node that owe a group; -1: not counted yet
+
+
 @numba.njit(cache=True, nogil=True)
 def grow_tree(
-    codes: Any, start: Any, lower: Any, upper: Any, common: Any, offset: Any, entry_start: Any,
-    entry_slot: Any, entry_feature: Any, rows: Any, y: Any, weight: Any, n_classes: int, rule: int,
-    alpha: float, table: Any, price: Any, own: Any, shared: Any, group: Any, mu: float,
-    acquired: Any, stumps: bool, max_features: int, max_depth: int, seed: int,
+    columns: Any, sparse: Any, rows: Any, y: Any, weight: Any, n_classes: int, rule: Any,
+    prices: Any, items: Any, seed: int,
 ) -> Any:  # fmt: skip
-    """Grow a tree.
+    """Grow a tree; returns its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
 
-    Shapes: `rows, y, weight` (n,), `price` (n_features,), `acquired` (n_features + n_groups,
-    n_all); returns `feature, threshold, left, right, nan_left, counts` (n_nodes, ...).
+    Shapes: `rows, y, weight` (n,), which are reordered; `items` as of :class:`RowItems`.
     """
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
-    n, n_features, n_groups = len(rows), len(codes), len(shared)
-    most = 2 * n - 1
-    feature = np.full(most, -1, np.int32)
-    threshold = np.zeros(most, np.float32)
-    left, right = np.full(most, -1, np.int32), np.full(most, -1, np.int32)
-    nan_left = np.zeros(most, np.bool_)
-    counts = np.zeros((most, n_classes), np.int32)
-    # nodes that wait: where their rows are, their depth
-    waiting = np.empty((most, 4), np.int64)
-    n_waiting, n_nodes = put_row(waiting, 0, 0, 0, n, 0), 1
-    # for each depth what the path above leaves open, and has paid; a left subtree writes below
-    alive = np.empty((64, n_features), np.int32)
-    n_alive = np.empty(64, np.int64)
-    paid = np.zeros((64, n_features + n_groups), np.bool_)
+    n = len(rows)
+    n_features, n_groups = len(columns.codes), len(prices.shared)
+    n_items = n_features + n_groups
+    nodes = _empty_nodes(2 * n - 1)
+    counts = np.zeros((2 * n - 1, n_classes), np.int32)
+    waiting = np.empty((2 * n - 1, 4), np.int64)
+    n_waiting = write_leaf(waiting, 0, 0, n, 0, 0)
+    n_nodes = 1
+    path = Path(
+        np.empty((64, n_features), np.int32),
+        np.empty(64, np.int64),
+        np.zeros((64, n_items), np.bool_),
+    )
     for k in range(n_features):
-        alive[0, k] = k
-    n_alive[0] = n_features
-    some = np.zeros(n_features + n_groups, np.bool_)  # whether any row has paid
-    if mu > 0.0:
-        for item in range(n_features + n_groups):
-            some[item] = acquired[item].any()
-    due = np.zeros(n_groups)
-    most_codes = _widest(start)
-    work = scratch(n, most_codes, n_classes)
-    event_code, event_count = work[3], work[4]
-    code = np.empty(n, np.int32)
-    bins = np.empty(max(n, FEWEST_BINS) * n_classes, np.int32)
-    slots = np.zeros((offset[n_features], n_classes), np.int32)
-    is_touched = np.zeros(n_features, np.bool_)
-    touched = np.empty(n_features, np.int32)
-    allowed = np.empty(len(event_code) if stumps else 0, np.bool_)
-    draws = np.empty(80)
-    moved = np.empty((3, n), np.int32)
-    l_count, r_count = np.empty(n_classes, np.int64), np.empty(n_classes, np.int64)
+        path.open_features[0, k] = k
+    path.n_open[0] = n_features
+    acquired = RowItems(items, np.zeros(n_items, np.bool_))
+    if rule.mu > 0.0:
+        for item in range(n_items):
+            acquired.any_row[item] = items[item].any()
+    work = _work(columns, sparse, n, n_classes, n_groups, rule.stumps)
+    is_left = np.empty(n, np.bool_)
 
     while n_waiting:
         n_waiting -= 1
-        node, begin, end, depth = waiting[n_waiting]
-        here = rows[begin:end]
-        classes = y[begin:end]
-        drawn = weight[begin:end]
-        whole = counts[node]
-        n_here = 0
-        for i in range(len(here)):
-            whole[classes[i]] += drawn[i]
-            n_here += drawn[i]
-        impurity = _impurity(whole, rule, alpha, table)
-        if impurity <= 0.0 or depth >= max_depth or len(here) < 2 or whole.max() == n_here:
+        begin, end = waiting[n_waiting, BEGIN], waiting[n_waiting, END]
+        depth, node = waiting[n_waiting, DEPTH], waiting[n_waiting, NODE]
+        here = _node_rows(rows[begin:end], y[begin:end], weight[begin:end], counts[node], rule)
+        is_pure = here.impurity <= 0.0 or here.counts.max() == here.n_examples
+        if is_pure or depth >= rule.max_depth or len(here.rows) < 2:
             continue
-        if depth + 2 > len(alive):
-            alive, paid = wider(alive, 2 * len(alive)), wider(paid, 2 * len(paid))
-            n_alive = np.append(n_alive, n_alive)
-        for g in range(n_groups):
-            due[g] = -1.0  # not known yet
-        n_touched = 0
-        if offset[n_features]:
-            n_touched = count_sparse(
-                here, classes, drawn, entry_start, entry_slot, entry_feature, slots, is_touched,
-                touched,
-            )  # fmt: skip
-
-        best, free_drop, at, best_split, best_nan = -np.inf, 0.0, -1, (0, 0), False
-        tried = n_left_open = 0
-        pool = alive[depth].copy()
-        for j in range(n_alive[depth]):
-            if tried >= max_features and at >= 0:
-                alive[depth + 1, n_left_open] = pool[j]
-                n_left_open += 1
-                continue
-            if max_features < n_features:
-                other = np.random.randint(j, n_alive[depth])  # noqa: NPY002
-                pool[j], pool[other] = pool[other], pool[j]
-            k = pool[j]
-            toll = 0.0
-            if mu > 0.0:
-                if not paid[depth, k]:
-                    toll = mu * own[k] * _owing(acquired[k], some[k], here, drawn, n_here)
-                g = group[k]
-                if g >= 0 and not paid[depth, n_features + g]:
-                    if due[g] < 0.0:
-                        item = n_features + g
-                        due[g] = _owing(acquired[item], some[item], here, drawn, n_here)
-                    toll += mu * shared[g] * due[g]
-                if impurity - toll < best:  # no gain could win
-                    alive[depth + 1, n_left_open] = k
-                    n_left_open += 1
-                    tried += 1
-                    continue
-            n_real = start[k + 1] - start[k]
-            is_sparse = common[k] >= 0
-            if is_sparse:
-                if not is_touched[k]:
-                    continue
-                events = sparse_counts(
-                    slots, offset[k], offset[k + 1], common[k], whole, event_code, event_count
-                )
-                if events < 2:
-                    continue
-                low, high = event_code[0], event_code[events - 1]
-            else:
-                low, high = gather(codes[k], here, code)
-                if low == high:
-                    continue
-            alive[depth + 1, n_left_open] = k
-            n_left_open += 1
-            tried += 1
-            if rule == PAIRS and not is_sparse and not stumps:
-                worst, below, above = crossing(
-                    code[: len(here)], classes, drawn, low, high, whole, alpha, impurity, moved,
-                    bins, l_count, r_count,
-                )  # fmt: skip
-            else:
-                if not is_sparse:
-                    events = code_counts(code, classes, drawn, low, high, n_classes, work)
-                if stumps:
-                    values = slice(start[k], start[k + 1])
-                    draw_stumps(
-                        event_code, events, lower[values], upper[values], n_here, allowed, draws
-                    )
-                if rule == PAIRS:
-                    worst, e = least_worst_pairs(
-                        event_count, events, whole, alpha, impurity, allowed, l_count, r_count
-                    )
-                else:
-                    gain, e = best_gain(
-                        event_count, events, whole, rule, table, impurity, allowed, l_count, r_count
-                    )
-                if e < 0:
-                    continue
-                below, above = event_code[e], event_code[e + 1]
-            if rule == PAIRS:
-                if worst >= impurity:
-                    continue
-                # the least c / (F - worst) is the largest inverse; what is free wins by its drop
-                better = (impurity - worst) / price[k] if price[k] > 0.0 else np.inf
-                if better == np.inf and best == np.inf:
-                    if impurity - worst <= free_drop:
-                        continue
-                elif better <= best:
-                    continue
-                free_drop = impurity - worst
-            else:
-                better = gain - toll
-                if better <= best:
-                    continue
-            best, at = better, k
-            best_split = (below, above)
-            best_nan = high == n_real
-        clear_sparse(offset, slots, is_touched, touched, n_touched)
-        n_alive[depth + 1] = n_left_open
-        if at < 0:
-            continue
-
-        for item in range(n_features + n_groups):
-            paid[depth + 1, item] = paid[depth, item]
-        paid[depth + 1, at] = True
-        if group[at] >= 0:
-            paid[depth + 1, n_features + group[at]] = True
-        middle, heavy_left = _part(codes[at], best_split[0], here, classes, drawn, moved, n_here)
-        feature[node] = at
-        if best_split[1] == start[at + 1] - start[at]:
-            threshold[node] = np.float32(np.finfo(np.float32).max)  # all that is a number
-        else:
-            threshold[node] = between(
-                upper[start[at] + best_split[0]], lower[start[at] + best_split[1]]
+        if depth + 2 > len(path.n_open):
+            size = 2 * len(path.n_open)
+            path = Path(
+                wider(path.open_features, size), wider(path.n_open, size), wider(path.paid, size)
             )
-        nan_left[node] = heavy_left and not best_nan
-        left[node], right[node] = n_nodes, n_nodes + 1
-        n_waiting = put_row(waiting, n_waiting, n_nodes + 1, begin + middle, end, depth + 1)
-        n_waiting = put_row(waiting, n_waiting, n_nodes, begin, begin + middle, depth + 1)
+        split, has_nan = find_best_split(
+            columns, sparse, here, rule, prices, acquired, path, depth, work
+        )
+        if split.feature < 0:
+            continue
+        _pay(path, depth, split.feature, prices.group, n_features)
+        mark_left(columns, split, here.rows, is_left)
+        n_left = partition(here.rows, is_left, work.moved[0])
+        partition(here.y, is_left, work.moved[1])
+        partition(here.weight, is_left, work.moved[2])
+        n_left_examples = 0
+        for i in range(n_left):
+            n_left_examples += here.weight[i]
+        # rows without a value that come later go with the heavier side
+        nan_left = 2 * n_left_examples >= here.n_examples and not has_nan
+        write_split(nodes, node, columns, split, nan_left, n_nodes)
+        middle = begin + n_left
+        n_waiting = write_leaf(waiting, n_waiting, middle, end, depth + 1, n_nodes + 1)
+        n_waiting = write_leaf(waiting, n_waiting, begin, middle, depth + 1, n_nodes)
         n_nodes += 2
+    return GrownNodes(
+        nodes.feature[:n_nodes].copy(), nodes.threshold[:n_nodes].copy(),
+        nodes.left[:n_nodes].copy(), nodes.right[:n_nodes].copy(), nodes.nan_left[:n_nodes].copy(),
+    ), counts[:n_nodes].copy()  # fmt: skip
 
-    return (
-        feature[:n_nodes].copy(), threshold[:n_nodes].copy(), left[:n_nodes].copy(),
-        right[:n_nodes].copy(), nan_left[:n_nodes].copy(), counts[:n_nodes].copy(),
+
+@numba.njit(cache=True, nogil=True)
+def _empty_nodes(n: int) -> Any:
+    return GrownNodes(
+        np.full(n, -1, np.int32), np.zeros(n, np.float32), np.full(n, -1, np.int32),
+        np.full(n, -1, np.int32), np.zeros(n, np.bool_),
     )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
-def _widest(start: Any) -> int:
-    """Most codes of a column, NaN's included."""
-    most = 1
-    for k in range(len(start) - 1):
-        most = max(most, start[k + 1] - start[k] + 1)
-    return most
+def _work(columns: Any, sparse: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+    n_features = len(columns.codes)
+    most_codes = 1  # of a column, NaN's included
+    for k in range(n_features):
+        most_codes = max(most_codes, columns.start[k + 1] - columns.start[k] + 1)
+    counting = scratch(n, most_codes, n_classes)
+    return Work(
+        counting,
+        counting[3],
+        counting[4],
+        np.empty(n, np.int32),
+        np.empty(max(n, FEWEST_BINS) * n_classes, np.int32),
+        np.zeros((sparse.offset[n_features], n_classes), np.int32),
+        np.zeros(n_features, np.bool_),
+        np.empty(n_features, np.int32),
+        np.empty(len(counting[3]) if stumps else 0, np.bool_),
+        np.empty(80),
+        np.empty((3, n), np.int32),
+        np.empty(n_classes, np.int64),
+        np.empty(n_classes, np.int64),
+        np.zeros(n_groups),
+    )
 
 
 @numba.njit(cache=True, nogil=True)
-def _impurity(whole: Any, rule: int, alpha: float, table: Any) -> float:
-    if rule == PAIRS:
-        return threshold_pairs(whole, alpha)
-    return entropy(whole, table) if rule == ENTROPY else gini(whole)
+def _node_rows(rows: Any, y: Any, weight: Any, counts: Any, rule: Any) -> Any:
+    """Count the examples of a node by class."""
+    n_examples = 0
+    for i in range(len(rows)):
+        counts[y[i]] += weight[i]
+        n_examples += weight[i]
+    if rule.criterion == PAIRS:
+        impurity = threshold_pairs(counts, rule.alpha)
+    elif rule.criterion == ENTROPY:
+        impurity = entropy(counts, rule.log_table)
+    else:
+        impurity = gini(counts)
+    return NodeRows(rows, y, weight, counts, n_examples, impurity)
 
 
 @numba.njit(cache=True, nogil=True)
-def _owing(acquired: Any, some: bool, rows: Any, weight: Any, n_here: int) -> float:
-    """Examples at the node that have not paid for a feature or a group in earlier trees."""
-    owing = n_here
-    if some:
-        for i in range(len(rows)):
-            if acquired[rows[i]]:
-                owing -= weight[i]
+def find_best_split(
+    columns: Any, sparse: Any, here: Any, rule: Any, prices: Any, acquired: Any, path: Any,
+    depth: int, work: Any,
+) -> Any:  # fmt: skip
+    """Find the best split of a node, and whether rows at the node have NaN there.
+
+    Features that may still vary below the node are written into the path at the next depth. The
+    search of a column is part of the loop, on arrays with names of their own: a call for each
+    column, or a record's field, would take half as long again as the search itself.
+    """
+    codes, start, lower, upper = columns
+    common, offset, entry_start, entry_slot, entry_feature = sparse
+    rows, y, weight, counts, n_examples, impurity = here
+    event_code, event_count = work.event_code, work.event_count
+    code, moved, slots = work.code, work.moved, work.slots
+    left_count, right_count, allowed = work.left_count, work.right_count, work.allowed
+    n, n_features = len(rows), len(codes)
+    open_above, open_below = path.open_features[depth].copy(), path.open_features[depth + 1]
+    for g in range(len(work.group_owing)):
+        work.group_owing[g] = -1.0
+    n_touched = 0
+    if offset[n_features]:
+        n_touched = count_sparse(
+            rows, y, weight, entry_start, entry_slot, entry_feature, slots, work.is_touched,
+            work.touched,
+        )  # fmt: skip
+
+    best_merit, best_drop, best_has_nan = -np.inf, 0.0, False
+    best = LeafSplit(np.int64(-1), np.int64(0), np.int64(0), False)
+    n_tried = n_open = n_events = 0
+    for j in range(path.n_open[depth]):
+        # draw a feature
+        if n_tried >= rule.max_features and best.feature >= 0:
+            open_below[n_open] = open_above[j]
+            n_open += 1
+            continue
+        if rule.max_features < n_features:
+            other = np.random.randint(j, path.n_open[depth])  # noqa: NPY002
+            open_above[j], open_above[other] = open_above[other], open_above[j]
+        k = open_above[j]
+        toll = 0.0
+        if rule.mu > 0.0:
+            toll = _toll(k, here, rule.mu, prices, acquired, path.paid[depth], work.group_owing)
+            if impurity - toll < best_merit:  # no gain could win
+                open_below[n_open] = k
+                n_open += 1
+                n_tried += 1
+                continue
+        # the codes that occur at the node
+        is_sparse = common[k] >= 0
+        if is_sparse:
+            if not work.is_touched[k]:
+                continue
+            n_events = sparse_counts(
+                slots, offset[k], offset[k + 1], common[k], counts, event_code, event_count
+            )
+            if n_events < 2:
+                continue
+            low, high = event_code[0], event_code[n_events - 1]
+        else:
+            low, high = gather(codes[k], rows, code)
+            if low == high:
+                continue
+        open_below[n_open] = k
+        n_open += 1
+        n_tried += 1
+        # the best boundary between two of them
+        if rule.criterion == PAIRS and not is_sparse and not rule.stumps:
+            worst, below, above = crossing(
+                code[:n], y, weight, low, high, counts, rule.alpha, impurity, moved, work.bins,
+                left_count, right_count,
+            )  # fmt: skip
+        else:
+            if not is_sparse:
+                n_events = code_counts(code, y, weight, low, high, len(counts), work.counting)
+            if rule.stumps:
+                values = slice(start[k], start[k + 1])
+                draw_stumps(
+                    event_code, n_events, lower[values], upper[values], n_examples, allowed,
+                    work.draws,
+                )  # fmt: skip
+            if rule.criterion == PAIRS:
+                worst, event = least_worst_pairs(
+                    event_count, n_events, counts, rule.alpha, impurity, allowed, left_count,
+                    right_count,
+                )  # fmt: skip
+            else:
+                gain, event = best_gain(
+                    event_count, n_events, counts, rule.criterion, rule.log_table, impurity,
+                    allowed, left_count, right_count,
+                )  # fmt: skip
+            if event < 0:
+                continue
+            below, above = event_code[event], event_code[event + 1]
+        # compare it with the best of the columns before
+        if rule.criterion == PAIRS:
+            drop = impurity - worst
+            if drop <= 0.0:
+                continue
+            # the least c / (F - worst) is the largest inverse; what is free wins by its drop
+            merit = drop / prices.alone[k] if prices.alone[k] > 0.0 else np.inf
+            both_are_free = merit == np.inf and best_merit == np.inf
+            is_better = drop > best_drop if both_are_free else merit > best_merit
+        else:
+            drop = 0.0
+            merit = gain - toll
+            is_better = merit > best_merit
+        if is_better:
+            best_merit, best_drop = merit, drop
+            best_has_nan = high == start[k + 1] - start[k]
+            best = LeafSplit(np.int64(k), np.int64(below), np.int64(above), False)
+    clear_sparse(offset, slots, work.is_touched, work.touched, n_touched)
+    path.n_open[depth + 1] = n_open
+    return best, best_has_nan
+
+
+@numba.njit(cache=True, nogil=True)
+def _toll(k: int, here: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
+    """Get ``mu`` times the price that the examples at a node have to pay for a feature.
+
+    `owing` keeps the examples that owe each group; -1: not counted yet.
+    """
+    toll = 0.0
+    if not paid[k]:
+        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.any_row[k], here)
+    g = prices.group[k]
+    if g >= 0 and not paid[len(prices.own) + g]:
+        if owing[g] < 0.0:
+            item = len(prices.own) + g
+            owing[g] = _owing(acquired.items[item], acquired.any_row[item], here)
+        toll += mu * prices.shared[g] * owing[g]
+    return toll
+
+
+@numba.njit(cache=True, nogil=True)
+def _owing(acquired: Any, any_row: bool, here: Any) -> float:
+    """Count the examples at a node that have not acquired an item for earlier trees."""
+    owing = here.n_examples
+    if any_row:
+        for i in range(len(here.rows)):
+            if acquired[here.rows[i]]:
+                owing -= here.weight[i]
     return float(owing)
 
 
 @numba.njit(cache=True, nogil=True)
-def _part(column: Any, code: int, rows: Any, y: Any, weight: Any, moved: Any, n_here: int) -> Any:
-    """Bring the rows up to a code to the front, all in their order."""
-    n_left = n_right = 0
-    heavy = 0
-    for i in range(len(rows)):
-        if column[rows[i]] <= code:
-            heavy += weight[i]
-            rows[n_left], y[n_left], weight[n_left] = rows[i], y[i], weight[i]
-            n_left += 1
-        else:
-            moved[0, n_right], moved[1, n_right], moved[2, n_right] = rows[i], y[i], weight[i]
-            n_right += 1
-    for i in range(n_right):
-        at = n_left + i
-        rows[at], y[at], weight[at] = moved[0, i], moved[1, i], moved[2, i]
-    return n_left, 2 * heavy >= n_here
+def _pay(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
+    """Mark a feature and its group as paid below a node at a depth."""
+    below = path.paid[depth + 1]
+    for item in range(len(below)):
+        below[item] = path.paid[depth, item]
+    below[feature] = True
+    if group[feature] >= 0:
+        below[n_features + group[feature]] = True

@@ -15,10 +15,10 @@ from gatewise.errors import InputError
 from gatewise.models.stage import FlatModel, Stage
 from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.graphs.flat_forms import flat_trees
-from gatewise_training.graphs.given_graph import FormedGraph, OnnxModel
-from gatewise_training.graphs.sklearn_graphs import sklearn_graph, unwrapped
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
+from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph, unwrapped
 from gatewise_training.learners.high_cost_model import is_graph
 
 

@@ -38,7 +38,6 @@ def unseen_answers(
     classes: NDArray[Any],
     x_calibration: NDArray[np.float32] | None,
     *,
-    n_jobs: int | None = None,
     report: Callable[[str], None] = lambda _what: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
     """Get answers of clones of a fitted classifier that have not seen the rows.
@@ -50,7 +49,7 @@ def unseen_answers(
     parts = [rows for rows, _ in plan.folds]
     if x_calibration is not None and len(parts) > 1:
         parts.append(plan.fit_rows)
-    parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+    parallel = joblib.Parallel(return_as="generator")
     models = []
     for model in parallel(joblib.delayed(_clone)(plan, estimator, classes, p) for p in parts):
         models.append(model)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatewise.errors import InputError
-from gatewise_training.graphs.flat_forms import library_name
 
 
 def _words(text: str) -> frozenset[str]:
@@ -41,6 +40,28 @@ ADVICE = (
     "give another classifier, an ONNX file, or its predict_proba as a function, which a worker "
     "then runs: gatewise cloud --backend python:module:function"
 )
+
+
+LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
+"""Libraries with classifiers that are converted; those of others stay opaque."""
+
+
+def library_name(estimator: Any) -> str | None:
+    """Name of the class, or of the one that it extends, in the known libraries, if it has one.
+
+    A class that predicts in a way of its own has none.
+    """
+    for kind in type(estimator).__mro__:
+        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
+            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
+    return None
+
+
+def _same(kind: type, estimator: Any) -> bool:
+    """Whether a subclass predicts as the class of the library does."""
+    own = type(estimator)
+    names = ("predict", "predict_proba", "transform", "decision_function")
+    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
 
 
 def needs_backend(model: Any) -> bool:

@@ -20,7 +20,7 @@ def sklearn_graph(estimator: Any, n_features: int, what: str) -> onnx.ModelProto
     """
     import skl2onnx
 
-    from gatewise_training.graphs.flat_converters import taught_converters
+    from gatewise_training.learners.given_models.flat_converters import taught_converters
 
     inputs = _inputs(estimator, n_features)
     with warnings.catch_warnings(), taught_converters(estimator):

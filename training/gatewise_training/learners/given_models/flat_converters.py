@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 from gatewise.decision import Link
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, attributes_of
-from gatewise_training.graphs.flat_forms import FORESTS, SOURCES, flat_trees, library_name
+from gatewise_training.learners.given_models.flat_forms import FORESTS, SOURCES, flat_trees
+from gatewise_training.learners.given_models.packable import library_name
 
 VOTE, LDA, SVC = "VotingClassifier", "LinearDiscriminantAnalysis", "LinearSVC"
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
-from gatewise_training.feature_selection.penalised import nested_sets
+from gatewise_training.cascades.forward_selection import acquisition_units, forward_sets
+from gatewise_training.cascades.penalised_selection import nested_sets
 from tests.support.fit_problems import problem_of
-from tests.training.feature_selection.test_backward import backward_sets
+from tests.training.cascades.test_backward_selection import backward_sets
 
 
 @pytest.fixture(scope="module")

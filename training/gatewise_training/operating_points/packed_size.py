@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +13,50 @@ from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble, byte_leaves
-from gatewise_training.operating_points.operating_point import PackedSizes
 
 CODES = 254
 """Distinct thresholds of a feature that ranks of 8 bits tell apart, missing values beside."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSizes:
+    """Bytes of a cascade's stages as a device keeps them.
+
+    In each of `forms`, of which the smallest is packed: bytes of each stage, (n_stages,), and which
+    thresholds each needs, (n_stages, n_thresholds), which stages share and which take 4 bytes.
+    """
+
+    forms: tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], ...]
+
+    @classmethod
+    def plain(cls, sizes: Sequence[int]) -> PackedSizes:
+        """Sizes of stages that share nothing."""
+        return cls(((np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
+
+    @property
+    def alone(self) -> tuple[int, ...]:
+        """Bytes of each stage without the others."""
+        return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
+
+    def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
+        """Bytes of some of the stages at most, as a cascade of these alone.
+
+        Of the thresholds beside the trees so many are not counted.
+        """
+        chosen = np.array(stages, np.intp)
+        return min(
+            int(own[chosen].sum()) + 4 * max(0, int(needs[chosen].any(0).sum()) - free_thresholds)
+            for own, needs in self.forms
+        )
+
+    def kept(self, stages: Sequence[int]) -> int:
+        """Bytes that a device keeps of some stages or, of none, the smallest: it answers alone.
+
+        >>> sizes = PackedSizes.plain((30, 20, 0))
+        >>> sizes.kept((0, 1)), sizes.kept(())
+        (50, 20)
+        """
+        return self.total(stages) or min(filter(None, self.alone), default=0)
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.forward import LARGEST_SHARE, acquisition_units, spread
+from gatewise_training.cascades.forward_selection import LARGEST_SHARE, acquisition_units, spread
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 ROWS = 20_000

@@ -8,6 +8,7 @@ from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models import booster_sources
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.learners.given_models.packable import library_name
 
 FORESTS: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
 SOURCES: Final = {
@@ -16,8 +17,6 @@ SOURCES: Final = {
     "XGBRFClassifier": booster_sources.xgboost_trees,
     "CatBoostClassifier": booster_sources.catboost_trees,
 }
-LIBRARIES: Final = ("sklearn", "lightgbm", "xgboost", "catboost")
-"""Libraries with classifiers that are converted; those of others stay opaque."""
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
@@ -36,24 +35,6 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
         boosted = SOURCES[name](estimator)
         return TreeEnsemble.from_boosted(boosted), boosted.link
     return None
-
-
-def library_name(estimator: Any) -> str | None:
-    """Name of the class, or of the one that it extends, in the known libraries, if it has one.
-
-    A class that predicts in a way of its own has none.
-    """
-    for kind in type(estimator).__mro__:
-        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
-            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
-    return None
-
-
-def _same(kind: type, estimator: Any) -> bool:
-    """Whether a subclass predicts as the class of the library does."""
-    own = type(estimator)
-    names = ("predict", "predict_proba", "transform", "decision_function")
-    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
 
 
 def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:

@@ -20,7 +20,7 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
-from gatewise_training.graphs.graph_files import GraphTail, read_graph
+from gatewise_training.learners.given_models.graph_files import GraphTail, read_graph
 
 Scores = Literal["probabilities", "logits", "labels"]
 

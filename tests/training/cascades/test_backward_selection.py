@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
+from gatewise_training.cascades.backward_selection import backward_sequences
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.feature_selection.backward import backward_sequences
 from tests.support.fit_problems import problem_of
 
 

@@ -1,1 +1,0 @@
-"""Given classifiers as flat trees or ONNX graphs."""
