@@ -38,10 +38,10 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
-    kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
-    class indices, then probabilities. ModelError if the bundle has no cloud model, or takes JPEG
-    files and Pillow is not there.
+    Make one with :meth:`from_bundle`, which reads and proves the bundle of `manifest`. The
+    `backend` runs it: of kind ``margins`` its output is read by the manifest's link, of kind
+    ``classifier`` it gives class indices, then probabilities. ModelError if the bundle has no cloud
+    model, or takes JPEG files and Pillow is not there.
 
     Attributes: `key`, name and version; `n_classes`; `n_inputs`, the columns of a request; `local`,
     whether it computes in this process.
