@@ -55,13 +55,24 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(values: NDArray[np.int64]) -> bytes:
-    """Encode many whole numbers from 0 to 2**35, one after another."""
-    groups = values[:, np.newaxis] >> np.arange(0, 35, 7) & 0x7F
-    n_bytes = np.where(values > 0, 5 - (groups[:, ::-1] != 0).argmax(axis=1), 1)
-    place = np.arange(5)
-    more = np.where(place < n_bytes[:, np.newaxis] - 1, 0x80, 0)
-    content: bytes = (groups | more)[place < n_bytes[:, np.newaxis]].astype(np.uint8).tobytes()
-    return content
+    """Encode many whole numbers of at least 0, one after another; see :func:`_varint`."""
+    n_groups = -(-int(values.max(initial=1)).bit_length() // 7)
+    shifts = 7 * np.arange(n_groups)
+    higher = values[:, np.newaxis] >> shifts
+    more = higher > 0x7F  # a further byte follows
+    groups = (higher & 0x7F | more * 0x80).astype(np.uint8)
+    is_written = np.ones(groups.shape, np.bool_)
+    is_written[:, 1:] = more[:, :-1]
+    return groups[is_written].tobytes()
+
+
+def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
+    """Encode short words, one after another, as :func:`_texts` does."""
+    letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
+    heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
+    heads[:, 1] = (letters != 0).sum(axis=1)
+    content = np.hstack([heads, letters])
+    return content[content != 0].tobytes()
 
 
 def _number(field: int, value: int) -> bytes:
@@ -82,9 +93,8 @@ def _attribute(name: str, value: Any) -> bytes:
         content = _number(3, value) + _number(20, 2)
     elif isinstance(value, str):
         content = _texts(4, [value]) + _number(20, 3)
-    elif isinstance(value, list):
-        words = {word: _texts(9, [word]) for word in set(value)}
-        content = b"".join([words[word] for word in value]) + _number(20, 8)
+    elif value.dtype.kind == "S":
+        content = _words(9, value) + _number(20, 8)
     elif value.dtype.kind == "f":
         content = _bytes(7, value.astype("<f4").tobytes()) + _number(20, 6)
     else:

@@ -15,7 +15,7 @@ ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
 
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
-    """Attributes of the operator that gives the ensemble's margins: arrays, texts and numbers."""
+    """Attributes of the operator that gives the ensemble's margins: arrays, a text and numbers."""
     n_nodes, n_trees = model.n_nodes, model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
     number = np.arange(n_nodes) - model.roots[tree]  # counted anew in each tree
@@ -34,7 +34,7 @@ def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
         "nodes_nodeids": number,
         "nodes_featureids": np.where(inner, model.feature, 0),
         "nodes_values": np.where(inner, model.threshold, np.float32(0)),
-        "nodes_modes": ["BRANCH_LEQ" if i else "LEAF" for i in inner.tolist()],
+        "nodes_modes": np.array([b"LEAF", b"BRANCH_LEQ"])[inner.astype(np.intp)],
         "nodes_truenodeids": child(model.left),
         "nodes_falsenodeids": child(model.right),
         "target_treeids": tree[leaf],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,13 @@ MOST_ENTRY_BYTES = 512
 """In a zip file's list; an array's name is short."""
 MOST_HEADER_BYTES = 1 << 16
 CHUNK = 1 << 20
+#: Header of an npy file as numpy writes it (numpy.lib.format): no other text is interpreted.
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf][1248])', "
+    rb"'fortran_order': (?P<by_column>False|True), "
+    rb"'shape': \((?P<shape>(?:[0-9]{1,18},? ?)*)\),? ?\} *\n?",
+    re.DOTALL,
+)
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -89,15 +96,15 @@ def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> mem
 
 
 def _array(data: memoryview) -> NDArray[Any]:
-    # np.load would reserve whatever the header claims before it sees that the bytes are missing
-    file = io.BytesIO(data[:MOST_HEADER_BYTES])
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an array in an unknown format")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a header that Python 2 wrote is not ours
-        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
-    body = data[file.tell() :]
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(body):
-        raise ValueError("an array that is not plain numbers, or not all there")
-    flat = np.frombuffer(body, dtype)
-    return flat.reshape(shape, order="F" if by_column else "C")
+    """Read an npy file, version 1.0, of plain numbers; no memory is reserved for missing bytes."""
+    head = bytes(data[:MOST_HEADER_BYTES])
+    match = _HEADER.match(head)
+    if match is None or match.end() != 10 + int.from_bytes(head[8:10], "little"):
+        raise ValueError("an array that is not plain numbers, or in an unknown format")
+    dtype = np.dtype(match["dtype"].decode())
+    shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
+    body = data[match.end() :]
+    if math.prod(shape) * dtype.itemsize != len(body):
+        raise ValueError("an array that is not all there")
+    order: Literal["F", "C"] = "F" if match["by_column"] == b"True" else "C"
+    return np.frombuffer(body, dtype).reshape(shape, order=order)
