@@ -60,67 +60,32 @@ def pack_trees(
     >>> packed.slot.tolist(), packed.skip.tolist(), packed.value.ravel().tolist()
     ([3, 0], [0, 0], [-1.0, 1.0, 2.0])
     """
-    inner, leaves, start = _order(trees)
-    parts = _inner_nodes(trees)
-    value, output = _values(trees, np.array(leaves, np.int64))
+    trees = trees.canonical()
+    inner = trees.feature >= 0
+    rank: NDArray[np.int64] = np.cumsum(inner) - inner  # inner nodes before each node
+    value, output = _values(trees, ~inner)
     return PackedTrees(
-        start=np.array(start, np.int64),
+        start=np.append(rank[trees.roots], inner.sum()),
         slot=slots[trees.feature[inner]].astype(np.int64),
         threshold=trees.threshold[inner],
         nan_left=trees.nan_left[inner] & takes_missing,
-        skip=parts[trees.left[inner]],
+        skip=rank[trees.right[inner]] - rank[inner] - 1,
         value=value,
         output=output,
         base=trees.base,
     )
 
 
-def _order(trees: TreeEnsemble) -> tuple[NDArray[np.int64], list[int], list[int]]:
-    """Inner nodes and leaves as a walk to the left first meets them; where each tree starts."""
-    feature, left, right = trees.feature.tolist(), trees.left.tolist(), trees.right.tolist()
-    inner: list[int] = []
-    leaves: list[int] = []
-    start = [0]
-    for root in trees.roots.tolist():
-        waiting = [root]
-        while waiting:
-            node = waiting.pop()
-            if feature[node] >= 0:
-                inner.append(node)
-                waiting += (right[node], left[node])
-            else:
-                leaves.append(node)
-        start.append(len(inner))
-    return np.array(inner, np.int64), leaves, start
-
-
-def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
-    """Number of inner nodes at and below each node."""
-    counts = [0] * len(trees.feature)
-    left, right = trees.left.tolist(), trees.right.tolist()
-    for node in np.flatnonzero(trees.feature >= 0)[::-1].tolist():  # children come after parents
-        counts[node] = 1 + counts[left[node]] + counts[right[node]]
-    return np.array(counts, np.int64)
-
-
 def _values(
-    trees: TreeEnsemble, leaves: NDArray[np.int64]
+    trees: TreeEnsemble, leaf: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-    """Values of the leaves: one number if each tree adds to one output alone, else a row.
-
-    Adding a 0 changes no sum that began as 0, so trees that add to all outputs a row with one
-    number (as they come back from a graph) are narrowed to it.
-    """
-    ends = np.append(trees.roots[1:], len(trees.feature))
-    tree = np.searchsorted(trees.roots, leaves, side="right") - 1
-    wide = np.zeros((len(leaves), trees.n_outputs), np.float32)
-    scalar = trees.output[tree] >= 0
-    wide[scalar, trees.output[tree[scalar]]] = trees.value[leaves[scalar], 0]
-    if (~scalar).any():
-        wide[~scalar] = trees.value[leaves[~scalar]]
-    filled = np.zeros((len(ends), trees.n_outputs), np.bool_)
-    np.logical_or.at(filled, tree, wide != 0)
-    if (filled.sum(axis=1) > 1).any():
-        return wide, None
-    output = filled.argmax(axis=1).astype(np.int64)
-    return wide[np.arange(len(leaves)), output[tree]][:, None], output
+    """Values of the leaves: one number if each tree adds to one output alone, else a row."""
+    if (trees.output >= 0).all():
+        return trees.value[leaf, :1], trees.output.astype(np.int64)
+    tree = np.searchsorted(trees.roots, np.flatnonzero(leaf), side="right") - 1
+    output, value = trees.output[tree], trees.value[leaf]
+    # adding a 0 changes no sum that began as 0
+    rows = np.where((output < 0)[:, None], value, np.float32(0))
+    scalar = np.flatnonzero(output >= 0)
+    rows[scalar, output[scalar]] = value[scalar, 0]
+    return rows, None
