@@ -1,17 +1,20 @@
 """Samples of a Linux IIO sensor (accelerometer, current, ...) as lines for ``gatewise edge``.
 
     python iio_samples.py /sys/bus/iio/devices/iio:device0 in_accel_x in_accel_y in_accel_z \
-        --rate-hz 50 | gatewise edge bundle --signal - --signal-format csv --rate-hz 50
+        --rate-hz 50 | gatewise edge bundle --signal - --settings s.toml
 
+with ``signal_format = "csv"`` and ``rate_hz = 50.0`` in ``s.toml``.
 Each line has the seconds and the channels' raw counts. A sample that came too late shows in its
 time, and no window goes across it. Reading files takes some 0.1 ms a channel: beyond a few hundred
 samples a second use the sensor's buffer, which needs no script, only the format of its channels:
 
-    iio_readdev -u local: -b 64 adxl345 | gatewise edge bundle --signal - --signal-format int16
+    iio_readdev -u local: -b 64 adxl345 | gatewise edge bundle --signal - --settings s.toml
+
+with ``signal_format = "int16"``.
 
 Sound of an ALSA device is such a stream as well:
 
-    arecord -q -t raw -f S16_LE -c 1 -r 16000 | gatewise edge bundle --signal - --rate-hz 16000
+    arecord -q -t raw -f S16_LE -c 1 -r 16000 | gatewise edge bundle --signal - --settings s.toml
 """
 
 import argparse

@@ -92,6 +92,8 @@ def test_the_command_answers_as_training_did(pi, packed, tmp_path):
 def test_an_exchange_with_a_cloud_on_this_machine(pi, packed, tmp_path):
     made, rows = packed
     system, bundle = made["staged"]
+    settings = tmp_path / "settings.toml"
+    settings.write_text("connect_timeout = 60.0\n")
     with MosquittoBroker() as broker:
         worker = subprocess.Popen(
             [sys.executable, "-c", COMMAND, "cloud", str(bundle.path), "--broker", broker.url],
@@ -104,7 +106,7 @@ def test_an_exchange_with_a_cloud_on_this_machine(pi, packed, tmp_path):
             done = pi.run(
                 "-c", COMMAND, "edge", bundle.path, "--broker", broker.url, "--device", "pi-4",
                 "--data", write(rows, tmp_path), "--deadline-ms", DEADLINE_MS,
-                "--connect-timeout", 60, "--json",
+                "--settings", settings, "--json",
             )  # fmt: skip
         finally:
             worker.terminate()

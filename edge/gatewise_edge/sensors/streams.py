@@ -65,7 +65,7 @@ def _windows(batches: Iterator[_Batch], windower: Windower) -> Iterator[list[Ite
                     ready.append((samples, {}))
                 continue
             if samples.time is not None and windower.rate_hz is None:
-                raise InputError("the samples have times: give --rate-hz, to find gaps")
+                raise InputError("the samples have times: set rate_hz, to find gaps")
             gaps = windower.gaps
             windows = windower.push(samples.values, samples.time)
             gap |= windower.gaps > gaps
@@ -104,9 +104,9 @@ def open_signal(
     if len(signal.shape) > 2:
         raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
     if form is not None and form not in FORMATS:
-        raise InputError(f"--signal-format {form}: choose one of {', '.join(FORMATS)}")
+        raise InputError(f"signal_format {form}: choose one of {', '.join(FORMATS)}")
     if form is not None and suffix in (".wav", ".npy", ".csv"):
-        raise InputError(f"--signal-format is for streams; {given} says itself what it holds")
+        raise InputError(f"signal_format is for streams; {given} says itself what it holds")
     if suffix == ".wav":
         batches = _of_wave(given, signal, rate)
     elif suffix == ".npy":
@@ -129,7 +129,7 @@ def _rate(signal: SignalInput, given: float | None) -> float | None:
         return rates.pop() if len(rates) == 1 else None
     if rates and given not in rates:
         wanted = " or ".join(f"{rate:g}" for rate in sorted(rates))
-        raise InputError(f"--rate-hz {given:g}: the bundle's blocks are for {wanted} samples a s")
+        raise InputError(f"rate_hz {given:g}: the bundle's blocks are for {wanted} samples a s")
     return given
 
 

@@ -16,6 +16,7 @@ from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.sensors.streams import open_signal
 from gatewise_edge.service.home_assistant import discovery
 from gatewise_edge.service.outputs import AnswerLog
+from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
@@ -59,44 +60,44 @@ def first_that_runs(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T
 
 
 def make_updater(
-    hosts: Sequence[str] | None,
-    store: Store | None,
-    trust: Path | None,
-    *,
-    ca_file: Path | None,
-    spread: float,
-    **options: Any,
+    settings: EdgeSettings, store: Store | None, first: Bundle, link: MqttLink | None
 ) -> Updater | None:
-    """Make the updater of ``--update-host``; InputError if options do not go together."""
-    if not hosts:
-        if ca_file is not None or spread or trust is not None or "interval" in options:
-            raise InputError("--trust and --update-... are for --update-host")
+    """Make the updater of ``--update-host``; `first` is the bundle of the first start."""
+    if not settings.update_host or store is None or settings.trust is None:
         return None
-    if store is None or trust is None:
-        raise InputError(f"--update-host needs {'--store' if store is None else '--trust'}")
     from gatewise_edge.update import Updater
 
-    urls = [host if "://" in host else f"https://{host}" for host in hosts]
-    return Updater(store, trust=trust, urls=urls, ca_file=ca_file, spread=spread, **options)
+    hosts = settings.update_host
+    return Updater(
+        store,
+        urls=[host if "://" in host else f"https://{host}" for host in hosts],
+        trust=settings.trust,
+        first=first.path,
+        link=link,
+        device=settings.device,
+        features=first.manifest.acquired_names,
+        public_key=settings.public_key,
+        ca_file=settings.update_ca_file,
+        spread=settings.update_spread,
+        interval=settings.update_interval or 3600.0,
+    )
 
 
-def make_link(
-    broker: str | None, publish: str | None, home_assistant: str | None = None, **options: Any
-) -> MqttLink | None:
+def make_link(settings: EdgeSettings) -> MqttLink | None:
     """Make the link to ``--broker``, which may publish answers; it is not connected yet."""
-    if broker is None:
-        if publish is not None:
-            raise InputError("--publish needs --broker: the lines go to a topic of it")
-        if home_assistant is not None:
-            raise InputError("--home-assistant needs --broker: the one of Home Assistant")
-        if any(options.get(name) is not None for name in ("ca_file", "cert_file", "key_file")):
-            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+    if settings.broker is None:
         return None
-    if home_assistant is not None and options.get("device") is None:
-        raise InputError("--home-assistant needs --device: a lasting id, not one for each start")
     from gatewise_edge.link.mqtt import MqttLink
 
-    link = MqttLink(broker, **options)
+    link = MqttLink(
+        settings.broker,
+        device=settings.device,
+        max_inflight=64 + settings.parallel,
+        ca_file=settings.ca_file,
+        cert_file=settings.cert_file,
+        key_file=settings.key_file,
+    )
+    publish, home_assistant = settings.publish, settings.home_assistant
     if publish is not None:
         link.check_answers_topic(publish)
     if home_assistant is not None:
@@ -135,33 +136,28 @@ def open_log(path: Path, data: str) -> AnswerLog:
     return log
 
 
-def open_instances(
-    bundle: Bundle,
-    stop: Stop,
-    data: str,
-    keep: str | None,
-    *,
-    signal: str | None,
-    form: str | None,
-    rate_hz: float | None,
-    hop: int | None,
-) -> InstanceSource:
-    """Open what ``--data`` or ``--signal`` names; InputError if options do not go together."""
-    kept = [] if keep is None else [name.strip() for name in keep.split(",")]
-    if not all(kept) or len(set(kept)) < len(kept):
-        raise InputError(f"--keep {keep}: give names of columns, as id,timestamp")
+def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> InstanceSource:
+    """Open what ``--data`` or ``--signal`` names; InputError if it does not fit the bundle."""
+    names = [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"--keep {settings.keep}: give names of columns, as id,timestamp")
     manifest = bundle.manifest
-    if signal is not None:
-        if manifest.signal is None:
-            raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
-        if data != "-" or kept:
-            raise InputError("--data and --keep are for rows; --signal takes their place")
-        return open_signal(signal, manifest.signal, stop, rate_hz=rate_hz, hop=hop, form=form)
-    if (form, rate_hz, hop) != (None, None, None):
-        raise InputError("--signal-format, --rate-hz and --hop are for --signal")
-    window = None if manifest.signal is None else manifest.signal.shape
-    names = manifest.column_names
-    return open_source(data, names, stop, manifest.encoder, keep=kept, window=window)
+    if settings.signal is None:
+        window = None if manifest.signal is None else manifest.signal.shape
+        columns = manifest.column_names
+        return open_source(
+            settings.data, columns, stop, manifest.encoder, keep=names, window=window
+        )
+    if manifest.signal is None:
+        raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
+    return open_signal(
+        settings.signal,
+        manifest.signal,
+        stop,
+        rate_hz=settings.rate_hz,
+        hop=settings.hop,
+        form=settings.signal_format,
+    )
 
 
 class Troubles:

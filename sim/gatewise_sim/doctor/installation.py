@@ -108,7 +108,7 @@ def _check_onnxruntime() -> Finding:
             "installation",
             "onnxruntime-broken",
             f"onnxruntime does not load: {' '.join(str(error).split())[:200]}",
-            "install it again, or run devices with --runner numpy",
+            'install it again, or run devices with runner = "numpy" in --settings',
         )
     return ok("installation", f"onnxruntime {onnxruntime.__version__} loads")
 

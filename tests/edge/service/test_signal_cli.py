@@ -62,8 +62,22 @@ def told(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_samples_through_a_pipe(bundle, recording, start):
-    process = start("--signal", "-", *BLOCK, "--hop", 16, "--smooth", "majority:3", "--json")
+@pytest.fixture
+def settings(tmp_path):
+    """Write a file of settings, and give the option that names it."""
+
+    def write(text):
+        path = tmp_path / "settings.toml"
+        path.write_text(text)
+        return "--settings", str(path)
+
+    return write
+
+
+def test_samples_through_a_pipe(bundle, recording, start, settings):
+    process = start(
+        "--signal", "-", *BLOCK, *settings("hop = 16"), "--smooth", "majority:3", "--json"
+    )
     process.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
     status, out, err = process.finish()
     assert status == 0, err
@@ -107,8 +121,8 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", "--block", "roughness=nowhere:f"), "no module 'nowhere'"),
         (("--signal", "-", "--block", "roughness"), "module:function"),
         (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
-        (("--signal", "-", "--rate-hz", "8000"), "blocks are for 50 samples"),
-        (("--hop", "3"), "are for --signal"),
+        (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
+        (("hop = 3",), "are for --signal"),
         (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K or two-state"),
         (
             ("--signal", "-", *BLOCK, "--smooth", "two-state:fallen,0.8,0.4,3"),
@@ -117,7 +131,9 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", *BLOCK, "--smooth", "majority:3", "--parallel", "2"), "--parallel"),
     ],
 )
-def test_what_is_refused_at_the_start(here, args, message):
+def test_what_is_refused_at_the_start(here, args, message, settings):
+    if " = " in args[-1]:
+        args = (*args[:-1], *settings(args[-1]))
     done = here(*args)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

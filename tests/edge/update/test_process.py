@@ -40,11 +40,12 @@ def test_a_running_process_takes_a_published_release(
     fleet, server, first, broker, make_peer, tmp_path, command, run_once
 ):
     peer = make_peer()
-    store = tmp_path / "store"
+    store, settings = tmp_path / "store", tmp_path / "settings.toml"
+    settings.write_text("update_interval = 1.0\nconnect_timeout = 60.0\n")
     process = command(
         "edge", first, "--broker", broker.url, "--device", "pi-1", "--store", store,
-        "--trust", fleet.trust, "--update-host", server.url, "--update-interval", 1,
-        "--metrics-port", 0, "--json", "--connect-timeout", 60,
+        "--trust", fleet.trust, "--update-host", server.url, "--metrics-port", 0,
+        "--json", "--settings", settings,
     )  # fmt: skip
     page = process.process.stderr.readline().split()[-1]
     threading.Thread(target=process.process.stderr.read).start()

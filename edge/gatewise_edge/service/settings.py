@@ -1,0 +1,166 @@
+"""Settings of ``gatewise edge``, as one record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from msgspec import Meta
+
+from gatewise.documents import Amount, Positive
+from gatewise.errors import InputError
+from gatewise.settings import FileOption, Settings
+from gatewise_edge.device.stage_models import Runner
+
+_AtLeastOne = Annotated[int, Meta(ge=1)]
+_Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class EdgeSettings(Settings, frozen=True):
+    """What a device runs, where its instances come from, and where its answers go."""
+
+    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            envvar="GATEWISE_BROKER",
+            help="URL of the broker: mqtt(s)://[user:password@]host[:port]; without one, no cloud.",
+        ),
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Id of the device, unique in the fleet; by default random.")
+    ] = None
+    data: Annotated[
+        str, typer.Option(help="A .csv, .npy or .npz file, module:function, or - for JSON lines.")
+    ] = "-"
+    signal: Annotated[
+        str | None,
+        typer.Option(help="Samples, not --data: -, tcp://host:port, a .wav, .npy or .csv file."),
+    ] = None
+    smooth: Annotated[
+        str | None,
+        typer.Option(
+            help="Filter of labels: majority:5, of the last 5, or two-state:LABEL,0.8,0.4,3, from "
+            "3 windows with that probability until one below 0.4."
+        ),
+    ] = None
+    block: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME=MODULE:FUNCTION",
+            help="Function of a block; bundles hold no code. Repeatable.",
+        ),
+    ] = ()
+    deadline_ms: Annotated[Positive, typer.Option(help="Time for an answer, in ms.")] = 500.0
+    policy: Annotated[
+        Literal["system", "edge-only", "cloud-only"],
+        typer.Option(help="Policy: edge-only never offloads, cloud-only always."),
+    ] = "system"
+    resume: Annotated[
+        Path | None, typer.Option(help="File of lines to resume: rows with a line are skipped.")
+    ] = None
+    keep: Annotated[
+        str | None, typer.Option(help="Columns that are passed on to the answers: id,timestamp.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option(help="File that the lines are appended to, not standard output.")
+    ] = None
+    publish: Annotated[
+        str | None, typer.Option(help="Topic of the broker for the lines, in addition.")
+    ] = None
+    home_assistant: Annotated[
+        str | None,
+        typer.Option(metavar="PREFIX", help="Discovery prefix of Home Assistant: homeassistant."),
+    ] = None
+    limit: Annotated[_AtLeastOne | None, typer.Option(help="Number of instances to end after.")] = (
+        None
+    )
+    interval: Annotated[
+        Amount, typer.Option(help="Shortest time from one instance to the next, in s.")
+    ] = 0.0
+    parallel: Annotated[
+        _AtLeastOne, typer.Option(help="Instances under way at a time; lines come as answers do.")
+    ] = 1
+    max_offloads: Annotated[
+        str | None, typer.Option(help="Bound on offloads over time: 60/h, 5/min, 1/s, 1000/d.")
+    ] = None
+    audit: Annotated[
+        float | None, typer.Option(help="Share of own answers that workers check: 0.02.")
+    ] = None
+    public_key: Annotated[
+        Path | None, typer.Option(help="Key that must have signed the bundle: NAME.pub.")
+    ] = None
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of the versions taken over the air.")
+    ] = None
+    update_host: Annotated[
+        tuple[str, ...],
+        typer.Option(help="Repository of updates: host[:port] or URL; repeated: its mirrors."),
+    ] = ()
+    trust: Annotated[
+        Path | None, typer.Option(help="Root metadata of the repository, for --update-host.")
+    ] = None
+    metrics_port: Annotated[
+        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0: a free one.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities trusted for mqtts://.")
+    ] = None
+    cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    signal_format: Annotated[
+        str | None,
+        FileOption("Type of a stream's samples: int16, float32, ... or csv; else the bundle's."),
+    ] = None
+    rate_hz: Annotated[
+        Positive | None, FileOption("Samples per s of --signal; by default the blocks'.")
+    ] = None
+    hop: Annotated[
+        _AtLeastOne | None,
+        FileOption("Samples from one window to the next; by default a window's."),
+    ] = None
+    runner: Annotated[
+        Runner, FileOption("What runs graphs: onnxruntime, numpy (less memory, same bits), auto.")
+    ] = "auto"
+    update_interval: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        FileOption("Mean time between two checks for updates, in s; by default 3600."),
+    ] = None
+    update_ca_file: Annotated[
+        Path | None, FileOption("Authorities trusted for --update-host beside the system's.")
+    ] = None
+    update_spread: Annotated[
+        Amount, FileOption("Longest wait before an announced check, in s.")
+    ] = 0.0
+    metrics_host: Annotated[str, FileOption("Address of the metrics.")] = "127.0.0.1"
+    connect_timeout: Annotated[
+        Positive, FileOption("Longest wait for the broker at the start, in s.")
+    ] = 5.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.broker is None:
+            self._refuse_options_of_a_broker()
+        if self.home_assistant is not None and self.device is None:
+            raise InputError("--home-assistant needs --device: a lasting id, not one per start")
+        if self.update_host and (self.store is None or self.trust is None):
+            missing = "--store" if self.store is None else "--trust"
+            raise InputError(f"--update-host needs {missing}")
+        of_updates = (self.trust, self.update_interval, self.update_ca_file)
+        if not self.update_host and (any(of_updates) or self.update_spread):
+            raise InputError("--trust and update_... are for --update-host")
+        if self.smooth is not None and self.parallel > 1:
+            raise InputError("--smooth needs answers in order: leave --parallel at 1")
+        if self.signal is None and (self.signal_format, self.rate_hz, self.hop) != (None,) * 3:
+            raise InputError("signal_format, rate_hz and hop are for --signal")
+        if self.signal is not None and (self.data != "-" or self.keep is not None):
+            raise InputError("--data and --keep are for rows; --signal takes their place")
+
+    def _refuse_options_of_a_broker(self) -> None:
+        if self.publish is not None:
+            raise InputError("--publish needs --broker: the lines go to a topic of it")
+        if self.home_assistant is not None:
+            raise InputError("--home-assistant needs --broker: the one of Home Assistant")
+        if any((self.ca_file, self.cert_file, self.key_file)):
+            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
