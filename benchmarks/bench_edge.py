@@ -28,10 +28,9 @@ from benchmarks.data import problems
 from benchmarks.edge import process as edge_process
 from benchmarks.edge.models import Model, make_models
 from gatewise.console import note
-from gatewise.decision import split, stops
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device
-from gatewise_edge.device.stages import DeviceStage, load_stages
+from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
@@ -107,27 +106,22 @@ def _noop() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _first_stage(model: Model, stage: DeviceStage) -> NDArray[np.float32]:
-    return np.ascontiguousarray(model.rows[:, stage.inputs])
+def _first_stage(model: Model, stage: DeviceStage) -> list[NDArray[np.float32]]:
+    return list(np.ascontiguousarray(model.rows[:, stage.inputs]))
 
 
 def _graph(model: Model) -> Call:
     """Run the first stage's graph alone, without a decision."""
     stage = load_stages(model.bundle, "onnxruntime")[0]
-    rows = cycle(_rows(_first_stage(model, stage)))
-    return lambda: stage.run(next(rows))
+    rows = cycle(_first_stage(model, stage))
+    return lambda: stage.model.run_row(next(rows))
 
 
 def _decide(model: Model, kind: Any) -> Call:
     """Decide by the first stage: margins, stop score, threshold."""
     stage = load_stages(model.bundle, kind)[0]
-    rows = cycle(_rows(_first_stage(model, stage)))
-
-    def call() -> object:
-        outputs = stage.run(next(rows))
-        return stops(split(outputs, stage.spec.score)[1], stage.threshold)
-
-    return call
+    rows = cycle(_first_stage(model, stage))
+    return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops(stage.threshold)
 
 
 def _visit(model: Model) -> Call:
@@ -169,10 +163,6 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
         return one(next(rows), said), keep
 
     return call
-
-
-def _rows(x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    return [x[i : i + 1] for i in range(len(x))]
 
 
 # -- measuring ---------------------------------------------------------------------------------
@@ -287,7 +277,7 @@ def document(
 
 
 _WHAT = {
-    "graph": "the first stage's graph alone, `session.run`",
+    "graph": "the first stage's graph alone",
     "decide": "its decision: margins, stop score, threshold",
     "numpy": "the same decision where there is no onnxruntime",
     "answer": "`Device.answer`: all stages visited, label, probabilities, meter",

@@ -68,7 +68,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         about = {
             "stages": len(stages),
             "kinds": [stage.kind for stage in stages],
-            "file_bytes": sum(bundle.manifest.files[s.file].size for s in stages),
+            "file_bytes": sum(stage.bytes for stage in stages),
             "flat_bytes": system.operating_point_.nbytes,
             "first_stage_features": len(stages[0].inputs),
             "first_stage_stops": round(float((exits == 0).mean()), 4),
