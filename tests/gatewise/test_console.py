@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gatewise.console import progress
+from gatewise.console import progress, showing_progress
 
 
 def test_what_begins_is_shown_before_its_first_tenth_is_done(capsys):
-    with progress("fit") as report:
+    with showing_progress(), progress("fit") as report:
         for what in ("boosting", "svm", "svm"):
             report(0, 1, what)
         for done in (1, 10, 14, 0, 20):
@@ -15,3 +15,6 @@ def test_what_begins_is_shown_before_its_first_tenth_is_done(capsys):
     assert capsys.readouterr().err.splitlines() == [
         "fit", "  fit: 0% boosting", "  fit: 0% svm", "  fit: 10% stages", "  fit: 20% stages",
     ]  # fmt: skip
+    with progress("fit") as report:  # by default a fit shows nothing
+        report(1, 2)
+    assert capsys.readouterr().err == ""

@@ -100,9 +100,8 @@ def test_a_function_called_for_an_audit_keeps_no_instance_waiting(bundle, expect
         return roughness(window)
 
     link = gw.InProcessLink(lambda X: ([0] * len(X), [[1.0, 0.0, 0.0]] * len(X)))
-    audit = gw.Audit(share=1.0, bound=0.5)
     with gw.Device(
-        bundle, link=link, blocks={"roughness": hanging}, audit=audit, deadline_ms=30_000
+        bundle, link=link, blocks={"roughness": hanging}, audit=1.0, deadline_ms=30_000
     ) as device:
         held.set()
         assert device.answer(x[first]).stage == 0
