@@ -71,8 +71,9 @@ def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     heads[:, 1] = (letters != 0).sum(axis=1)
-    content = np.hstack([heads, letters])
-    return content[content != 0].tobytes()
+    letters = np.hstack([heads, letters])
+    content: bytes = letters[letters != 0].tobytes()
+    return content
 
 
 def _number(field: int, value: int) -> bytes:

@@ -183,7 +183,7 @@ class Bundle:
         return expected_sample(self.manifest, arrays)
 
     def read_model(self, spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of a stage, of a kind other than ``graph``."""
+        """Read and check the flat model of a stage with `spec`, of a kind other than ``graph``."""
         assert spec.kind != "graph"
         assert spec.arrays is not None
         content = self.read(spec.arrays, most=MAX_BYTES)
@@ -191,7 +191,7 @@ class Bundle:
         return read_model(content, spec.kind, spec.arrays, **sizes)
 
     def read_stage(self, stage: int) -> Stage:
-        """Read the stage at an index of the active point's chain as training has it."""
+        """Read the stage at index `stage` of the active point's chain as training has it."""
         spec = self.manifest.stages[stage]
         features, lazy = self.manifest.stage_inputs(stage), spec.kind == "lazy"
         acquisition: Acquisition = "node" if lazy else "stage"

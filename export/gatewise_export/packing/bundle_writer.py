@@ -26,7 +26,7 @@ from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_models import MAX_BYTES
-from gatewise_export.bundle.manifest import MANIFEST, SAMPLE
+from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
@@ -113,15 +113,7 @@ def pack(
     """
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
-    if not hasattr(system, "operating_points_"):
-        advice = "fit StagedCascade or another of its methods"
-        if hasattr(system, "steps"):
-            advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
-        raise InputError(
-            f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
-            f"{advice}"
-        )
-    check_column_names(system.feature_names_)
+    _check_fitted(system)
     rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if rows is not None:
         _check_encoder(system, rows)
@@ -132,44 +124,23 @@ def pack(
         windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
     x = _sample_rows(system, sample)
-    stages = _stages(system)
-    stage_files = [StageFiles.of_stage(stage, i) for i, stage in enumerate(stages)]
-    files = {name: c for written in stage_files for name, c in written.contents.items()}
-    _check_sizes(files)
-    if signal is not None:
-        for name, content in signal.models.items():
-            check_given_graph(content, name)
-        files |= signal.models
+    stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
     cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
-    if f0 is not None and cloud is not None:
-        files[CLOUD] = cloud.content
-    elif f0 is not None:
-        files[BACKEND] = _backend(f0, system.classes_)
-    answers = None if f0 is None else _cloud_answers(f0, cloud, files, x)
+    files = _model_files(system, stages, cloud, signal)
+    answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
         clear = _clear_calls(answers[1])
         x, answers = x[clear], (answers[0][clear], answers[1][clear])
         windows = None if windows is None else windows[clear]
-    arrays = _sample_arrays(x, stages, answers)
+    arrays = _sample_arrays(x, [written.stage for written in stages], answers)
     if signal is not None and windows is not None:
         arrays |= {"X": x[:, : len(signal.graph.feature_names)], "windows": windows}
     files[SAMPLE] = write_arrays(arrays)
     moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
-    manifest = manifest_of_system(
-        system,
-        Title(name, version, moment),
-        stage_files,
-        cloud,
-        files,
-        encoder=rows,
-        signal=signal,
-    )
-    if manifest.largest_request > max_message:
-        raise InputError(
-            f"a request would have {manifest.largest_request} bytes, more than max_message="
-            f"{max_message}: give the high-cost model fewer features, or raise the broker's limit"
-        )
+    title = Title(name, version, moment)
+    manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)
+    _check_request(manifest, max_message)
     text = files[MANIFEST] = manifest.to_json()
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
@@ -183,6 +154,19 @@ def pack(
 # -- parts ---------------------------------------------------------------------------------
 
 
+def _check_fitted(system: Any) -> None:
+    """Refuse what is no fitted system, or has columns with names that no bundle can hold."""
+    if not hasattr(system, "operating_points_"):
+        advice = "fit StagedCascade or another of its methods"
+        if hasattr(system, "steps"):
+            advice = "fit one on the columns themselves; its high_cost_model may be a pipeline"
+        raise InputError(
+            f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
+            f"{advice}"
+        )
+    check_column_names(system.feature_names_)
+
+
 def _stages(system: BudgetedClassifier) -> list[Stage]:
     """Stages of all candidate cascades; the given ones among them are checked."""
     stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
@@ -190,6 +174,35 @@ def _stages(system: BudgetedClassifier) -> list[Stage]:
         if isinstance(stage.model, GraphModel):
             check_given_graph(stage.model.content, "a stage that was given")
     return stages
+
+
+def _model_files(
+    system: BudgetedClassifier,
+    stages: Sequence[StageFiles],
+    cloud: CloudGraph | None,
+    signal: SignalInput | None,
+) -> dict[str, bytes]:
+    """Files of stages, of networks that are blocks, and of the high-cost model, by name."""
+    files = {name: content for written in stages for name, content in written.contents.items()}
+    _check_sizes(files)
+    for name, content in ({} if signal is None else signal.models).items():
+        check_given_graph(content, name)
+        files[name] = content
+    f0 = system.high_cost_model_
+    if cloud is not None:
+        files[CLOUD] = cloud.content
+    elif f0 is not None:
+        files[BACKEND] = _backend(f0, system.classes_)
+    return files
+
+
+def _check_request(manifest: Manifest, max_message: int) -> None:
+    """Refuse requests that no message of the broker holds."""
+    if manifest.largest_request > max_message:
+        raise InputError(
+            f"a request would have {manifest.largest_request} bytes, more than max_message="
+            f"{max_message}: give the high-cost model fewer features, or raise the broker's limit"
+        )
 
 
 def _check_sizes(files: Mapping[str, bytes]) -> None:
@@ -237,12 +250,12 @@ def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
 
 
 def _cloud_answers(
-    f0: HighCostModel, cloud: CloudGraph | None, files: dict[str, bytes], x: NDArray[np.float32]
+    f0: HighCostModel, cloud: CloudGraph | None, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Class indices and probabilities of the sample, by the graph or by the opaque model."""
     if cloud is None:
         return f0.answers(x)
-    return run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
+    return run_cloud(cloud.content, x[:, f0.features], cloud.kind, cloud.link)
 
 
 def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:
