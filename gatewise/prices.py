@@ -53,7 +53,6 @@ class CloudPrices(Record, frozen=True):
     request: Amount = 0.0
     byte: Amount = 0.0
     evaluation: Amount = 0.0
-    gateway: Amount = 0.0
     item_size: Annotated[int, Meta(ge=1, le=8)] = 4
 
     def __post_init__(self) -> None:

@@ -306,13 +306,6 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         )
         return msgspec.structs.replace(self, min_recall=recall, min_precision=precision)
 
-    def gate_limits(self, gate: int) -> tuple[float | None, float | None] | None:
-        """Get between which thresholds of stage `gate` the bounds on classes hold; None: any."""
-        if self.min_recall is None and self.min_precision is None:
-            return None
-        packed = self.active_point.thresholds[gate]
-        return packed, packed
-
     def keeps_bounds(self, point: int) -> bool:
         """Whether operating point `point` kept the bounds on classes on validation data."""
         figures = self.operating_points[point]

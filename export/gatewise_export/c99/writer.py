@@ -68,8 +68,7 @@ def to_c(
     Parameters
     ----------
     source : fitted system, Bundle, or path of a bundle
-        Stages on a gateway or in the cloud stay there: what no stage of the device stops for is
-        to be offloaded.
+        Instances that no stage stops for are to be offloaded.
     folder : str or Path
         Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
         ``Makefile``; files that were written by this before are replaced, no others. Where features
