@@ -21,11 +21,12 @@ from gatewise_training.data.row_splitter import strata
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, grow
 from gatewise_training.prune import build_problem
-from gatewise_training.prune.baselines.feature_dropping import greedy_prune
-from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_tree
+from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints
+from gatewise_training.prune.problem import PruneProblem
+from gatewise_training.prune.tree_by_tree import per_tree, weakest_links
 
 MUS = (0.1, 0.03, 0.01)
 """Bits that a purchase must save: forests of cost-aware growth, beside the one without."""
@@ -44,6 +45,16 @@ LEVELS: dict[str, tuple[int, float, float]] = {
     "statlog_heart": (90, 0.0, 0.0256),
 }
 """Trees, and what the paper's low and high pruning levels lose of the unpruned accuracy."""
+
+
+def cost_complexity(problem: PruneProblem) -> PruneSequence:
+    """Prune by errors against leaves, at one complexity parameter for all trees, blind to costs.
+
+    Breiman, Friedman, Olshen & Stone, "Classification and regression trees", 1984, chapter 3.
+    """
+    inner = problem.inner
+    until = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
+    return PruneSequence(problem, np.where(inner, until, -np.inf))
 
 
 def grown(

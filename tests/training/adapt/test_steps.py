@@ -5,31 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import expit
 
-from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import solve
-from gatewise_training.adapt.qstep import q_step
 from gatewise_training.learners.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
-
-
-def test_q_step_ends():
-    keep, offload = np.array([1.0, 2.0]), np.zeros(2)
-    assert q_step(keep, offload, 0.0).tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(q_step(keep, offload, 1.0), expit(keep))
-    with pytest.raises(InputError, match="p_full"):
-        q_step(keep, offload, 1.5)
-
-
-def test_q_step_counts_weights_as_rows():
-    keep, offload = np.array([3.0, 1.0, 0.0]), np.zeros(3)
-    twice = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
-    weighted = q_step(keep, offload, 0.3, np.array([2.0, 1.0, 1.0]))
-    np.testing.assert_allclose(weighted, twice[[0, 2, 3]], atol=1e-10)
-
 
 COSTS = FeatureCosts(
     [1.0, 0.5, 2.0, 0.0, 1.0], group=["a", "a", None, "b", "b"], shared={"a": 1.5, "b": 0.7}

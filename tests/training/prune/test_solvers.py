@@ -18,11 +18,11 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import breakpoints, breakpoints_by
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
+from gatewise_training.prune.tree_by_tree import per_tree
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, improved, level_sets
 from tests.support.papers_program import papers_optimum
 
@@ -196,8 +196,8 @@ def assert_pruning(problem, solution):
     assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
 
 
-def test_every_solver_finds_the_optimum_of_252_small_problems():
-    assert check_agreement(range(252)) > 50  # and many of the optima are neither none nor all
+def test_every_solver_finds_the_optimum_of_96_small_problems():
+    assert check_agreement(range(96)) > 20  # and many of the optima are neither none nor all
 
 
 def test_every_way_to_the_breakpoints_finds_the_same():

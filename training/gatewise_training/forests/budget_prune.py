@@ -32,11 +32,11 @@ from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingFore
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
-from gatewise_training.prune.baselines.feature_dropping import greedy_prune
-from gatewise_training.prune.baselines.weakest_link import per_tree
+from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.pruning import SOLVERS, forest_of
+from gatewise_training.prune.tree_by_tree import per_tree
 
 PRUNING_ROWS = 16_000
 """Of more growing rows so many are drawn: each makes some hundred acquisitions."""

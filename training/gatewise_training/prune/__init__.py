@@ -4,7 +4,7 @@ BudgetPrune (Nan, Wang & Saligrama, NIPS 2016) and its predecessor "Optimally pr
 ensembles with feature cost" (2016). :mod:`.problem` sets the problem up; :mod:`.solvers.mincut`
 solves it exactly, and :mod:`.path` for all prices at once; :mod:`.solvers.lp`,
 :mod:`.solvers.dantzig_wolfe` and :mod:`.solvers.primal_dual` are the papers' own ways, and
-:mod:`.baselines` what they compare with.
+:mod:`.tree_by_tree` and :mod:`.feature_dropping` fill the gaps between the exact prunings.
 """
 
 import lazy_loader

@@ -1,13 +1,23 @@
-"""The complete exact frontier of a forest's prunings.
+"""All optimal prunings of a forest, from the whole forest down to single leaves.
 
-Optimal prunings are nested in ``lam``: a node that goes at one price goes at every higher one. So
-each node has one breakpoint, and all breakpoints are the whole frontier. They are found by divide
-and conquer: of a set of nodes, all or none are worth keeping at the price at which both are equal;
-one minimum cut there finds either that nothing lies between, and the price is their breakpoint,
-or a set that parts them. What stays goes on to higher prices, the rest, without the acquisitions
-that are paid, to lower ones (the principal partition of a submodular function; Gallo, Grigoriadis &
-Tarjan, 1989). Every node and every acquisition is in one part at a time, and so is the flow: none
-crosses a minimum cut, so that each part starts with what the cut before has found.
+Pruning turns inner nodes into leaves. That saves acquisitions and adds training errors. At a price
+``lam`` of cost the optimal pruning minimises ``error + lam * cost``.
+
+**One number a node.** A node that goes at one price goes at every higher one. So each node has a
+breakpoint, the price at which it goes, and the breakpoints hold every optimal pruning: at ``lam``
+those nodes stay whose breakpoint is above it.
+
+**How they are found.** Take a set of nodes whose fate is open, at first all of them. Together they
+save ``worth`` errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all is as good as
+keeping none. Ask for the best choice among them at that price (one minimum cut):
+
+- nothing is better than all or none: they go together, and ``lam`` is the breakpoint of each;
+- some choice is better: what it keeps has breakpoints above ``lam``, what it drops below. Go on
+  with both parts by themselves. In the dropped part, what the kept nodes acquire is free already.
+
+Each node and each acquisition is in one part at a time, and a minimum cut carries no flow from one
+part to the other, so that each part starts with the flow that the cut before has found. (This is
+the principal partition of a submodular function; Gallo, Grigoriadis & Tarjan, 1989.)
 """
 
 from __future__ import annotations

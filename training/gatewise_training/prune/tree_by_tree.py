@@ -1,15 +1,14 @@
-"""Baselines that prune every tree by itself: per-tree pruning, and cost-complexity pruning.
+"""Prune each tree by itself: all prices of cost at once, by weakest links.
 
-- :func:`per_tree`: the papers' "ind.pru." ("Optimally pruning decision tree ensembles with feature
-  cost", 2016, table 1): the same exact program for each tree alone. A tree then pays for a feature
-  although others have acquired it for the row.
-- :func:`cost_complexity`: errors against leaves, blind to feature costs (Breiman, Friedman, Olshen
-  & Stone, "Classification and regression trees", 1984, chapter 3; a baseline of BudgetPrune).
+:func:`per_tree` is the papers' "ind.pru." ("Optimally pruning decision tree ensembles with feature
+cost", 2016, table 1): the same exact program for each tree alone. A tree then pays for a feature
+although others have acquired it for the row.
 
 Where each node has a price of its own, the best pruning at price ``lam`` keeps the nodes whose
 part of the tree earns more than its price. Solutions are nested in ``lam``, and each node has one
-breakpoint: Breiman's weakest links, found bottom up by merging each node with those below it that
-earn more per unit of price than it does, as pooling adjacent violators does on a line. O(n log n).
+breakpoint: Breiman's weakest links ("Classification and regression trees", 1984, chapter 3), found
+bottom up by merging each node with those below it that earn more per unit of price than it does,
+as pooling adjacent violators does on a line. O(n log n).
 """
 
 from __future__ import annotations
@@ -33,13 +32,6 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
     own = np.bincount(problem.column_nodes, price, problem.n_nodes)
     until = weakest_links(problem.parent, problem.profit, own + problem.depth_price)
     return PruneSequence(problem, np.where(problem.inner, until, -np.inf))
-
-
-def cost_complexity(problem: PruneProblem) -> PruneSequence:
-    """Weakest-link prunings of all trees, at one complexity parameter for them all."""
-    inner = problem.inner
-    until = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
-    return PruneSequence(problem, np.where(inner, until, -np.inf))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Baselines: each does what it says, by counting it out, and none beats the exact pruning."""
+"""Prunings beside the exact one: each does what it says, and none beats the exact pruning."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
+from benchmarks.trees.pruning import cost_complexity
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.prune.baselines.feature_dropping import greedy_prune
-from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_tree, weakest_links
+from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import lp, mincut
+from gatewise_training.prune.tree_by_tree import per_tree, weakest_links
 
 pytestmark = pytest.mark.slow  # compiles all ways to prune
 

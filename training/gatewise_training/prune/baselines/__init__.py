@@ -1,1 +1,0 @@
-"""Prunings that the papers compare with."""
