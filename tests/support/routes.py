@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gatewise.costs import FeatureCosts
 from gatewise_edge.device.installed import InstalledBundle
-from gatewise_edge.sensors.feature_reader import Meter
 from gatewise_sim.fleet.messages import Sizes
 from gatewise_sim.fleet.routes import Routes
 
@@ -25,7 +23,7 @@ def make_routes(n: int = 10, hard: int = 10) -> Routes:
         bundle=None,
         stages=(),
         request_bytes=77,
-        meter=Meter(FeatureCosts.uniform(2)),
+        meter=None,
         source=None,
         row_names=None,
         columns=None,
