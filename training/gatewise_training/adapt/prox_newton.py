@@ -1,8 +1,20 @@
 """Proximal Newton steps for the M-step, on the features that matter.
 
-A step minimises the penalty plus a quadratic model of the loss, by proximal gradient with
-momentum (Beck & Teboulle, 2009, with the restarts of O'Donoghue & Candes, 2015), and then
-walks towards that minimum as far as the true objective falls. Two things make it fast:
+At weights ``w_0`` with gradient ``s`` and curvature ``G`` of the loss, a step minimises over ``w``
+the penalty ``gamma P(w)`` plus a quadratic model of the loss,
+
+    Q(w) = <s, w - w_0> + 1/2 <w - w_0, G (w - w_0)>,
+
+and then walks from ``w_0`` towards that minimum as far as the true objective falls (Armijo). The
+minimum is found by proximal gradient with Nesterov's momentum (Beck & Teboulle, 2009): with ``L``
+at least the largest curvature, ``v_1 = w_0`` and ``t_1 = 1``,
+
+    w_k     = prox(v_k - (s + G (v_k - w_0)) / L, gamma / L)
+    t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
+    v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1}).
+
+Where ``<w_k - v_k, w_k - w_{k-1}> < 0`` momentum leads the wrong way, and ``t_k`` is 1 again
+(O'Donoghue & Candes, 2015). Two things make a step fast:
 
 - **Few features.** A feature is in the model if it has a weight or if one proximal-gradient
   step would give it one. The others meet their optimality condition already.
@@ -118,60 +130,60 @@ def _minimise(
     gamma: float,
     enough: float,
 ) -> Array:
-    """The same by the rows."""
-    here = ahead = start
-    bent_here = bent_ahead = np.zeros_like(start)
-    steepest, momentum = model.steepest, 1.0
+    """Minimise by the rows: ``w``, ``w_last`` and ``v`` as above, ``g_*`` is ``G (* - w_0)``."""
+    w_last = v = start
+    g_last = g_v = np.zeros_like(start)
+    lipschitz, t = model.steepest, 1.0
     for _ in range(ITERATIONS):
-        down = slope + bent_ahead
+        down = slope + g_v
         while True:
-            new = penalty.prox(ahead - down / steepest, gamma / steepest)
-            move = new - ahead
-            bent = model.along(new - start)
-            bound, seen = float(np.vdot(move, move)), float(np.vdot(move, bent - bent_ahead))
-            if seen <= steepest * bound * (1.0 + 1e-9):
+            w = penalty.prox(v - down / lipschitz, gamma / lipschitz)
+            move = w - v
+            g_w = model.along(w - start)
+            bound, seen = float(np.vdot(move, move)), float(np.vdot(move, g_w - g_v))
+            if seen <= lipschitz * bound * (1.0 + 1e-9):
                 break
-            steepest = max(1.5 * steepest, seen / bound)
-        if np.vdot(move, new - here) < 0.0:  # momentum leads the wrong way
-            momentum = 1.0
-        grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
-        push = (momentum - 1.0) / grown
-        ahead, bent_ahead = new + push * (new - here), bent + push * (bent - bent_here)
-        here, bent_here, momentum = new, bent, grown
-        if steepest * np.abs(move).max() < enough:
+            lipschitz = max(1.5 * lipschitz, seen / bound)
+        if np.vdot(move, w - w_last) < 0.0:  # momentum leads the wrong way
+            t = 1.0
+        t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
+        beta = (t - 1.0) / t_next
+        v, g_v = w + beta * (w - w_last), g_w + beta * (g_w - g_last)
+        w_last, g_last, t = w, g_w, t_next
+        if lipschitz * np.abs(move).max() < enough:
             break
-    return here
+    return w_last
 
 
 @numba.njit(cache=True, nogil=True)
 def _minimise_by_moments(
     moments: Any, start: Any, slope: Any, own: Any, group: Any, shared: Any, gamma: float,
-    enough: float, steepest: float,
+    enough: float, lipschitz: float,
 ) -> Any:  # fmt: skip
     """:func:`_minimise` by second moments, (n_outputs, n_rows, n_rows): a call for all iterations.
 
     In numpy an iteration of a few features took a hundred times as long as its sums.
     """
     n_rows, n_outputs = start.shape
-    here, ahead, new = start.copy(), start.copy(), start.copy()
-    bent_here, bent_ahead = np.zeros_like(start), np.zeros_like(start)
-    bent, down = np.zeros_like(start), np.empty_like(start)
+    w_last, v, w = start.copy(), start.copy(), start.copy()
+    g_last, g_v = np.zeros_like(start), np.zeros_like(start)
+    g_w, down = np.zeros_like(start), np.empty_like(start)
     by_group = np.empty(len(shared))
-    momentum = 1.0
+    t = 1.0
     for _ in range(ITERATIONS):
         for k in range(n_rows):
             for c in range(n_outputs):
-                down[k, c] = slope[k, c] + bent_ahead[k, c]
+                down[k, c] = slope[k, c] + g_v[k, c]
         while True:
-            step = gamma / steepest
+            step = gamma / lipschitz
             by_group[:] = 0.0
             for k in range(n_rows):
                 for c in range(n_outputs):
-                    new[k, c] = ahead[k, c] - down[k, c] / steepest
-                norm = np.sqrt((new[k] ** 2).sum())
+                    w[k, c] = v[k, c] - down[k, c] / lipschitz
+                norm = np.sqrt((w[k] ** 2).sum())
                 left = max(0.0, 1.0 - step * own[k] / max(norm, 1e-200))
                 for c in range(n_outputs):
-                    new[k, c] *= left
+                    w[k, c] *= left
                 if group[k] >= 0:
                     by_group[group[k]] += (norm * left) ** 2
             for k in range(n_rows):
@@ -179,34 +191,34 @@ def _minimise_by_moments(
                     norm = np.sqrt(by_group[group[k]])
                     left = max(0.0, 1.0 - step * shared[group[k]] / max(norm, 1e-200))
                     for c in range(n_outputs):
-                        new[k, c] *= left
+                        w[k, c] *= left
             bound = seen = longest = 0.0
             for c in range(n_outputs):
                 for k in range(n_rows):
                     total = 0.0
                     for j in range(n_rows):
-                        total += moments[c, k, j] * (new[j, c] - start[j, c])
-                    bent[k, c] = total
-                    move = new[k, c] - ahead[k, c]
+                        total += moments[c, k, j] * (w[j, c] - start[j, c])
+                    g_w[k, c] = total
+                    move = w[k, c] - v[k, c]
                     bound += move * move
-                    seen += move * (total - bent_ahead[k, c])
+                    seen += move * (total - g_v[k, c])
                     longest = max(longest, abs(move))
-            if seen <= steepest * bound * (1.0 + 1e-9):
+            if seen <= lipschitz * bound * (1.0 + 1e-9):
                 break
-            steepest = max(1.5 * steepest, seen / bound)
-        if ((new - ahead) * (new - here)).sum() < 0.0:  # momentum leads the wrong way
-            momentum = 1.0
-        grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
-        push = (momentum - 1.0) / grown
+            lipschitz = max(1.5 * lipschitz, seen / bound)
+        if ((w - v) * (w - w_last)).sum() < 0.0:  # momentum leads the wrong way
+            t = 1.0
+        t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
+        beta = (t - 1.0) / t_next
         for k in range(n_rows):  # element by element: arrays compile for two more seconds
             for c in range(n_outputs):
-                ahead[k, c] = new[k, c] + push * (new[k, c] - here[k, c])
-                bent_ahead[k, c] = bent[k, c] + push * (bent[k, c] - bent_here[k, c])
-                here[k, c], bent_here[k, c] = new[k, c], bent[k, c]
-        momentum = grown
-        if steepest * longest < enough:
+                v[k, c] = w[k, c] + beta * (w[k, c] - w_last[k, c])
+                g_v[k, c] = g_w[k, c] + beta * (g_w[k, c] - g_last[k, c])
+                w_last[k, c], g_last[k, c] = w[k, c], g_w[k, c]
+        t = t_next
+        if lipschitz * longest < enough:
             break
-    return here
+    return w_last
 
 
 def _walk(
