@@ -8,11 +8,12 @@ as training did.
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Sequence, Set
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
@@ -31,6 +32,7 @@ TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "secon
 
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
+_WHOLE_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)\.0")
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
 #: Directives of strptime that no locale changes.
@@ -89,14 +91,22 @@ def read_boolean(cell: Any) -> float:
 
 
 def read_category(cell: Any) -> str:
-    """Read a category's name; of a whole number its digits, however it is typed.
+    """Read the name of a category: the digits of a whole number, ``true`` or ``false``, or text.
 
-    >>> read_category(" Bolt & Sons"), read_category(3.0), read_category(True)
-    ('Bolt & Sons', '3', 'true')
+    A number or boolean has the same name whether it comes typed or as text, because CSV files
+    write the number 3 of a float column as ``3.0`` and a boolean as ``True``.
+
+    >>> read_category(" Bolt & Sons"), read_category(3.0), read_category("3.0")
+    ('Bolt & Sons', '3', '3')
+    >>> read_category(True), read_category("True"), read_category("3.10")
+    ('true', 'true', '3.10')
     """
     cell = _plain(cell)
     if isinstance(cell, str):
-        return cell.strip()
+        text = cell.strip()
+        if _WHOLE_FLOAT.fullmatch(text):
+            return text[:-2]
+        return text.lower() if text in ("True", "False") else text
     if isinstance(cell, bool):
         return str(cell).lower()
     if isinstance(cell, float) and cell.is_integer():
@@ -154,6 +164,49 @@ def time_part(time: datetime, part: str) -> float:
         plain = time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
         return (plain - _EPOCH) / _DAY
     return float(getattr(time, part))
+
+
+UNKNOWN_CLASS: Final = -2
+"""Index of a label that is no class of a bundle: no answer to it is ever right."""
+
+
+def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
+    """Find the class of each label, shape (n,); :data:`UNKNOWN_CLASS` for a label of no class.
+
+    A label belongs to the class that has the same text or, if classes are numbers, the same value:
+    files that hold a part of the classes may have their labels typed differently.
+
+    >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
+    [1, 0, -2, 0]
+    """
+    by_text = {text: i for i, c in enumerate(classes) for text in _texts(c)}
+    by_number = {
+        number: i
+        for i, c in enumerate(classes)
+        if not isinstance(c, str) and (number := _number(c)) is not None
+    }
+
+    def find(label: Any) -> int:
+        place = by_text.get(str(label).strip())
+        if place is None:
+            number = _number(label)
+            place = None if number is None else by_number.get(number)
+        return UNKNOWN_CLASS if place is None else place
+
+    return np.array([find(label) for label in labels], np.int64)
+
+
+def _texts(label: Any) -> set[str]:
+    """Texts that name a class."""
+    text = str(label).strip()
+    return {text, text.lower()} if isinstance(label, bool) else {text}
+
+
+def _number(label: Any) -> float | None:
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        return None
 
 
 def _plain(cell: Any) -> Any:

@@ -195,8 +195,10 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         for category in self.categories:
-            if not category or category != category.strip():
-                raise InputError(f"category {category!r} is empty, or has a space at an end")
+            if not category or category != cells.read_category(category):
+                raise InputError(
+                    f"category {category!r} is empty, or not the name that cells are read as"
+                )
             _check_category(category)
         if len(set(self.categories)) < len(self.categories):
             raise InputError(f"column {self.name!r}: a category stands twice")

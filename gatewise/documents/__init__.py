@@ -129,9 +129,12 @@ def read_toml(path: str | Path, cls: type[T], what: str = "") -> T:
 
 
 def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
-    """Parse a TOML file into plain values; DocumentError, which names `file`, if it is none."""
+    """Parse a TOML file into plain values; DocumentError if it is malformed.
+
+    `file` names it in the error. A byte order mark, which editors on Windows write, is skipped.
+    """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise DocumentError(file, "", why) from error

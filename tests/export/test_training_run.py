@@ -209,10 +209,14 @@ def test_columns_that_no_bundle_may_hold_are_refused_before_the_fit(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     rows = np.arange(40.0).reshape(20, 2)
-    names = np.array(["Temp\n(C)", "x" * 300])
-    np.savez(tmp_path / "table.npz", X=rows, y=np.arange(20) % 2, feature_names=names)
-    with pytest.raises(InputError, match=r"rename: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"):
-        train_bundle(replace(settings, dataset=str(tmp_path / "table.npz")), quiet=True)
+    table = tmp_path / "table.npz"
+    for names, says in (
+        (["Temp\n(C)", "x" * 300], r"rename: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"),
+        (["a", " b"], "rename: ' b' has spaces at an end"),
+    ):
+        np.savez(table, X=rows, y=np.arange(20) % 2, feature_names=np.array(names))
+        with pytest.raises(InputError, match=says):
+            train_bundle(replace(settings, dataset=str(table)), quiet=True)
 
 
 def test_places_that_cannot_be_are_refused_before_the_data_is_read(
@@ -223,6 +227,8 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
     rows.write_text("mine\n")
     for change, says in (
         ({"out": tmp_path / "file" / "bundle"}, "cannot be written: Not a directory"),
+        ({"out": Path()}, "a bundle needs a name of its own"),
+        ({"out": tmp_path / ".."}, "a bundle needs a name of its own"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
         ({"rows": rows}, "rows.csv exists, where a file of rows would be written"),
         ({"rows": rows, "dataset": str(rows)}, "the data itself"),

@@ -149,6 +149,8 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
     path.write_text('rate = 2\nfolder = "x"\n[[items]]\nown = 3\n[by_name]\nq = {own = 1.5}\n')
     record = read_toml(path, Everything, "prices")
     assert record == Everything((Item(3.0),), {"q": Item(1.5)}, rate=2.0, folder=Path("x"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark
+    assert read_toml(path, Everything, "prices") == record
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ def check_destination(path: str | Path) -> Path:
     Gives the place; what a link leads to, since a link stays a link.
     """
     path = Path(path)
+    if path.name in ("", ".."):
+        raise BundleError(f"{path}: a bundle needs a name of its own, as in {path / 'bundle'}")
     if path.is_symlink():
         path = path.resolve()
     _check_writable(path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.opaque_models import PYTHON
@@ -166,8 +167,10 @@ def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> N
 
 
 def _class_indices(y: NDArray[Any], manifest: Manifest, source: str) -> NDArray[np.int64]:
-    place = {label: i for i, label in enumerate(manifest.classes)}
-    strange = [label for label in np.unique(y).tolist() if label not in place]
-    if strange:
-        raise InputError(f"{source}: label {strange[0]!r} is not among the bundle's classes")
-    return np.array([place[label] for label in y.tolist()], np.int64)
+    indices = class_indices(y.tolist(), manifest.classes)
+    unknown = np.flatnonzero(indices == UNKNOWN_CLASS)
+    if len(unknown):
+        raise InputError(
+            f"{source}: label {y.tolist()[unknown[0]]!r} is not among the bundle's classes"
+        )
+    return indices

@@ -285,6 +285,7 @@ def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
     """Refuse an encoder with other features than the system was fitted on."""
     if not isinstance(encoder, RowEncoder):
         raise InputError("encoder must be a fitted gw.TableEncoder")
+    check_column_names(encoder.names)
     if tuple(system.feature_names_) != encoder.feature_names:
         raise InputError(
             f"the encoder makes {len(encoder.feature_names)} features, and the system was fitted "

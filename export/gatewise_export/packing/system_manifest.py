@@ -124,6 +124,10 @@ def check_column_names(names: Sequence[str]) -> None:
     """
     problems = []
     for name in names:
+        if name != name.strip():
+            # readers of CSV files strip cells, so that they would never find the column
+            problems.append(f"{name[:64]!r} has spaces at an end")
+            continue
         try:
             convert(name, Text)
         except DocumentError as error:

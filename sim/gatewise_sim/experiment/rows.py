@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -10,14 +10,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data.instance_files import arrays_of, load_instances
 
-UNKNOWN_CLASS: Final = -2
-"""A label that the bundle has no class for: no answer to it is ever right."""
 _USUAL_TARGETS: Final = ("target", "label", "class", "y")
 
 
@@ -108,44 +107,6 @@ class Rows:
             f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
             f"{', '.join(datasets.names())}"
         )
-
-
-def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
-    """Find each label among the bundle's classes; :data:`UNKNOWN_CLASS` where it is none.
-
-    A label is a class if it is equal to it, reads the same, or is the same number.
-
-    >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
-    [1, 0, -2, 0]
-    """
-    by_text = {text: i for i, c in enumerate(classes) for text in _texts(c)}
-    by_number = {
-        n: i
-        for i, c in enumerate(classes)
-        if not isinstance(c, str) and (n := _number(c)) is not None
-    }
-
-    def find(label: Any) -> int:
-        place = by_text.get(str(label).strip())
-        if place is None:
-            number = _number(label)
-            place = None if number is None else by_number.get(number)
-        return UNKNOWN_CLASS if place is None else place
-
-    return np.array([find(label) for label in labels], np.int64)
-
-
-def _texts(label: Any) -> set[str]:
-    """How a class may be written."""
-    text = str(label).strip()
-    return {text, text.lower()} if isinstance(label, bool) else {text}
-
-
-def _number(label: Any) -> float | None:
-    try:
-        return float(label)
-    except (TypeError, ValueError):
-        return None
 
 
 def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:

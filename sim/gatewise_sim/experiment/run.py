@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise.formats import duration, millis, plural
@@ -22,7 +23,7 @@ from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampl
 from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import at_goal, on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
-from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
+from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answer_rules import rows_by_stage
 from gatewise_sim.fleet.answers import ROUTES, Answers

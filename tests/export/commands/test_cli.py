@@ -194,6 +194,17 @@ def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None
     assert json.loads(text)["agrees"] is False
 
 
+def test_labels_that_are_typed_otherwise_are_the_same_classes(tmp_path: Path, run: Run) -> None:
+    x = np.arange(60.0)
+    labels = np.select([x < 20, x < 40], ["1", "2"], "x")
+    frame = pd.DataFrame({"a": x, "b": x[::-1], "label": labels})
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    frame[frame.label != "x"].to_csv(tmp_path / "some.csv", index=False)
+    out = tmp_path / "bundle"
+    run("train", tmp_path / "all.csv", "--method", "budget-forest", "--out", out)
+    assert run("verify", out, "--data", tmp_path / "some.csv")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("edit", "why"),
     [

@@ -163,7 +163,7 @@ DOCUMENT = {
         ((0, "name"), "c", "column 'c' stands twice"),
         ((1, "categories"), ["x", "x"], "a category stands twice"),
         ((1, "categories"), ["x"], "3 features do not fit it"),
-        ((1, "categories"), ["x", " y"], "has a space at an end"),
+        ((1, "categories"), ["x", " y"], "or not the name that cells are read as"),
         ((1, "categories"), ["x", "y" * 300], "more than 256 bytes"),
         ((1, "categories"), ["x", "\ud800"], "not valid Unicode"),
         ((1, "categories"), [str(i) for i in range(10_001)], "must have at most 10000 entries"),

@@ -2,10 +2,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.errors import InputError
 from gatewise_export import Bundle
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
+from gatewise_sim.experiment.rows import Rows
 from tests.support.machine_table import machine_table, make_raw_bundle
 from tests.support.processes import run_python
 from tests.support.refused import refused
@@ -45,22 +46,6 @@ def test_a_csv_file_is_read_without_what_trains(small, names, values, tmp_path):
         "print(*sys.modules)"
     )
     assert not {"sklearn", "pandas", "matplotlib"} & set(loaded.split())
-
-
-@pytest.mark.parametrize(
-    ("labels", "classes", "found"),
-    [
-        ([3, 7, 8], (3, 7), [0, 1, -2]),
-        (["3", "7.0", " 3 ", "x"], (3, 7), [0, 1, 0, -2]),
-        ([3.0, 7.5], (3, 7), [0, -2]),
-        (["yes", "no", "Yes"], ("no", "yes"), [1, 0, -2]),
-        (["1.0", "01"], ("1.0", "1"), [0, -2]),
-        ([True, "true", "False", 1, 0.0], (False, True), [1, 1, 0, 1, 0]),
-        ([float("nan")], (3, 7), [-2]),
-    ],
-)
-def test_labels_are_classes_by_text_or_number(labels, classes, found):
-    assert class_indices(labels, classes).tolist() == found
 
 
 def test_columns_are_found_by_name_whatever_their_order(tmp_path, manifest, names, values):

@@ -111,3 +111,25 @@ def test_a_part_that_is_no_split_of_the_rows_is_refused(tmp_path, part):
     np.savez(tmp_path / "t.npz", **table)
     with pytest.raises(InputError, match="part must hold for each of the 4 rows 0"):
         datasets.load(tmp_path / "t.npz")
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["007", "010", "1"], ["007", "010", "1"]),
+        (["7", "10", "0"], [7, 10, 0]),
+        (["ok ", "ok", " bad"], ["ok", "ok", "bad"]),
+    ],
+)
+def test_labels_are_read_as_they_are_written(tmp_path, separator, cells, labels):
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([f"a{separator}label", *(f"1{separator}{c}" for c in cells)]) + "\n")
+    assert datasets.read_table(path).y.tolist() == labels
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_label_of_spaces_is_missing(tmp_path, separator):
+    (tmp_path / "table.csv").write_text(f"a{separator}label\n1{separator}x\n2{separator}NA \n")
+    with pytest.raises(InputError, match="'label' is missing in 1 row"):
+        datasets.read_table(tmp_path / "table.csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -304,11 +305,16 @@ def _label_column(path: Path, columns: Sequence[str], target: str | None) -> str
 
 
 def _labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
-    if absent := int(frame[target].isna().sum()):
+    """Labels of a table, texts without surrounding spaces, as cells are read."""
+    labels = frame[target]
+    if labels.dtype.kind not in "biufmM":
+        labels = labels.map(lambda label: label.strip() if isinstance(label, str) else label)
+        labels = labels.mask(labels.isin(_NO_LABEL))
+    if absent := int(labels.isna().sum()):
         raise InputError(
             f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
         )
-    return frame[target].to_numpy()
+    return labels.to_numpy()
 
 
 def _read_frame(
@@ -343,8 +349,9 @@ def _read_csv(
     kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
     texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
     missing = _cases([*MISSING_WORDS, *options.words])
+    source = plain_csv(path)  # pandas would fill a row that is cut short
     frame: DataFrame = pd.read_csv(
-        plain_csv(path),  # pandas would fill a row that is cut short
+        source,
         header=0,
         names=header,
         skipinitialspace=True,
@@ -355,6 +362,15 @@ def _read_csv(
         na_values={name: _NO_LABEL if name == label else missing for name in header},
         dtype={name: str for name in header if name in texts},
     )
+    if label is not None and frame[label].dtype.kind in "iu":
+        if isinstance(source, io.StringIO):
+            source.seek(0)
+        codes = pd.read_csv(
+            source, header=0, names=header, usecols=[label], skipinitialspace=True, dtype=str
+        )[label]
+        # 007 is a code: as a number it would be answered as 7
+        if codes.str.fullmatch(r"0\d+").any():
+            frame[label] = codes.to_numpy()
     return frame
 
 
