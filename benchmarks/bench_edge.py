@@ -30,8 +30,7 @@ from benchmarks.edge.models import Model, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device
-from gatewise_edge.device.stage_models import load_stages
-from gatewise_edge.device.stages import DeviceStage, StageOutput
+from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")

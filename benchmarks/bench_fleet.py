@@ -1,200 +1,201 @@
-"""How fast a fleet is simulated, and how near sampled figures are to stepping everything.
+"""Time of a simulated fleet, and the error of stepping a part of it.
 
-    python -m benchmarks.bench_fleet [--quick]
+    python -m benchmarks.bench_fleet [--quick] [--only NAME]
 
 Digits, two linear stages and extra trees in the cloud, Poisson arrivals of one a minute a device,
-4G. The runs are taken in turns, each in a process of its own. Writes fleet.json and fleet.md into
-benchmarks/results; a quick look, with a tenth of the large fleets, into .bench-cache/quick.
+4G; the system and all the policies that it is compared with. Each run has a process of its own.
+Writes fleet.json and fleet.md into benchmarks/results; a quick look, with an hour in place of the
+day, into .bench-cache/quick.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.fleet.run import Run, prepare
+from benchmarks.cache import CACHE
 from gatewise.console import note
+from gatewise_sim.experiment.run import Prepared, run_scenario
+from gatewise_sim.experiment.simulation import Job
+from gatewise_sim.fleet.run import run_fleet
+from gatewise_sim.report.document import Figure, PolicyResult, Timings
+from gatewise_sim.scenario import Scenario
 
-PACKAGES = ("gatewise", "numpy", "joblib")
-DAY = 86_400.0
-MILLION = 1_000_000
-RUNS: dict[str, Run] = {
-    "stepped 1,000": Run(1_000, 2, whole=True),
-    "stepped 2,000": Run(2_000, 4, whole=True),
-    "sampled 1,000": Run(1_000, 2, requests=20_000),
-    "a million": Run(MILLION, 20, jobs=2),
-    "a million, one process": Run(MILLION, 20),
-    "a million, 4 % offloaded": Run(MILLION, 20, jobs=2, offload=0.04),
-    "a million, cloud down for 10 min": Run(MILLION, 20, jobs=2, outage=600.0),
-    "two million": Run(2 * MILLION, 40, jobs=2),
+_FOLDER: Final = CACHE / "fleet"
+PACKAGES: Final = ("gatewise", "numpy")
+#: Devices, workers and outages of each run.
+RUNS: Final[dict[str, tuple[int, int, tuple[str, ...]]]] = {
+    "1,000 devices": (1_000, 1, ()),
+    "100,000 devices": (100_000, 20, ()),
+    "100,000 devices, cloud down for 10 min": (100_000, 20, ("cloud:12:00-12:10",)),
+    "1,000,000 devices": (1_000_000, 200, ()),
 }
-ONCE = ("a million, one process", "a million, 4 % offloaded")
-"""Runs that are not repeated."""
-TARGETS: dict[str, tuple[str, str, float]] = {
-    "day_seconds": ("a day of 10^6 devices on two cores, s", "at most", 60.0),
-    "outage_day_seconds": ("the same, the cloud down for 10 min, s", "at most", 60.0),
-    "peak_mb": ("memory of all its processes, MB", "at most", 2048.0),
-    "stepped_ratio": ("processor time, 2,000 devices over 1,000, stepped whole", "at most", 2.2),
-    "sampled_ratio": ("processor time, 2 * 10^6 devices over 10^6, sampled", "at most", 2.2),
-    "largest_error": ("largest error of sampling at 1,000 devices, %", "at most", 5.0),
+_TIMINGS: Final = Timings(edge_ms=(0.05, 0.08), run_us=2000, instance_us=1000, message_us=500)
+#: Devices of the comparison: all of them are stepped, and a fifth.
+_COMPARED: Final = (2_000, 400)
+TARGETS: Final = {
+    "cpu_seconds": ("a day of 100,000 devices, all policies, CPU s", "at most", 60.0),
+    "million_cpu_seconds": ("a day of 1,000,000 devices, all policies, CPU s", "at most", 60.0),
+    "peak_mb": ("memory, MB", "at most", 500.0),
+    "largest_error": ("largest error of a fifth of the devices, %", "at most", 5.0),
 }
-JUDGED = (
-    "accuracy", "offload_rate", "cost", "feature_cost", "bytes_up", "bytes_down", "radio_j",
-    "offloaded_p50", "offloaded_p95", "offloaded_p99",
-)  # fmt: skip
-"""Figures whose errors count; counts of rare events are no part of them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = harness.parser("bench_fleet", __doc__, "an hour of a tenth, once: only a look")
-    parser.add_argument("--turns", type=int, default=3, help="times that each run is taken")
+    parser = harness.parser("bench_fleet", __doc__, "an hour of each: only a look")
+    parser.add_argument("--part", help="one run, in this process: prints its figures as JSON")
     options = parser.parse_args(arguments)
-    seconds, turns = (DAY / 24, 1) if options.quick else (DAY, max(1, options.turns))
+    length = "1h" if options.quick else "1day"
+    if options.part:
+        print(json.dumps(run_part(options.part, length)))
+        return 0
 
     def action() -> int:
-        found = document(
-            _measure(seconds, turns, quick=options.quick), seconds=seconds, quick=options.quick
-        )
+        write_inputs()
+        flags = ["--quick"] if options.quick else []
+        runs = {}
+        for name in (*RUNS, "error"):
+            runs[name] = harness.run_part("benchmarks.bench_fleet", name, *flags)
+            note(f"{name}: {runs[name]}")
+        found = document(runs, length)
         harness.write_results(harness.out_folder(options), "fleet", found, markdown(found))
         return 0
 
     return harness.run_command(action)
 
 
-def _measure(seconds: float, turns: int, *, quick: bool) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in RUNS}
-    with tempfile.TemporaryDirectory() as folder:
-        routes = Path(folder) / "routes.pickle"
-        prepare(routes)
-        for turn in range(turns):
-            for name, run in RUNS.items():
-                if turn and name in ONCE:
-                    continue
-                if quick and run.devices >= MILLION:
-                    run = run._replace(devices=run.devices // 10, workers=run.workers // 10)
-                given = json.dumps(run._asdict() | {"seconds": seconds})
-                command = [sys.executable, "-m", "benchmarks.fleet.run", str(routes), given]
-                told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-                one = json.loads(told.splitlines()[-1])
-                found[name].append(one)
-                note(
-                    f"{name}: {one['seconds']:.1f} s, {one['cpu_seconds']:.1f} s of processor "
-                    f"time, {one['peak_mb']:.0f} MB"
-                )
-    return found
-
-
-# -- figures -----------------------------------------------------------------------------------
-
-
-def document(
-    found: dict[str, list[dict[str, Any]]], *, seconds: float, quick: bool
-) -> dict[str, Any]:
-    """Figures, whether the targets hold, and what is needed to repeat them."""
-    runs = {name: _median(turns) for name, turns in found.items()}
-    errors = _errors(runs["sampled 1,000"]["figures"], runs["stepped 1,000"]["figures"])
-    day, outage = runs["a million"], runs["a million, cloud down for 10 min"]
-    figures: dict[str, float] = {
-        "day_seconds": day["seconds"],
-        "outage_day_seconds": outage["seconds"],
-        "peak_mb": max(day["peak_mb"], outage["peak_mb"]),
-        # Of processor time: other work on the machine is not the fleet's.
-        "stepped_ratio": _ratio(runs["stepped 2,000"], runs["stepped 1,000"]),
-        "sampled_ratio": _ratio(runs["two million"], day),
-        "largest_error": max(abs(errors[name]["percent"]) for name in errors),
+def run_part(name: str, length: str) -> dict[str, Any]:
+    """Run one part: a run's time and memory, or the error of a part of the devices."""
+    if name == "error":
+        return errors(length)
+    devices, workers, outage = RUNS[name]
+    prepared = _prepare(_scenario(devices, workers, length).changed(outage=outage))
+    begun = time.process_time()
+    report = run_scenario(prepared, "")
+    return {
+        "cpu_seconds": round(time.process_time() - begun, 2),
+        "peak_mb": round(harness.memory(peak=True) / 1e6, 1),
+        "instances": report.instances,
+        "offload_rate": report.offload_rate,
+        "policies": {policy.key: policy.sampling for policy in report.policies},
     }
-    figures = {name: round(value, 2) for name, value in figures.items()}
+
+
+def _scenario(devices: int, workers: int, length: str) -> Scenario:
+    return Scenario(devices=devices, workers=workers, time=length, link="4g", timings=_TIMINGS)
+
+
+def _prepare(scenario: Scenario) -> Prepared:
+    """Read what the command would read: no more is in memory."""
+    bundle = (_FOLDER / "bundle").read_text()
+    return Job(bundle, str(_FOLDER / "rows.csv"), "label", scenario).prepare()
+
+
+def write_inputs() -> None:
+    """Write the path of the bundle, and its rows as a table."""
+    # It trains where the cache is empty.
+    from benchmarks.fleet.twin_bundles import subject
+
+    digits = subject("digits")
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    (_FOLDER / "bundle").write_text(str(digits.bundle.path))
+    header = ",".join([*digits.bundle.manifest.feature_names, "label"])
+    table = np.column_stack([digits.rows, digits.truth])
+    np.savetxt(_FOLDER / "rows.csv", table, "%g", ",", header=header, comments="")
+
+
+def errors(length: str) -> dict[str, Any]:
+    """Figures of all devices stepped, and of a part of them, in proportion."""
+    whole, part = _COMPARED
+    prepared = _prepare(_scenario(whole, 2, "1h" if length == "1h" else "3h"))
+    results = []
+    for n_devices in (whole, part):
+        run = run_fleet(
+            prepared.table,
+            prepared.scenario,
+            prepared.policy,
+            prepared.timings,
+            n_devices=n_devices,
+        )
+        results.append(figures(prepared.result(run, prepared.policy, prepared.table)))
+    return {"whole": results[0], "part": results[1]}
+
+
+def figures(result: PolicyResult) -> dict[str, list[float | None]]:
+    """Figures that are compared, each with its interval."""
+    compared: dict[str, Figure | None] = {
+        "accuracy": result.accuracy,
+        "offload_rate": result.offload_rate,
+        "cost": result.cost,
+        "bytes_up": result.bytes.up,
+        "bytes_down": result.bytes.down,
+        "offloaded_p50": result.latency_ms["offloaded_p50"],
+        "offloaded_p95": result.latency_ms["offloaded_p95"],
+        "radio_j": Figure(value=result.joules.radio),
+    }
+    return {n: [f.value, f.low, f.high] for n, f in compared.items() if f is not None}
+
+
+def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
+    """Figures, whether the targets hold, and what is needed to repeat them."""
+    compared = runs.pop("error")
+    off = {
+        name: round(100 * (compared["part"][name][0] / values[0] - 1), 2)
+        for name, values in compared["whole"].items()
+    }
+    reached = {
+        "cpu_seconds": runs["100,000 devices"]["cpu_seconds"],
+        "million_cpu_seconds": runs["1,000,000 devices"]["cpu_seconds"],
+        "peak_mb": max(run["peak_mb"] for run in runs.values()),
+        "largest_error": max(map(abs, off.values())),
+    }
     return {
         "benchmark": "fleet",
-        "quick": quick,
-        "settings": {
-            "virtual_seconds": seconds,
-            "arrivals": "poisson:1/min",
-            "link": "4g",
-            "offload_rate": {name: run.offload for name, run in RUNS.items()},
-            "f0": "extra trees, digits",
-        },
+        "length": length,
         **harness.environment(PACKAGES),
-        "figures": figures,
-        "holds": {name: figures[name] <= bound for name, (_, _, bound) in TARGETS.items()},
+        "figures": reached,
+        "holds": {name: reached[name] <= bound for name, (_, _, bound) in TARGETS.items()},
         "runs": runs,
-        "errors_of_sampling": errors,
+        "compared": compared,
+        "errors_percent": off,
     }
-
-
-def _median(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The first turn's figures, which are every turn's, with medians of what was measured."""
-    measured = ("seconds", "cpu_seconds", "peak_mb")
-    medians = {name: round(float(np.median([t[name] for t in turns])), 2) for name in measured}
-    each = {f"{name}_each": [round(t[name], 2) for t in turns] for name in measured}
-    return turns[0] | medians | each
-
-
-def _ratio(larger: dict[str, Any], smaller: dict[str, Any]) -> float:
-    pairs = zip(larger["cpu_seconds_each"], smaller["cpu_seconds_each"], strict=True)
-    return float(np.median([a / b for a, b in pairs]))
-
-
-def _errors(sampled: dict[str, Any], whole: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """How far sampled figures are from stepping everything, in % of it."""
-    found = {}
-    for name in JUDGED:
-        value, low, high = sampled[name]
-        truth = whole[name][0]
-        found[name] = {
-            "stepped": truth,
-            "sampled": value,
-            "low": low,
-            "high": high,
-            "percent": round(100 * (value / truth - 1), 2),
-            "inside": low <= truth <= high,
-        }
-    return found
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """The page."""
-    settings = found["settings"]
+    """Make the page."""
+    runs = (
+        (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
+        for name, run in found["runs"].items()
+    )
+    compared = found["compared"]
+    whole, part = _COMPARED
+    rows = (
+        (name, f"{values[0]:.4g}", f"{compared['part'][name][0]:.4g}", f"{error:+.2f} %")
+        for (name, values), error in zip(
+            compared["whole"].items(), found["errors_percent"].values(), strict=True
+        )
+    )
     lines = [
         "# A simulated fleet",
         "",
-        f"{settings['virtual_seconds'] / 3600:g} h of one instance a minute a device, "
-        f"{settings['link']}, {settings['f0']}; {found['machine']['cores']} cores. Medians of "
-        "runs taken in turns; memory is the sum of each process's highest. `make bench-fleet` "
-        "writes this page.",
+        f"{found['length']} of one instance a minute a device, 4G, digits and extra trees; the "
+        "system and five other policies. `make bench-fleet` writes this page.",
         "",
         *harness.targets_table(TARGETS, found),
         "",
-        "| run | offloaded | processes | s | processor s | MB | events | stepped |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, run in found["runs"].items():
-        lines.append(
-            f"| {name} | {100 * run['figures']['offload_rate'][0]:.1f} % | {run['jobs']} | "
-            f"{run['seconds']:.1f} | {run['cpu_seconds']:.1f} | {run['peak_mb']:.0f} | "
-            f"{run['events']:,} | {run['stepped']} |"
-        )
-    lines += [
+        *harness.table_lines(("run", "CPU s", "MB", "the system's run"), runs),
         "",
-        "Sampled against stepped whole, 1,000 devices, with 95 % intervals:",
+        f"All {whole:,} devices stepped, and {part} of them in proportion:",
         "",
-        "| figure | stepped whole | sampled | interval | error |",
-        "| --- | --- | --- | --- | --- |",
+        *harness.table_lines(("figure", "all", "a part", "error"), rows),
     ]
-    for name, e in found["errors_of_sampling"].items():
-        lines.append(
-            f"| {name} | {e['stepped']:.4g} | {e['sampled']:.4g} | {e['low']:.4g} to "
-            f"{e['high']:.4g} | {e['percent']:+.2f} % |"
-        )
     return "\n".join(lines) + "\n"
 
 

@@ -202,14 +202,6 @@ def row_answer(margins: Sequence[float], link: Link) -> int | float:
     return margins.index(max(margins))
 
 
-def row_outcome(
-    rule: StopRule, outputs: Sequence[float], link: Link
-) -> tuple[int | float, NDArray[np.float64]]:
-    """Get :func:`row_answer` and :func:`row_probabilities` of one row's float32 outputs."""
-    margins = rule.row_margins(outputs)
-    return row_answer(margins, link), row_probabilities(margins, link)
-
-
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Get class probabilities of each row, shape (n, n_classes), float64.
 

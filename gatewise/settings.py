@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import inspect
 import shlex
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -32,6 +33,9 @@ import typer
 from typer.models import ArgumentInfo, ParameterInfo
 
 from gatewise.documents import DocumentError, convert, parse_toml
+
+#: Columns of a help text, without the indent that it gets.
+_HELP_WIDTH: Final = 76
 
 T = TypeVar("T", bound="Settings")
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -200,5 +204,13 @@ def _file_help(rare: Mapping[str, str]) -> str:
     if not rare:
         return ""
     width = max(map(len, rare))
-    lines = [f"    {name:{width}}  {text}" for name, text in rare.items()]
+    lines = [
+        textwrap.fill(
+            text,
+            _HELP_WIDTH,
+            initial_indent=f"    {name:{width}}  ",
+            subsequent_indent=" " * (width + 6),
+        )
+        for name, text in rare.items()
+    ]
     return "\n\n".join(["", "In --settings FILE.toml alone:", "\n".join(lines)])

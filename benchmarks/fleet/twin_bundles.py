@@ -19,6 +19,7 @@ from benchmarks.data import problems
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_export import Bundle, pack
+from gatewise_export.bundle.manifest import SCHEMA_VERSION
 from gatewise_training.data import datasets
 
 NAMES: Final = ("digits", "letters")
@@ -38,45 +39,44 @@ class Subject:
     bundle: Bundle
     rows: NDArray[np.float32]
     truth: NDArray[np.int64]  # class indices
-    spare: NDArray[np.float32]  # further rows, to calibrate on
     about: dict[str, Any]  # how it was made
 
 
 def subject(name: str) -> Subject:
     """Get one from the cache, or train and pack it; without its data file an InputError."""
-    X, y, train, spare, test = _data(name.partition(",")[0])
+    X, y, train, test = _data(name)
     about = {
         "data": name,
         "sha256": hashlib.sha256(X.tobytes() + y.tobytes()).hexdigest()[:16],
         "method": "staged",
         "params": {key: str(value) for key, value in PARAMS[name].items()},
         "high_cost_model": f"ExtraTreesClassifier({TREES})",
-        "rows": {"train": len(train), "calibrate": len(spare), "test": len(test)},
+        "rows": {"train": len(train), "test": len(test)},
     }
-    decides = json.dumps([about, code_version("gatewise_training.cascades.staged")], sort_keys=True)
+    code = code_version("gatewise_training.cascades.staged")
+    decides = json.dumps([about, code, SCHEMA_VERSION], sort_keys=True)
     digest = hashlib.sha256(decides.encode()).hexdigest()[:16]
     folder = CACHE / "twin" / f"{name}.{digest}"
     if not folder.is_dir():
         note(f"training {name}")
         _train(X, y, train, folder, PARAMS[name])
-    return Subject(name, Bundle.open(folder), X[test], y[test], X[spare], about)
+    return Subject(name, Bundle.open(folder), X[test], y[test], about)
 
 
-def _data(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], Any, Any, Any]:
-    """Rows and class indices, and which are for training, calibrating and testing."""
+def _data(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], Any, Any]:
+    """Rows and class indices, and which are for training and testing."""
     if name == "digits":
         data = datasets.load("digits")
         X, y = data.X.astype(np.float32), data.y.astype(np.int64)
         deal = np.random.default_rng(0).permutation(len(y))
-        train, spare, test = np.split(deal, [900, 1200])
-        return X, y, train, spare, test
+        return X, y, deal[:900], deal[1200:]
     if name == "letters":
         path = problems.data_folder() / "letter.npz"
         if not path.is_file():
             raise InputError(f"letters: {path} is not there; set GATEWISE_DATA to its folder")
         with np.load(path, allow_pickle=False) as file:
             X, y = file["X"].astype(np.float32), file["y"].astype(np.int64)
-        return X, y, np.arange(8000), np.arange(12000, 14000), np.arange(16000, 20000)
+        return X, y, np.arange(8000), np.arange(16000, 20000)
     raise InputError(f"no bundle {name!r}; there are {', '.join(NAMES)}")
 
 

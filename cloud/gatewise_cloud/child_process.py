@@ -36,7 +36,8 @@ class ChildProcess:
     with None once there will be no more; ``{"error": text}`` becomes :attr:`error` instead.
     `follows_input`: it ends by itself when its standard input closes. If not, SIGTERM asks it to
     end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error for
-    :meth:`failure`; else it goes where the owner's goes.
+    :meth:`failure`; else it goes where the owner's goes. `environment`: variables beside the
+    owner's, for passwords, which must not show in the list of processes.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class ChildProcess:
         on_message: OnMessage | None = None,
         follows_input: bool = True,
         keep_errors: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._on_message = on_message
@@ -57,6 +59,7 @@ class ChildProcess:
             stdin=subprocess.PIPE if follows_input else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if on_message is None else subprocess.PIPE,
             stderr=self._errors,
+            env=None if environment is None else os.environ | environment,
             process_group=0,
         )
         self._guard: subprocess.Popen[bytes] | None = None

@@ -5,62 +5,31 @@ import json
 import pytest
 
 from benchmarks import bench_fleet
-from benchmarks.bench_fleet import JUDGED, ONCE, RUNS, TARGETS, document, main, markdown
-from benchmarks.fleet import run as fleet_run
-from benchmarks.fleet.run import Run, measure
-from tests.support.routes import make_routes
+from benchmarks.bench_fleet import RUNS, TARGETS, document, markdown, run_part, write_inputs
 
 
-def run(cpu: float, **changes) -> dict:
-    found = {
-        "devices": 1, "workers": 1, "jobs": 1, "outage": 0.0, "stepped": "all", "seconds": cpu,
-        "cpu_seconds": cpu, "peak_mb": 100.0, "events": 5, "instances_stepped": 5, "instances": 5.0,
-        "utilisation": 0.1, "figures": {name: [1.0, 0.9, 1.1] for name in JUDGED},
-    }  # fmt: skip
-    return found | changes
+def parts(error: float) -> dict:
+    run = {"cpu_seconds": 10.0, "peak_mb": 100.0, "policies": {"system": "all of 5 devices"}}
+    compared = {"whole": {"cost": [2.0, 1.9, 2.1]}, "part": {"cost": [2.0 * error, 1.8, 2.2]}}
+    return {name: dict(run) for name in RUNS} | {"error": compared}
 
 
 def test_targets_are_judged():
-    found = {name: [run(10.0), run(12.0)] for name in RUNS}
-    found["stepped 2,000"] = [run(21.0), run(25.0)]
-    found["two million"] = [run(30.0), run(36.0)]
-    off = {name: [1.0, 0.9, 1.1] for name in JUDGED} | {"cost": [0.92, 0.9, 0.95]}
-    found["sampled 1,000"] = [run(1.0, figures=off)] * 2
-    told = document(found, seconds=60.0, quick=True)
-    assert told["holds"] == dict.fromkeys(TARGETS, True) | {
-        "sampled_ratio": False,
-        "largest_error": False,
-    }
-    assert told["figures"]["largest_error"] == 8.0
-    assert told["figures"]["day_seconds"] == 11.0
-    assert not told["errors_of_sampling"]["cost"]["inside"]
-    assert json.loads(json.dumps(told)) == told
-    page = markdown(told)
-    assert page.count("| missed |") == 2
+    found = document(parts(1.08), "1day")
+    assert found["holds"] == dict.fromkeys(TARGETS, True) | {"largest_error": False}
+    assert found["figures"]["largest_error"] == 8.0
+    assert json.loads(json.dumps(found)) == found
+    page = markdown(found)
+    assert page.count("| missed |") == 1
     assert all(text in page for text, _, _ in TARGETS.values())
 
 
-def test_a_run_tells_what_it_took():
-    told = measure(make_routes(50, 0), Run(20, 1, seconds=1800.0, offload=0.2, outage=60.0))
-    assert told["figures"]["offload_rate"][0] == pytest.approx(0.2, abs=0.1)
-    assert told["figures"]["fallback"][0] > 0
-    assert told["events"] > 0
-    assert told["peak_mb"] > 20
-    json.dumps(told, allow_nan=False)
-
-
 @pytest.mark.slow
-def test_a_quick_look(tmp_path, monkeypatch):
-    small = {
-        name: run._replace(
-            devices=run.devices // 500, workers=1, jobs=run.jobs if name == "a million" else 1
-        )
-        for name, run in RUNS.items()
-        if name not in ONCE
-    }
-    monkeypatch.setattr(bench_fleet, "RUNS", small)
-    monkeypatch.setattr(fleet_run, "TRAIN", 200)
-    assert main(["--quick", "--out", str(tmp_path)]) == 0
-    told = json.loads((tmp_path / "fleet.json").read_text())
-    assert set(told["runs"]) == set(small)
-    assert (tmp_path / "fleet.md").read_text().startswith("# A simulated fleet")
+def test_a_run_says_what_it_took(monkeypatch):
+    monkeypatch.setitem(bench_fleet.RUNS, "1,000 devices", (5, 1, ("cloud:+1min-+2min",)))
+    write_inputs()
+    found = run_part("1,000 devices", "5min")
+    assert found["instances"] > 10
+    assert found["cpu_seconds"] > 0
+    assert set(found["policies"]) >= {"system", "edge_only", "cloud_only"}
+    json.dumps(found, allow_nan=False)

@@ -22,7 +22,6 @@ assert "numpy.ma" not in sys.modules  # 2 MB, which np.unique and np.quantile lo
 with contextlib.redirect_stdout(io.StringIO()):
     assert main(["doctor", path]) == 0
     commands["inspect"](pathlib.Path(path))
-import gatewise_sim.live.device_process
 print(*{{m.split(".")[0] for m in sys.modules}})
 """
 
@@ -37,7 +36,7 @@ print(*sys.modules)
 """
 
 
-def test_answers_checks_and_simulated_devices_load_nothing_heavy(bundle):
+def test_answers_and_checks_load_nothing_heavy(bundle):
     loaded = set(run_python(WORK.format(path=str(bundle.path))).split())
     assert "gatewise_edge" in loaded
     assert not loaded & {*HEAVY, "jinja2"}

@@ -29,7 +29,7 @@ from benchmarks.c99.compiled import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.self_checks import self_test as device_self_test
-from gatewise_edge.device.stage_models import load_stages
+from gatewise_edge.device.stages import load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, pack, to_c, verify, verify_graphs
 from gatewise_training import (
@@ -209,7 +209,7 @@ def python_witnesses(case: Case) -> None:
             bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 reading = Reading(rows[i], meter, lambda: np.inf)
-                output = stages[s].visit(reading, allow_missing=True)
+                output = stages.visit(s, reading, allow_missing=True)
                 assert_bits(
                     np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
                 )

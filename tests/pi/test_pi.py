@@ -26,7 +26,7 @@ COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]
 SELF_TEST = """
 import json, platform, sys
 from gatewise_edge import self_test
-from gatewise_edge.device.stage_models import load_stages
+from gatewise_edge.device.stages import load_stages
 from gatewise_export import Bundle
 bundle = Bundle.open(sys.argv[1], for_device=True)
 stages = load_stages(bundle, sys.argv[2])

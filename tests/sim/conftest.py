@@ -51,11 +51,11 @@ def small(make_once: MakeOnce) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def routes(small: SimpleNamespace) -> Any:
-    """Routes of the small system's rows."""
-    from gatewise_sim.fleet.routes import Routes
+def table(small: SimpleNamespace) -> Any:
+    """Outcomes of the small system's rows."""
+    from gatewise_sim.experiment.row_table import make_row_table
 
-    return Routes.from_bundle(small.bundle, small.rows, small.truth)
+    return make_row_table(small.bundle, small.rows, small.truth)[0]
 
 
 @pytest.fixture

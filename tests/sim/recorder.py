@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gatewise_sim.fleet.progress import ProgressListener, Snapshot
+from gatewise_sim.progress import ProgressListener, Snapshot
 
 
 class Recorder(ProgressListener):
@@ -20,5 +20,5 @@ class Recorder(ProgressListener):
         if self._act is not None:
             self._act(snapshot)
 
-    def fault(self, what: str, up: bool, at: float) -> None:
-        self.faults.append((what, up, at))
+    def fault(self, part: str, up: bool, at: float) -> None:
+        self.faults.append((part, up, at))

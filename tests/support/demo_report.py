@@ -12,9 +12,10 @@ import pytest
 from gatewise_edge.device.device import Device
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
+from gatewise_sim.scenario import Scenario
 
 KEYS = {
     "dataset": None,
@@ -77,7 +78,8 @@ def check_default_demo(out: Path, printed: str) -> None:
     mean = sum(a.cost for a in answers) / len(rows)
     assert mean == pytest.approx(report["feature_cost"]["edge_only"], rel=1e-12)
     # and the same arrivals can be simulated again
-    again = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, seconds=60.0)
-    simulated = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=again).run()
-    assert simulated["instances"] == report["instances"]
-    assert simulated["accuracy"] == report["accuracy"]
+    again = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, time="60s")
+    job = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=again)
+    simulated = run_scenario(job.prepare(), job.command())
+    assert simulated.instances == report["instances"]
+    assert simulated.accuracy == report["accuracy"]

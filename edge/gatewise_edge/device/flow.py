@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gatewise.decision import row_outcome
+from gatewise.decision import row_answer, row_probabilities
 from gatewise_edge.device.answer import Answer, DecisionPoint, OwnPolicy, Policy, Route
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stages import StageOutput, run_stages
@@ -197,12 +197,13 @@ class RowFlow:
         self, pending: Pending, route: Route, reason: str, extra_cost: float = 0.0
     ) -> Answer:
         output, classes = pending.outputs[-1], pending.installed.classes
-        label, probabilities = row_outcome(output.rule, output.outputs, output.link)
+        margins = output.rule.row_margins(output.outputs)
+        label = row_answer(margins, output.link)
         feature_cost, acquired = pending.reading.charge
         return Answer(
             label=classes[int(label)] if classes else label,  # a value where there are none
             class_index=int(label) if classes else -1,
-            probabilities=probabilities,
+            probabilities=row_probabilities(margins, output.link),
             route=route,
             stage=output.stage,
             cost=feature_cost + extra_cost,

@@ -20,8 +20,8 @@ from gatewise.errors import InputError
 from gatewise.models.jpeg import load_decoder
 from gatewise.prices import request_bytes
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.stage_models import Runner, load_stages
-from gatewise_edge.device.stages import DeviceStage
+from gatewise_edge.device.stage_models import Runner
+from gatewise_edge.device.stages import DeviceStage, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
@@ -182,11 +182,6 @@ class InstalledBundle:
             typed = X.astype(self.dtype)
         return typed if np.array_equal(typed, X) else X
 
-    def takes_as_is(self, row: NDArray[Any]) -> bool:
-        """Whether a row is the features themselves: float32, all of them, in their order."""
-        fits = row.dtype == np.float32 and row.shape == (len(self.names),)
-        return fits and self.columns is None and self.encoder is None
-
     @property
     def encoder(self) -> RowEncoder | None:
         """The encoder of raw columns, if the bundle has one."""
@@ -251,8 +246,6 @@ class InstalledBundle:
             if self.source is None:
                 raise InputError("no instance: give a row, or give the device sensors")
             return self.source
-        if type(instance) is np.ndarray and self.takes_as_is(instance):
-            return instance
         if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
             cells = instance.to_dict()
             named = any(isinstance(name, str) for name in cells)

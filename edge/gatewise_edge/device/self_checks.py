@@ -9,8 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device.stage_models import load_stages
-from gatewise_edge.device.stages import DeviceStage, StageOutput
+from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export.bundle.bundle import Bundle

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gatewise.console import note
+from gatewise.imports import import_object
 from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.topics import answers_topic
@@ -176,6 +177,7 @@ def _make_device(
     bundle: Bundle,
 ) -> Device:
     """Make the device; rows stay in the order of the bundle that it was set up with."""
+    policy: Any = settings.policy  # Device checks it
     return Device(
         bundle,
         link=link,
@@ -183,7 +185,7 @@ def _make_device(
         blocks=load_block_functions(settings.block),
         row_names=row_names,
         deadline_ms=settings.deadline_ms,
-        policy=settings.policy,
+        policy=import_object("policy", policy) if ":" in policy else policy,
         runner=settings.runner,
         outstanding=max(32, settings.parallel),
         max_offloads=settings.max_offloads,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from msgspec import Meta
@@ -54,8 +54,10 @@ class EdgeSettings(Settings, frozen=True):
     ] = ()
     deadline_ms: Annotated[Positive, typer.Option(help="Time for an answer, in ms.")] = 500.0
     policy: Annotated[
-        Literal["system", "edge-only", "cloud-only"],
-        typer.Option(help="Policy: edge-only never offloads, cloud-only always."),
+        str,
+        typer.Option(
+            help="Policy: system, edge-only (never offloads), cloud-only, module:function."
+        ),
     ] = "system"
     resume: Annotated[
         Path | None, typer.Option(help="File of lines to resume: rows with a line are skipped.")

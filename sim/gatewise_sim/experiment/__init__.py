@@ -1,1 +1,1 @@
-"""One simulation and its baselines; the demo is one of its settings."""
+"""A simulation: its rows, its policies, its run, and sweeps of it."""

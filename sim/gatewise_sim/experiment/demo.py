@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import percent
@@ -17,15 +17,16 @@ from gatewise_export.training_settings import TrainingSettings
 from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run_scenario
-from gatewise_sim.experiment.scenario import GOALS, Scenario
+from gatewise_sim.experiment.simulation import TIMINGS, settings_text
 from gatewise_sim.live.run import check_live
-from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
+from gatewise_sim.report.document import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
+from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_training.adapt.gbrt import AdaptGBRT
 from gatewise_training.data import datasets
 
 if TYPE_CHECKING:
-    from gatewise_sim.fleet.progress import ProgressListener
+    from gatewise_sim.progress import ProgressListener
 
 _TEST_SHARE: Final = 0.3
 _SECONDS_BETWEEN: Final = 0.04  # instances of one device
@@ -34,9 +35,9 @@ _SECONDS_BETWEEN: Final = 0.04  # instances of one device
 def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     """Give the settings of the demo's training; the bundle goes to `out`."""
     goal = {g: getattr(settings, g) for g in GOALS if getattr(settings, g) is not None}
-    max_loss = goal.get("max_loss", None if goal else MAX_LOSS)
     if len(goal) > 1:
         raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
+    max_loss = goal.pop("max_loss", None if goal else MAX_LOSS)
     parameters: dict[str, Any] = {}
     if settings.method == "staged":
         # Small devices: with room for everything they would hardly ever need the cloud.
@@ -48,9 +49,7 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
         out=out,
         target=settings.target,
         method=settings.method,
-        budget=settings.budget,
         max_loss=() if max_loss is None else (str(max_loss),),
-        offload_rate=settings.offload_rate,
         parameters=parameters,
         costs=settings.costs,
         allow_missing=settings.allow_missing,
@@ -59,6 +58,7 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
         test_size=_TEST_SHARE,
         test_rows=settings.instances,
         version=None,
+        **goal,
     )
 
 
@@ -72,13 +72,13 @@ def run_demo(
 ) -> Report:
     """Train, pack, verify, deploy over MQTT, measure as `settings` say; write the report's folder.
 
-    `watch` is told of the run's progress; `quiet` keeps that of the training from the terminal.
+    `watch` gets the run's progress; `quiet` keeps that of the training from the terminal.
     GatewiseError for bad input or a part that does not start; nothing is written then.
     """
     from gatewise_sim.report.run_page import report_files
 
     DEMO.check(settings.out)
-    check_live(_scenario(settings).settings(), broker=settings.broker)
+    check_live(_scenario(settings))
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
         trained = train_bundle(training_settings(settings, Path(folder, "bundle")), quiet=quiet)
         if trained.troubles:
@@ -87,33 +87,33 @@ def run_demo(
             raise GatewiseError(
                 f"the packed bundle decides otherwise than the trained system on {differing} rows"
             )
-        arrivals = Path(folder, "arrivals.csv")
+        arrivals, instances = Path(folder, "arrivals.csv"), Path(folder, "instances.csv")
         n_rows = len(trained.split.test)
         arrivals.write_text(_arrivals(n_rows, settings.devices))
-        seconds = (-(-n_rows // settings.devices) + 1) * _SECONDS_BETWEEN
-        prepared = prepare(
-            trained.bundle,
-            Rows.from_arrays(
-                trained.data.name,
-                trained.data.X[trained.split.test],
-                trained.test_labels,
-                trained.bundle.manifest,
-            ),
-            _scenario(settings, workload=f"replay:{arrivals}", seconds=seconds),
+        instances.write_text(trained.test_csv())
+        turns = -(-n_rows // settings.devices) + 1
+        scenario = _scenario(
+            settings, workload=f"replay:{arrivals}", time=f"{turns * _SECONDS_BETWEEN:g}s"
         )
-        beside = _adapt_beside(settings, trained)
+        label = instances.read_text().partition("\n")[0].rpartition(",")[2]
+        rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
+        prepared = prepare(trained.bundle, rows, scenario)
+        adapt = _adapt_beside(settings, trained)
         report = run_scenario(prepared, settings.command(), watch=watch)
         report = _demo_report(report, settings, trained)
-        if beside is not None:
-            report = replace(report, notes=(*report.notes, _note_of(beside, trained)))
+        if adapt is not None:
+            notes = (*report.notes, _adapt_note(adapt, trained))
+            report = msgspec.structs.replace(report, notes=notes)
+        again = scenario.changed(workload="poisson:1/min", time=None)
         DEMO.write(
             settings.out,
             {
-                **report_files(report, prepared.calibration.to_json()),
+                **report_files(report),
+                TIMINGS: settings_text(report, again),
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
-                "frontier.svg": _frontier_plot(trained.system, settings.method, beside),
-                "instances.csv": trained.test_csv(),
+                "frontier.svg": _frontier_plot(trained.system, settings.method, adapt),
+                "instances.csv": instances.read_text(),
             },
         )
     return report
@@ -149,18 +149,18 @@ def _adapt_beside(settings: DemoSettings, trained: TrainingRun) -> Any:
         n_rounds=30,
         random_state=settings.seed,
     ).set_params(**training.goal)
-    held = trained.split.validation
-    validation = (data.X[held], data.y[held]) if len(held) else None
+    numbers = trained.split.validation
+    validation = (data.X[numbers], data.y[numbers]) if len(numbers) else None
     return adapt.fit(data.X[rows], data.y[rows], validation=validation)
 
 
-def _note_of(beside: Any, trained: TrainingRun) -> str:
+def _adapt_note(adapt: Any, trained: TrainingRun) -> str:
     x, y = trained.data.X[trained.split.test], trained.data.y[trained.split.test]
-    right, sent = percent((beside.predict(x) == y).mean()), percent(beside.offload(x).mean())
+    right, offloaded = percent((adapt.predict(x) == y).mean()), percent(adapt.offload(x).mean())
     return (
         "Beside it Adapt-GBRT (NIPS 2017: one gate, one low-cost model), fitted on the same rows "
         f"in a short search: {right} of the test rows right at a feature cost of "
-        f"{beside.cost(x).mean():.3g}, {sent} offloaded. "
+        f"{adapt.cost(x).mean():.3g}, {offloaded} offloaded. "
         "gatewise demo --method adapt-gbrt runs it live."
     )
 
@@ -178,21 +178,23 @@ def _arrivals(rows: int, devices: int) -> str:
 def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -> Report:
     """Turn the report of the live run into the demo's: its own settings, data and phases."""
     data, split = trained.data, trained.split
-    shown: dict[str, Any] = {k: v for k, v in asdict(settings).items() if v is not None}
-    del shown["out"]
-    shown = {k: str(v) if isinstance(v, Path) else v for k, v in shown.items()}
+    shown = {
+        name: value
+        for name in settings.__struct_fields__
+        if name != "out" and (value := getattr(settings, name)) is not None
+    }
+    shown = {name: str(v) if isinstance(v, Path) else v for name, v in shown.items()}
     if settings.broker is not None:
         shown["broker"] = Endpoint(settings.broker).url
-    run: Mapping[str, Any] = report.run or {}
+    run = report.run or {}
     f0 = trained.system.high_cost_model_
     assert f0 is not None  # the demo refuses methods without a cloud
-    return replace(
+    return msgspec.structs.replace(
         report,
         kind=DEMO_KIND,
         dataset=data.name,
         method=settings.method,
         settings=report.settings | shown | {"workload": "each row once"},
-        workload="each row once",
         data=DataCounts(
             rows=len(data.X),
             features=data.X.shape[1],
@@ -206,13 +208,12 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
     )
 
 
-def _frontier_plot(system: Any, name: str, beside: Any) -> str:
+def _frontier_plot(system: Any, name: str, adapt: Any) -> str:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     drawn = io.StringIO()
     display = FrontierDisplay.from_estimator(system, name=name)
-    if beside is not None:
-        FrontierDisplay.from_estimator(beside, name="adapt-gbrt", ax=display.ax_)
-    figure = display.figure_
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    if adapt is not None:
+        FrontierDisplay.from_estimator(adapt, name="adapt-gbrt", ax=display.ax_)
+    display.figure_.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
 import typer
 
-from gatewise_sim.command_options import with_options
+from gatewise.settings import with_options
+from gatewise_export.commands.options import AsJson
 from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.signal_handling import exit_on_termination
 
 
-@with_options(DemoSettings)
-def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-    **options: Any,
-) -> None:
+@with_options
+def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
     """Train on real data, pack, deploy over MQTT, measure what is saved.
 
     Starts a broker, cloud workers and devices as real processes and lets them answer each test
@@ -32,7 +28,6 @@ def demo(
     from gatewise_sim.report.progress_display import shown_progress
     from gatewise_sim.report.tables import show_run
 
-    settings = DemoSettings(**options)
     with exit_on_termination(), shown_progress() as watch:
         report = run_demo(settings, watch=watch)
     show_run(report, settings.out, as_json=as_json)

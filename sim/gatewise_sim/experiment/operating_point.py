@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +17,7 @@ from gatewise_export.commands.manifest_frontier import (
     frontier_of,
 )
 from gatewise_signals.blocks.block import Function
-from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
+from gatewise_sim.report.document import FrontierPoint, FrontierPoints
 
 
 def open_whole(
@@ -69,18 +68,19 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
         yield copy
 
 
-def operating_points(bundle: Bundle) -> OperatingPoints:
+def frontier_points(bundle: Bundle) -> FrontierPoints:
     """Lay out the operating points for a report."""
-    curve = frontier_of(bundle.manifest)
+    frontier = frontier_of(bundle.manifest)
     active = bundle.manifest.operating_points[bundle.manifest.active]
-    shown = sorted({*curve.points, active}, key=lambda p: (p.cost, p.accuracy))
-
-    def point(p: OperatingPoint) -> PointOnFrontier:
-        return PointOnFrontier(**{f.name: getattr(p, f.name) for f in fields(PointOnFrontier)})
-
-    return OperatingPoints(
-        points=tuple(map(point, shown)),
-        hull=tuple(map(point, curve.hull().points)),
-        active=point(active),
-        reference_accuracy=curve.reference_accuracy,
+    shown = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
+    return FrontierPoints(
+        points=tuple(map(_frontier_point, shown)),
+        hull=tuple(map(_frontier_point, frontier.hull().points)),
+        active=_frontier_point(active),
+        reference_accuracy=frontier.reference_accuracy,
     )
+
+
+def _frontier_point(point: OperatingPoint) -> FrontierPoint:
+    names = FrontierPoint.__struct_fields__
+    return FrontierPoint(**{name: getattr(point, name) for name in names})

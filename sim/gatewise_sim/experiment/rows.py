@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +29,14 @@ class Rows:
     X: NDArray[np.float32]  # (n, n_features), in the manifest's order
     truth: NDArray[np.int64] | None  # (n,), class indices or UNKNOWN_CLASS; None without labels
     notes: tuple[str, ...] = ()  # what a reader of the figures must know about them
+    #: Raw rows or windows as a device takes them, where its bundle computes the features.
+    raw: Sequence[Any] | None = None
+
+    @property
+    def instances(self) -> list[Any]:
+        """What a device takes of each row, fit for JSON: a missing value is null."""
+        rows = self.X.astype(np.float64).tolist() if self.raw is None else self.raw
+        return [_nulls(row) for row in rows]
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
@@ -37,14 +46,17 @@ class Rows:
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
         given: Any = X
+        raw: Any = None
         if manifest.encoder is not None and hasattr(X, "columns"):
             from gatewise_training.data.table_encoder import encode_table
 
             given = encode_table(manifest.encoder, X)
+            raw = _raw_rows(X, manifest)
         if set(manifest.feature_names) <= set(getattr(given, "columns", ())):
             given = given[list(manifest.feature_names)]
         values = np.asarray(given)
         if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
+            raw = values.tolist()
             values = manifest.signal.features(values)
         if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
             values = values.reshape(len(values), -1)
@@ -64,7 +76,7 @@ class Rows:
         with np.errstate(over="ignore"):
             small = np.ascontiguousarray(values, np.float32)
         if y is None:
-            return cls(name, small, None)
+            return cls(name, small, None, raw=raw)
         labels = np.asarray(y)
         if labels.shape != (len(values),):
             raise InputError(f"{len(values)} rows and labels of shape {labels.shape}")
@@ -82,7 +94,7 @@ class Rows:
                 f"{len(unknown):,} of {len(truth):,} rows have a label that the bundle does not "
                 f"know, as {first!s}: no answer to them is right.",
             )
-        return cls(name, small, truth, notes)
+        return cls(name, small, truth, notes, raw)
 
     @classmethod
     def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
@@ -107,6 +119,21 @@ class Rows:
             f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
             f"{', '.join(datasets.names())}"
         )
+
+
+def _raw_rows(X: Any, manifest: Manifest) -> list[list[Any]] | None:
+    """Rows of a DataFrame as lists of its raw columns, in the bundle's order; None without them."""
+    if not set(manifest.column_names) <= set(X.columns):
+        return None
+    return [list(row) for row in X[list(manifest.column_names)].itertuples(index=False)]
+
+
+def _nulls(values: Any) -> Any:
+    """Values fit for JSON, nested as they are: NaN becomes None, numbers of numpy plain ones."""
+    if isinstance(values, list | tuple):
+        return [_nulls(value) for value in values]
+    value = values.item() if isinstance(values, np.generic) else values
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:
@@ -136,8 +163,11 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
                     f"{path}, line {line}: the label {column!r} is missing; fill it, or leave the "
                     "whole column out"
                 )
-    X = table.rows if encoder is None else encoder.rows([*table.rows])
-    return Rows.from_arrays(path.stem, X, labels, manifest)
+    if encoder is None:
+        return Rows.from_arrays(path.stem, table.rows, labels, manifest)
+    cells = [*table.rows]
+    rows = Rows.from_arrays(path.stem, encoder.rows(cells), labels, manifest)
+    return replace(rows, raw=cells)
 
 
 def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
@@ -160,4 +190,4 @@ def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
     if test is None:
         return rows
     note = f"The rows are {path.stem}'s own test part."
-    return Rows(rows.name, rows.X, rows.truth, (note, *rows.notes))
+    return replace(rows, notes=(note, *rows.notes))

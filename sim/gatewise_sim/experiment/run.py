@@ -1,15 +1,16 @@
-"""Prepare a scenario, run it under the system and its baselines, and make the report."""
+"""Prepare a scenario, run it under the system and other policies, and make the report."""
 
 from __future__ import annotations
 
 import math
 import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.console import plain
@@ -17,86 +18,101 @@ from gatewise.errors import InputError
 from gatewise.formats import duration, millis, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
-from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
-from gatewise_sim.experiment.examples import choose_examples
-from gatewise_sim.experiment.operating_point import at_goal, on_disk, operating_points
-from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
+from gatewise_sim.experiment.bundle_parts import (
+    choose_examples,
+    stage_results,
+    step_computation,
+)
+from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk
+from gatewise_sim.experiment.policies import POLICIES, PolicyContext, system_policy
+from gatewise_sim.experiment.policy_figures import PolicyFigures
+from gatewise_sim.experiment.promise import broken_promise
+from gatewise_sim.experiment.row_table import make_row_table, table_by_stage
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.fleet.answer_rules import rows_by_stage
-from gatewise_sim.fleet.answers import ROUTES, Answers
-from gatewise_sim.fleet.devices.decisions import routes_by_stage
-from gatewise_sim.fleet.energy import DeviceEnergy
-from gatewise_sim.fleet.estimate.intervals import LEVEL
-from gatewise_sim.fleet.estimate.result import FleetEstimate
-from gatewise_sim.fleet.estimate.stepping import estimate_fleet
-from gatewise_sim.fleet.money import Prices
-from gatewise_sim.fleet.progress import ProgressListener
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
-from gatewise_sim.fleet.settings import FleetSettings, policy_name
-from gatewise_sim.fleet.workload.arrivals import parse
-from gatewise_sim.fleet.workload.kinds import Workload
-from gatewise_sim.report.model import (
-    SIMULATION_KIND,
-    Breakdown,
-    ClassResult,
+from gatewise_sim.fleet.energy import DeviceEnergy, Prices
+from gatewise_sim.fleet.results import (
+    CLOUD,
+    EDGE,
+    NO_LABEL,
+    Answers,
+    FleetRun,
+    RowTable,
+)
+from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_devices, run_fleet
+from gatewise_sim.progress import ProgressListener, Snapshot
+from gatewise_sim.report.document import (
     EnergyUse,
+    EngineName,
     FaultSpan,
+    PolicyResult,
     Report,
     RowCheck,
-    TimelineBin,
+    Timings,
     Transport,
     TwinFigures,
+    value,
 )
-from gatewise_sim.report.policy_result import POLICY_NAMES
+from gatewise_sim.scenario import Scenario
 
 if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun
 
-_EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
-_TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up", "bytes_down")
 _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
-#: How a device is used to find out how long an offload takes.
-_ALONE, _ALONE_SECONDS = parse("periodic:1s"), 120.0
-_OF_RUN: Final = ("processes", "behind_ms", "faults", "devices", "workers")
+#: Requests of a baseline that are stepped at most: the system's figures are the ones to be sure of.
+_BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Prepared:
-    """A scenario with all that it names read and checked."""
+    """A scenario with all that it names read and checked.
+
+    `bundle` is at its operating point, `table` has the outcomes of the rows, and `system_table` the
+    same by stage where the fleet runs a policy of one's own.
+    """
 
     scenario: Scenario
     rows: Rows
-    bundle: Bundle  # at its operating point
-    routes: Routes
-    system_routes: Routes  # by stage for a policy of one's own, else the same
-    settings: FleetSettings  # with the calibration's service times
-    calibration: Calibration
+    bundle: Bundle
+    table: RowTable
+    system_table: RowTable
+    timings: Timings
     energy: DeviceEnergy
     prices: Prices | None
 
     @property
-    def labelled(self) -> bool:
-        """Whether the rows have labels."""
-        return self.rows.truth is not None
+    def policy(self) -> FleetPolicy:
+        """Policy that the fleet runs."""
+        return system_policy(self.scenario, self.system_table)
 
     @property
     def title(self) -> str:
         """The run in a few words."""
-        s = self.scenario
+        scenario = self.scenario
         return (
-            f"{self.routes.plan.model}: {plural(s.devices, 'device')}, "
-            f"{plural(s.workers, 'worker')}, link {self.settings.link.name}"
+            f"{self.table.model}: {plural(scenario.devices, 'device')}, "
+            f"{plural(scenario.workers, 'worker')}, link {scenario.link_profile.name}"
         )
 
+    def result(
+        self, run: FleetRun, policy: FleetPolicy, table: RowTable, engine: EngineName = "virtual"
+    ) -> PolicyResult:
+        """Record of a policy's run."""
+        figures = PolicyFigures(
+            run=run,
+            table=table,
+            scenario=self.scenario,
+            energy=self.energy,
+            prices=self.prices,
+            feature_names=self.bundle.manifest.feature_names,
+            computation=step_computation(self.bundle.manifest, table.sets),
+        )
+        return figures.result(policy.key, policy.name, engine)
 
-def prepare(
-    bundle: Bundle, rows: Rows, scenario: Scenario, *, calibration: Calibration | None = None
-) -> Prepared:
-    """Read the files that a scenario names, and compute the route of each row."""
+
+def prepare(bundle: Bundle, rows: Rows, scenario: Scenario) -> Prepared:
+    """Read the files that a scenario names, and compute the outcomes of the rows."""
     bundle = at_goal(bundle, scenario.goal)
     manifest = bundle.manifest
     energy = DeviceEnergy()
@@ -109,18 +125,26 @@ def prepare(
     if scenario.engine == "live":
         from gatewise_sim.live.run import check_live
 
-        check_live(scenario.settings(), broker=scenario.broker)
-    routes = Routes.from_bundle(bundle, rows.X, rows.truth, backend=scenario.backend)
-    if calibration is None:
-        calibration = (
-            Calibration.assumed(routes)
-            if scenario.calibration is None
-            else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_stages)
-        )
-    settings = calibration.apply(scenario.settings(rows.truth), live=scenario.engine == "live")
-    own = callable(settings.policy)
-    system = routes_by_stage(bundle, rows.X, routes) if own else routes
-    return Prepared(scenario, rows, bundle, routes, system, settings, calibration, energy, prices)
+        check_live(scenario)
+    table, timings = make_row_table(bundle, rows.X, rows.truth, backend=scenario.backend)
+    if scenario.timings is not None:
+        timings = scenario.timings
+        if len(timings.edge_ms) != table.n_stages:
+            raise InputError(
+                f"timings: edge_ms has {len(timings.edge_ms)} entries; {table.n_stages} stages run "
+                "on the device"
+            )
+    own = scenario.own_policy is not None
+    return Prepared(
+        scenario=scenario,
+        rows=rows,
+        bundle=bundle,
+        table=table,
+        system_table=table_by_stage(bundle, rows.X, table) if own else table,
+        timings=timings,
+        energy=energy,
+        prices=prices,
+    )
 
 
 def _check_mix(scenario: Scenario, rows: Rows) -> None:
@@ -134,238 +158,224 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
 
 
 def run_scenario(
-    prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
+    prepared: Prepared, command: str, *, watch: ProgressListener | None = None
 ) -> Report:
     """Run the system and its baselines."""
     listener = watch or ProgressListener()
-    scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
-    own = prepared.system_routes
-    assert isinstance(settings.workload, Workload)  # a scenario has read it
-    expected = settings.workload.mean_rate * settings.devices * settings.seconds
-    listener.begin(prepared.title, settings.seconds, round(expected))
-
-    def run_virtual(key: str, routes: Routes, settings: FleetSettings) -> PolicyRun:
-        estimate = estimate_fleet(
-            routes,
-            settings,
-            sampling=None if key == "system" else sampled(routes, settings),
-            device_energy=prepared.energy,
-            jobs=jobs,
-            watch=listener,
-        )
-        return PolicyRun(key, "virtual", routes, settings, estimate)
-
-    extra: dict[str, Any] = {}
-    listener.policy("system", POLICY_NAMES["system"])
+    scenario, table = prepared.scenario, prepared.table
+    expected = scenario.arrival_process.mean_rate * scenario.devices * scenario.seconds
+    listener.begin(prepared.title, scenario.seconds, round(expected))
+    policy = prepared.policy
+    listener.policy(policy.key, policy.name)
+    transport = Transport(kind="virtual", broker="simulated", link=scenario.link_profile.name)
+    extra: dict[str, Any] = {"timings": prepared.timings, "transport": transport}
     if scenario.engine == "live":
-        as_set = scenario.settings(prepared.rows.truth)  # the link without the proxy's share
-        system, live = _run_live(prepared, as_set, listener)
-        listener.policy("twin", "Gatewise in virtual time")
-        twin = run_virtual("system", own, settings)
-        extra = {
-            "transport": Transport(kind="mqtt", broker=live.broker, link=settings.link.name),
-            "checked": _check_rows(live.answers, own),
-            "twin": TwinFigures(live=_figures(system.estimate), virtual=_figures(twin.estimate)),
-            "troubles": tuple(live.troubles),
-            "run": plain(_run_figures(live)),
-        }
+        run, extra = _run_live(prepared, policy, listener)
     else:
-        system = run_virtual("system", own, settings)
-    runs = [system]
-    weights = row_weights(routes, settings, whole=system.estimate.plan.whole)
-    extra["stages"] = stage_results(
-        prepared.bundle.manifest, routes, system.estimate.instances, weights
-    )
+        run = _run_virtual(prepared, policy, prepared.timings, listener)
+    results = [prepared.result(run, policy, prepared.system_table, scenario.engine)]
+    weights = np.bincount(run.answers.row % len(table), minlength=len(table)).astype(np.float64)
+    del run
     if scenario.baselines:
-        for other in make_baselines(
-            routes,
-            settings,
-            rate=system.mean("offload_rate") if own is not routes else None,
+        context = PolicyContext(
+            table=table,
             weights=weights,
-            labelled=prepared.labelled,
-        ):
-            listener.policy(other.key, POLICY_NAMES[other.key])
-            runs.append(run_virtual(other.key, other.routes, other.settings))
-    report = _report(prepared, runs, command, extra)
-    policies = "one policy" if len(runs) == 1 else f"{len(runs)} policies"
-    listener.end(f"{report.instances:,} instances under {policies}")
+            offload_rate=results[0].offload_rate.value,
+            labelled=prepared.rows.truth is not None,
+            scenario=scenario,
+        )
+        for compared in POLICIES:
+            other = compared.make(context)
+            if other is not None:
+                listener.policy(other.key, other.name)
+                # The columns of a run take as much memory as all else: one at a time.
+                run = _run_virtual(prepared, other, extra["timings"], listener)
+                results.append(prepared.result(run, other, table))
+                del run
+    report = _report(prepared, results, weights, command, extra)
+    listener.end(
+        f"{report.instances:,} instances under {plural(len(results), 'policy')}".replace(
+            "policys", "policies"
+        )
+    )
     return report
 
 
+def _run_virtual(
+    prepared: Prepared, policy: FleetPolicy, timings: Timings, listener: ProgressListener
+) -> FleetRun:
+    """Run a policy in virtual time; baselines step fewer requests than the system."""
+    scenario = prepared.scenario
+    table = prepared.system_table if policy.key == "system" else prepared.table
+    requests = MAX_REQUESTS if policy.key == "system" else _BASELINE_REQUESTS
+    n_devices = choose_devices(table, scenario, policy, max_requests=requests)
+
+    def watch(now: float, n_instances: int) -> None:
+        done = min(now / scenario.seconds, 1.0)
+        listener.advance(Snapshot(at=now, done=done, answered=n_instances))
+
+    return run_fleet(table, scenario, policy, timings, n_devices=n_devices, watch=watch)
+
+
 def _report(
-    prepared: Prepared, runs: list[PolicyRun], command: str, extra: dict[str, Any]
+    prepared: Prepared,
+    results: list[PolicyResult],
+    weights: NDArray[np.float64],
+    command: str,
+    extra: dict[str, Any],
 ) -> Report:
-    scenario, settings, system = prepared.scenario, prepared.settings, runs[0]
-    plan = prepared.routes.plan
-    estimate, instances = system.estimate, system.estimate.instances
-    policies = tuple(
-        one.result(
-            labelled=prepared.labelled,
-            energy=prepared.energy,
-            prices=prepared.prices,
-            manifest=prepared.bundle.manifest,
-        )
-        for one in runs
-    )
-    first = policies[0]
-    idle = system.energy(prepared.energy).idle / instances if instances else 0.0
-    found: dict[str, Any] = {
-        "kind": SIMULATION_KIND,
+    scenario, table, manifest = prepared.scenario, prepared.table, prepared.bundle.manifest
+    fields = {
         "dataset": prepared.rows.name,
-        "method": f"{plan.model}/{plan.version}",
-        "transport": Transport(kind="virtual", broker="simulated", link=settings.link.name),
-        "engine": scenario.engine,
-        "policies": policies,
-        "timeline": tuple(TimelineBin(**entry) for entry in estimate.timeline),
-        "examples": choose_examples(prepared.bundle.manifest, prepared.routes, prepared.rows.X),
-        "features": prepared.bundle.manifest.feature_names,
-        "faults": tuple(FaultSpan(**fault) for fault in estimate.faults),
-        "classes": tuple(
-            ClassResult(**entry, label=str(plan.classes[entry["class_index"]]))
-            for entry in estimate.classes
-            if 0 <= entry["class_index"] < len(plan.classes)
-        ),
-        "frontier": operating_points(prepared.bundle),
-        "breakdown": Breakdown(
-            ms=first.breakdown_ms,
-            bytes={
-                part: getattr(first.bytes, part) for part in ("request", "response", "protocol")
-            },
-            joules=vars(first.joules) | {"idle": idle},
+        "method": f"{table.model}/{table.version}",
+        "features": manifest.feature_names,
+        "stages": stage_results(manifest, table, results[0].instances, weights),
+        "examples": choose_examples(manifest, table, prepared.rows.X),
+        "frontier": frontier_points(prepared.bundle),
+        "faults": tuple(
+            FaultSpan(what=part, begin=begin, end=end, count=count)
+            for part, begin, end, count in scenario.outages.faults()
         ),
         "energy": EnergyUse(
-            radio=settings.link.radio.name,
-            joules_per_device_day=first.joules_per_device_day,
-            battery_wh=prepared.energy.battery_wh,
-            battery_days=first.battery_days,
+            radio=scenario.link_profile.radio.name, battery_wh=prepared.energy.battery_wh
         ),
-        "workload": scenario.workload,
-        "sampling": str(estimate.plan),
-        "confidence_level": LEVEL,
-        "calibration": plain(prepared.calibration.as_dict()),
         "settings": plain(scenario.as_dict()),
         "command": command,
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in _VERSIONS},
-        "notes": _too_late(prepared, system) + _notes(prepared),
-        "troubles": (),
+        "promise": broken_promise(manifest, table),
+        "notes": _too_late(prepared, results[0]) + _notes(prepared),
     }
-    return Report(**found | extra)
+    return Report.from_policies(results, **fields | extra)
 
 
-def _too_late(prepared: Prepared, system: PolicyRun) -> tuple[str, ...]:
+def _too_late(prepared: Prepared, system: PolicyResult) -> tuple[str, ...]:
     """Say which deadline an offload would need, if no answer of the cloud came in time."""
-    settings, answers = prepared.settings, system.answers()
-    if not answers.cloud_too_late or system.estimate.faults:
+    scenario = prepared.scenario
+    if not system.answers.cloud_too_late or scenario.outages:
         return ()
-    one = replace(
-        settings, devices=1, seconds=_ALONE_SECONDS, workload=_ALONE, mix=None, in_turn=None,
-        deadline_ms=60_000.0, policy="cloud-only", breaker=False,
+    alone = scenario.changed(
+        devices=1, time="2min", workload="periodic:1s", mix=None, deadline_ms=60_000.0,
+        policy="cloud-only", decide=None, breaker=False, engine="virtual", broker=None, audit=None,
     )  # fmt: skip
-    found = estimate_fleet(prepared.routes, one).latency_ms.get("offloaded_p95")
-    if found is None:
-        return ()
+    policy = system_policy(alone, prepared.table)
+    run = run_fleet(prepared.table, alone, policy, prepared.timings)
+    p95 = float(np.quantile(run.answers.latency_ms, 0.95))
     return (
-        f"An offload over {settings.link.name} takes {millis(found.value)} (19 of 20, one device "
-        f"alone), and the deadline is {millis(settings.deadline_ms)}: give --deadline-ms "
-        f"{max(10, 10 * math.ceil(0.15 * found.value))} or more, or another link.",
+        f"An offload over {scenario.link_profile.name} takes {millis(p95)} (19 of 20, one device "
+        f"alone), and the deadline is {millis(scenario.deadline_ms)}: give --deadline-ms "
+        f"{max(10, 10 * math.ceil(0.15 * p95))} or more, or another link.",
     )
 
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:
     """Remarks that do not follow from the other keys."""
-    notes = prepared.rows.notes
-    if (policy := prepared.settings.policy) != "system":
-        notes += (
-            f"The fleet runs the policy {policy_name(policy)}; what is said of stages is said of "
-            "the operating point's thresholds.",
+    scenario = prepared.scenario
+    notes = list(prepared.rows.notes)
+    if scenario.policy_name != "system":
+        notes.append(
+            f"The fleet runs the policy {scenario.policy_name}; the table of stages shows the "
+            "decisions of the operating point's thresholds."
         )
-    outages, seconds = prepared.settings.outages, prepared.settings.seconds
-    for window in outages.windows:
-        if next(iter(window.spans(seconds, outages.day_begins)), None) is None:
-            notes += (
-                f"An outage of the {window.what} never comes: the run is {duration(seconds)} long "
-                "and begins at another time; --time and --day-start change that.",
-            )
-    if (seen := SeenRows.find(prepared.bundle)) is not None:
-        rows = prepared.rows.X
-        notes += tuple(filter(None, [seen.remark(seen.count(rows), len(rows))]))
-    plan, calibration = prepared.routes.plan, prepared.calibration
-    if not plan.has_cloud:
-        notes += ("No instance leaves its device: every answer is the device's own.",)
-    if calibration.source != "assumed" and calibration.model != f"{plan.model}/{plan.version}":
-        notes += (f"The service times are those of another bundle: {calibration.model}.",)
-    return notes
+    notes += [
+        f"An outage of the {part} never comes: the run is {duration(scenario.seconds)} long and "
+        "begins at another time; --time and the setting day_start change that."
+        for part in scenario.outages.unreached()
+    ]
+    seen = SeenRows.find(prepared.bundle)
+    if seen is not None:
+        remark = seen.remark(seen.count(prepared.rows.X), len(prepared.rows.X))
+        notes += [remark] if remark else []
+    if not prepared.table.has_cloud:
+        notes.append("No instance leaves its device: every answer is the device's own.")
+    return tuple(notes)
 
 
-# -- the live engine -----------------------------------------------------------------------
-
-
-def _run_figures(run: LiveRun) -> dict[str, Any]:
-    """Figures of a live run itself; the only part of a report that depends on time and place."""
-    return {
-        "seconds": round(run.seconds, 3),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.system()} {platform.machine()}",
-        "cpu_seconds": round(run.cpu_seconds, 3),
-        "peak_mb": round(run.peak_mb, 1),
-        **{name: getattr(run, name) for name in _OF_RUN},
-    }
+# -- the live engine -----------------------------------------------------------------------------
 
 
 def _run_live(
-    prepared: Prepared, settings: FleetSettings, watch: ProgressListener
-) -> tuple[PolicyRun, LiveRun]:
-    """Let real processes answer the system's instances, in real time."""
+    prepared: Prepared, policy: FleetPolicy, listener: ProgressListener
+) -> tuple[FleetRun, dict[str, Any]]:
+    """Let real processes answer the system's instances, in real time, and virtual time again.
+
+    Returns the run, and the parts of the report that only a live run has.
+    """
     from gatewise_sim.live.run import run_live
 
-    scenario, rows, routes = prepared.scenario, prepared.rows, prepared.system_routes
+    scenario, table = prepared.scenario, prepared.system_table
+    manifest = prepared.bundle.manifest
+    if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
+        raise InputError("devices of this bundle take raw rows; give those, not their features")
     with on_disk(prepared.bundle) as path:
-        run = run_live(
-            path,
-            rows.X,
-            settings,
-            truth=rows.truth,
-            broker=scenario.broker,
-            processes=scenario.processes,
-            watch=watch,
-        )
-    if not len(run.answers) and run.troubles:
-        raise RunError("live run", "; ".join(run.troubles))
-    if routes.by_stage is not None:
-        run = replace(run, answers=rows_by_stage(run.answers, routes))
-    estimate = FleetEstimate.from_run(routes, settings, run, device_energy=prepared.energy)
-    return PolicyRun("system", "live", routes, settings, estimate, run.lost), run
+        live = run_live(path, prepared.rows.instances, scenario, table, watch=listener)
+    if not len(live.fleet.answers):
+        raise RunError("live run", "; ".join(live.troubles) or "no instance was answered")
+    listener.policy("twin", "Gatewise in virtual time")
+    twin = run_fleet(
+        table, scenario, policy, live.timings, arrivals=scenario.arrivals(table.n_rows, table.truth)
+    )
+    extra = {
+        "timings": live.timings,
+        "transport": Transport(kind="mqtt", broker=live.broker, link=scenario.link_profile.name),
+        "checked": _check_rows(live.fleet.answers, table),
+        "twin": TwinFigures(
+            live=_figures(prepared.result(live.fleet, policy, table, "live")),
+            virtual=_figures(prepared.result(twin, policy, table)),
+        ),
+        "troubles": tuple(live.troubles),
+        "run": plain(_run_figures(live)),
+    }
+    return live.fleet, extra
 
 
-def _check_rows(answers: Answers, routes: Routes) -> RowCheck:
-    """Compare each answer's label, route and cost with those of virtual time for its row.
+def _run_figures(live: LiveRun) -> dict[str, Any]:
+    """Figures of a live run itself: the part of a report that depends on time and place."""
+    return {
+        "seconds": round(live.fleet.seconds, 3),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cpu_seconds": round(live.cpu_seconds, 3),
+        "peak_mb": round(live.peak_mb, 1),
+        "behind_ms": live.behind_ms,
+        "faults": live.faults,
+        "devices": dict(live.fleet.counts),
+        "workers": dict(live.fleet.workers),
+    }
+
+
+def _check_rows(answers: Answers, table: RowTable) -> RowCheck:
+    """Compare each answer's label, route and cost with the table's for its row.
 
     Fallbacks and errors are left out: which there are is a matter of time. So are the routes where
     a policy of one's own decides, which may look at the time.
     """
-    compared = np.isin(answers.route, (_EDGE, _CLOUD))
-    row, by_cloud = answers.row[compared], answers.route[compared] == _CLOUD
-    sent = routes.offload[row] if routes.by_stage is None else by_cloud
-    label = np.where(sent, routes.cloud_label[row], routes.local_label[row])
-    offload_cost = routes.request_cost[row] + routes.plan.offload_price
-    wrong = {
+    compared = np.isin(answers.route, (EDGE, CLOUD))
+    row = answers.row[compared]
+    by_cloud = answers.route[compared] == CLOUD
+    offloaded = table.offload[row] if table.by_stage is None else by_cloud
+    label = np.where(offloaded, table.cloud_label[row], table.local_label[row])
+    cost = np.where(offloaded, table.request_cost[row] + table.offload_price, table.local_cost[row])
+    differing = {
         "labels": answers.label[compared] != label,
-        "routes": by_cloud != sent,
-        "costs": answers.cost[compared] != np.where(sent, offload_cost, routes.local_cost[row]),
+        "routes": by_cloud != offloaded,
+        "costs": answers.cost[compared] != cost,
     }
     return RowCheck(
         compared=int(compared.sum()),
-        differing={name: int(np.count_nonzero(each)) for name, each in wrong.items()},
+        differing={name: int(np.count_nonzero(rows)) for name, rows in differing.items()},
     )
 
 
-def _figures(estimate: FleetEstimate) -> dict[str, float | None]:
+def _figures(result: PolicyResult) -> dict[str, float | None]:
     """Means per instance and latencies (ms) that a live run and its twin are compared by."""
-    found: dict[str, float | None] = {
-        name: estimate.means[name].value if name in estimate.means else None for name in _TWIN_MEANS
+    return {
+        "accuracy": value(result.accuracy),
+        "offload_rate": result.offload_rate.value,
+        "fallback": result.answers.fallback / result.instances,
+        "cost": result.cost.value,
+        "bytes_up": result.bytes.up.value,
+        "bytes_down": result.bytes.down.value,
+        "joules": result.joules.total,
+        **{f"{name}_ms": value(result.latency_ms.get(name)) for name in _TWIN_MS},
     }
-    for name in _TWIN_MS:
-        latency = estimate.latency_ms.get(name)
-        found[f"{name}_ms"] = None if latency is None else latency.value
-    return found

@@ -1,1 +1,1 @@
-"""A fleet in virtual time: the runtime's own bookkeeping on a simulated clock and network."""
+"""A fleet in virtual time: devices, their links, broker and workers, and what all of it costs."""

@@ -1,4 +1,4 @@
-"""Virtual time: one heap, one clock. What is due first happens first; ties in the order entered."""
+"""Virtual time: one heap of events, one clock. Simultaneous events happen in the order entered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Clock:
-    """Seconds that pass only from one event to the next, and the number of events so far.
+    """Seconds that pass only from one event to the next.
 
     >>> clock, done = Clock(), []
     >>> clock.at(2.0, done.append, "b")
@@ -20,31 +20,25 @@ class Clock:
     (['a', 'b', 'c'], 2.0, 3)
     """
 
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
+    def __init__(self) -> None:
+        self.now = 0.0
+        #: Events so far.
         self.events = 0
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
-        self._entered = 0
+        self._entries = 0
 
-    def __call__(self) -> float:
-        """Time in seconds, for code that takes a clock as an argument."""
-        return self.now
-
-    def at(self, when: float, do: Callable[..., object], *args: Any) -> None:
-        """Schedule an event; one in the past happens at once, after those that are due already."""
-        self._entered += 1
+    def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
+        """Schedule an event; one in the past happens now, after the events that are due."""
+        self._entries += 1
         now = self.now
-        heappush(self._heap, (when if when > now else now, self._entered, do, args))
+        heappush(self._heap, (when if when > now else now, self._entries, action, args))
 
     def run(self, until: float = math.inf) -> None:
         """Let all events before `until` (s) happen."""
-        heap, events = self._heap, 0
-        try:
-            while heap and heap[0][0] < until:
-                self.now, _, do, args = heappop(heap)
-                events += 1
-                do(*args)
-        finally:
-            self.events += events
+        heap = self._heap
+        while heap and heap[0][0] < until:
+            self.now, _, action, args = heappop(heap)
+            self.events += 1
+            action(*args)
         if until < math.inf:
             self.now = max(self.now, until)

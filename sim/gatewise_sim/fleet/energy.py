@@ -1,7 +1,7 @@
-"""Energy of devices: radios, with figures of real ones, and what else they draw, from a file.
+"""Energy and money: radios with figures of real ones, what else devices draw, and the bill.
 
 The cost of a request depends on the one before: an isolated LTE request pays 12 J of tail for a few
-millijoules of bytes, and the next one within the tail pays only for making it last longer.
+millijoules of bytes, and the next one within the tail only prolongs it.
 
 What a device draws besides its radio, and how long its battery lasts, is read from a file::
 
@@ -12,140 +12,191 @@ What a device draws besides its radio, and how long its battery lasts, is read f
 
     [features]
     ecg = 0.2
+
+Prices are read from another one; what has no price is free. They may stand in a table ``[bill]`` of
+the file of prices that ``gatewise train`` reads (docs/tables.md)::
+
+    currency = "EUR"
+    per_mb = 0.01                 # 10**6 bytes of IP, up and down
+    per_worker_hour = 0.08        # each cloud worker, day and night
+    per_kwh = 0.30                # the devices' energy
+    per_feature_unit = 0.0        # money for one unit of feature cost
+    per_million_requests = 1.0    # as brokers for hire bill them
+    per_device_month = 0.5        # a SIM card, say
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Annotated, Any, Final, Self
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
-from gatewise.documents.toml_settings import SettingsTable, take_number
-from gatewise.errors import InputError
+from gatewise.documents import Amount, DocumentError, Positive, Record, convert, parse_toml
 from gatewise.formats import DAY
+from gatewise.prices import PriceFile
 
-_Floats = NDArray[np.float64]
-_Ints = NDArray[np.int64]
-_Bytes = TypeVar("_Bytes", int, _Ints)  # of one transfer, or of several
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 JOULES_PER_WH: Final = 3600.0
+MONTH: Final = 365.25 / 12 * DAY  # seconds
 SEGMENT: Final = 1460  # bytes of payload in a full Ethernet segment
 HEADER: Final = 40  # bytes of IPv4 and TCP headers on every segment
 
 
-def packets(n_bytes: _Bytes) -> _Bytes:
-    """Segments that carry `n_bytes` of TCP payload."""
+def packets(n_bytes: Any) -> Any:
+    """Segments that carry `n_bytes` of TCP payload, a number or an array."""
     return -(-n_bytes // SEGMENT)
 
 
-def ip_bytes(n_bytes: _Bytes) -> _Bytes:
-    """Bytes of IP, as an operator bills them, that carry `n_bytes` of TCP payload.
-
-    Pure acknowledgements are not counted.
-    """
-    return n_bytes + HEADER * packets(n_bytes)
+# -- radios -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Radio:
+class Radio(Record, frozen=True, kw_only=True):
     """Energy of a radio; all 0 by default.
 
     Waking up takes `wake_w` (W) for `wake_s` (s); `active_w` is drawn while a transfer is under
     way, whatever its rate; every IP byte and every segment costs microjoules (a power that grows
     with the rate is this too: 438 mW per Mbit/s are 3.5 uJ/byte); after the last transfer it stays
     awake with `tail_w` for `tail_s`, and sleeps at `idle_w`.
-
-    ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
-    ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
-    IMC 2009. ``nb-iot`` and ``satellite`` are assumptions: a module of class 23 dBm (about 0.7 W
-    sending, 0.2 W receiving) held for 20 s by the network's inactivity timer, and a terminal of
-    some watts.
     """
 
-    name: str
-    wake_w: float = 0.0
-    wake_s: float = 0.0
-    active_w: float = 0.0
-    up_uj_per_byte: float = 0.0
-    down_uj_per_byte: float = 0.0
-    up_uj_per_packet: float = 0.0
-    down_uj_per_packet: float = 0.0
-    tail_w: float = 0.0
-    tail_s: float = 0.0
-    idle_w: float = 0.0
+    name: str = "none"
+    wake_w: Amount = 0.0
+    wake_s: Amount = 0.0
+    active_w: Amount = 0.0
+    up_uj_per_byte: Amount = 0.0
+    down_uj_per_byte: Amount = 0.0
+    up_uj_per_packet: Amount = 0.0
+    down_uj_per_packet: Amount = 0.0
+    tail_w: Amount = 0.0
+    tail_s: Amount = 0.0
+    idle_w: Amount = 0.0
 
-    def __post_init__(self) -> None:
-        for field in fields(self)[1:]:
-            take_number(getattr(self, field.name), f"radio {self.name!r}: {field.name}")
-
-    @property
-    def wake_j(self) -> float:
-        """Energy of one waking up, in J."""
-        return self.wake_w * self.wake_s
-
-    @property
-    def tail_j(self) -> float:
-        """Energy of a whole tail, in J."""
-        return self.tail_w * self.tail_s
-
-    def payload_j(self, up: _Bytes, down: _Bytes) -> Any:
+    def payload_joules(self, up: Any, down: Any) -> Any:
         """Energy (J) of the bytes and packets of `up` and `down` bytes of TCP payload."""
+        up_packets = packets(up)
+        down_packets = packets(down)
         return 1e-6 * (
-            self.up_uj_per_byte * ip_bytes(up)
-            + self.up_uj_per_packet * packets(up)
-            + self.down_uj_per_byte * ip_bytes(down)
-            + self.down_uj_per_packet * packets(down)
+            self.up_uj_per_byte * (up + HEADER * up_packets)
+            + self.up_uj_per_packet * up_packets
+            + self.down_uj_per_byte * (down + HEADER * down_packets)
+            + self.down_uj_per_packet * down_packets
         )
 
 
 _MW_PER_MBPS: Final = 8e-3  # mW per Mbit/s in uJ per byte
 
-# fmt: off
-_FIGURES: Final[dict[str, tuple[float, ...]]] = {
-    # The fields of a radio in order: waking up (W, s), active (W), a byte up and down (uJ),
-    # a packet up and down (uJ), tail (W, s), idle (W).
-    "none":      (),
-    "wifi":      (0, 0, 0, 1.9, 0.42, 420, 330),
-    "lte":       (1.2107, 0.2601, 1.28804, 438.39 * _MW_PER_MBPS, 51.97 * _MW_PER_MBPS,
-                  0, 0, 1.060, 11.576),
-    "3g":        (0.6594, 0.5821, 0.81788, 868.98 * _MW_PER_MBPS, 122.12 * _MW_PER_MBPS,
-                  0, 0, 0.8039, 8.0882),
-    # 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart.
-    "gsm":       (1.0, 1.7, 0, 36, 36, 0, 0, 0.25, 6),
-    "nb-iot":    (0.2, 2, 0.2, 200, 0, 0, 0, 0.02, 20, 13e-6),
-    "satellite": (2, 5, 2, 60, 0, 0, 0, 2, 10),
+#: ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
+#: ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
+#: IMC 2009: 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart. ``nb-iot``
+#: and ``satellite`` are assumptions: a module of class 23 dBm (about 0.7 W sending, 0.2 W
+#: receiving) held for 20 s by the network's inactivity timer, and a terminal of some watts.
+RADIOS: Final = {
+    radio.name: radio
+    for radio in (
+        Radio(),
+        Radio(
+            name="wifi",
+            up_uj_per_byte=1.9,
+            down_uj_per_byte=0.42,
+            up_uj_per_packet=420,
+            down_uj_per_packet=330,
+        ),
+        Radio(
+            name="lte",
+            wake_w=1.2107,
+            wake_s=0.2601,
+            active_w=1.28804,
+            up_uj_per_byte=438.39 * _MW_PER_MBPS,
+            down_uj_per_byte=51.97 * _MW_PER_MBPS,
+            tail_w=1.060,
+            tail_s=11.576,
+        ),
+        Radio(
+            name="3g",
+            wake_w=0.6594,
+            wake_s=0.5821,
+            active_w=0.81788,
+            up_uj_per_byte=868.98 * _MW_PER_MBPS,
+            down_uj_per_byte=122.12 * _MW_PER_MBPS,
+            tail_w=0.8039,
+            tail_s=8.0882,
+        ),
+        Radio(
+            name="gsm",
+            wake_w=1.0,
+            wake_s=1.7,
+            up_uj_per_byte=36,
+            down_uj_per_byte=36,
+            tail_w=0.25,
+            tail_s=6,
+        ),
+        Radio(
+            name="nb-iot",
+            wake_w=0.2,
+            wake_s=2,
+            active_w=0.2,
+            up_uj_per_byte=200,
+            tail_w=0.02,
+            tail_s=20,
+            idle_w=13e-6,
+        ),
+        Radio(
+            name="satellite",
+            wake_w=2,
+            wake_s=5,
+            active_w=2,
+            up_uj_per_byte=60,
+            tail_w=2,
+            tail_s=10,
+        ),
+    )
 }
-# fmt: on
-RADIOS: Final = {name: Radio(name, *figures) for name, figures in _FIGURES.items()}
 
 
 def radio_joules(
-    radio: Radio, device: _Ints, begin: _Floats, end: _Floats, up: _Ints, down: _Ints
-) -> _Floats:
-    """Energy (J) that each exchange of a fleet adds to its radio, shape (n,).
+    radio: Radio,
+    device: IntArray,
+    begin: FloatArray,
+    end: FloatArray,
+    *,
+    up: IntArray,
+    down: IntArray,
+) -> FloatArray:
+    """Energy (J) that each exchange of a fleet adds to its device's radio, shape (n,).
 
-    Arrays of shape (n,), sorted by device, then by begin: first and last moment (s), bytes of TCP
-    payload.
+    Arrays of shape (n,) in any order: the device, first and last moment (s), bytes of TCP payload.
+    With b and e the begin and end of an exchange, and p the latest end before it on its device::
+
+        asleep = b > p + tail_s
+        joules = bytes and packets + active_w * max(0, e - max(b, p))
+                 + (wake + whole tail if asleep else tail_w * max(0, b - p))
     """
-    first = np.ones(len(device), dtype=bool)
+    order = np.lexsort((begin, device))
+    begin, end, device = begin[order], np.maximum(begin, end)[order], device[order]
+    first = np.ones(len(device), np.bool_)
     first[1:] = device[1:] != device[:-1]
-    before = np.where(first, -np.inf, np.roll(_running_max(end, first), 1))
-    asleep: NDArray[np.bool_] = begin > before + radio.tail_s
-    joules = np.asarray(radio.payload_j(up, down), np.float64)
-    joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, before))
-    gap = np.where(asleep, 0.0, np.maximum(0.0, begin - before))
-    joules += np.where(asleep, radio.wake_j + radio.tail_j, radio.tail_w * gap)
-    return np.asarray(joules, np.float64)
+    previous = np.where(first, -np.inf, np.roll(_running_max(end, first), 1))
+    asleep = begin > previous + radio.tail_s
+    gap = np.where(asleep, 0.0, np.maximum(0.0, begin - previous))
+    woken = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
+    joules = np.asarray(radio.payload_joules(up[order], down[order]), np.float64)
+    joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, previous))
+    joules += np.where(asleep, woken, radio.tail_w * gap)
+    unsorted = np.empty(len(order))
+    unsorted[order] = joules
+    return unsorted
 
 
-def _running_max(values: _Floats, first: NDArray[np.bool_]) -> _Floats:
+def _running_max(values: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
     """Largest value so far within each group; `first` marks where groups begin."""
-    # By ranks, which the groups' numbers can be added to without rounding.
+    # By ranks, to which the groups' numbers can be added without rounding.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
@@ -153,67 +204,129 @@ def _running_max(values: _Floats, first: NDArray[np.bool_]) -> _Floats:
     return np.asarray(values[order[np.maximum.accumulate(rank + offset) - offset]], np.float64)
 
 
-@dataclass(frozen=True)
-class DeviceEnergy:
-    """Energy of one kind of device; nothing by default."""
+# -- the rest of a device ---------------------------------------------------------------------
 
-    idle_w: float = 0.0
-    """What it draws at rest, its radio apart, in W."""
-    battery_wh: float | None = None
-    """What its battery holds, in Wh; None if it has a plug."""
-    feature_j: _Floats | float = 0.0
-    """Of acquiring each feature, in J; one number for all."""
-    stage_j: _Floats | float = 0.0
-    """Of running each stage, in J; one number for all."""
 
-    def __post_init__(self) -> None:
-        take_number(self.idle_w, "device: idle_w")
-        if self.battery_wh is not None:
-            take_number(self.battery_wh, "device: battery_wh", positive=True)
-        for name in ("feature_j", "stage_j"):
-            figures = np.asarray(getattr(self, name), dtype=np.float64)
-            bad = np.flatnonzero(~(np.isfinite(figures) & (figures >= 0)))
-            if len(bad):
-                at = f"[{bad[0]}]" if figures.ndim else ""
-                raise InputError(f"{name}{at} must be a number of joules, at least 0")
+class DeviceEnergy(Record, frozen=True, kw_only=True):
+    """What a device draws besides its radio; nothing by default.
+
+    `idle_w` at rest (W), `battery_wh` its battery (Wh; None: a plug), `stage_j` of running each
+    stage (J, one number for all), `feature_j` of acquiring a feature that `features` does not name.
+    """
+
+    idle_w: Amount = 0.0
+    battery_wh: Positive | None = None
+    stage_j: Amount | tuple[Amount, ...] = 0.0
+    feature_j: Amount = 0.0
+    features: dict[str, Amount] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
-        """Read a TOML file as the module's head shows; `n_stages` run on the device."""
-        keys = ("idle_w", "battery_wh", "stage_j", "feature_j", "features")
-        table = SettingsTable.read(Path(path), "device file", keys)
-        given: dict[str, Any] = table.numbers(("idle_w",))
-        if "battery_wh" in table.values:
-            given["battery_wh"] = table.number("battery_wh", positive=True)
-        every, named = table.number("feature_j", 0.0), dict[str, float]()
-        if "features" in table.values:
-            named = table.table("features", features).numbers(features)
-        feature_j = np.array([named.get(name, every) for name in features], np.float64)
-        stage_j: _Floats | float = 0.0
-        if isinstance(table.values.get("stage_j"), list):
-            stage_j = np.array(table.number_list("stage_j", n_stages, "stages run on the device"))
-        else:
-            stage_j = table.number("stage_j", 0.0)
-        return cls(**given, feature_j=feature_j, stage_j=stage_j)
+    def from_file(cls, path: str | Path, names: Sequence[str], n_stages: int) -> Self:
+        """Read a TOML file for a bundle of features `names` and `n_stages` on the device."""
+        file = f"device file {path}"
+        energy: Self = convert(parse_toml(path, file), cls, file)
+        for name in energy.features:
+            if name not in names:
+                raise DocumentError(file, f"features.{name}", "the bundle has no such feature")
+        if isinstance(energy.stage_j, tuple) and len(energy.stage_j) != n_stages:
+            why = f"has {len(energy.stage_j)} entries; {n_stages} stages run on the device"
+            raise DocumentError(file, "stage_j", why)
+        return energy
 
-    def feature_joules(self, acquired: NDArray[np.bool_]) -> _Floats:
-        """Energy of acquiring sets of features, in J, shape (n,); `acquired` (n, n_features)."""
-        each = np.broadcast_to(np.float64(self.feature_j), acquired.shape[1:])
-        return np.asarray(acquired @ each, np.float64)
+    def feature_joules(self, acquired: NDArray[np.bool_], names: Sequence[str]) -> FloatArray:
+        """Energy (J) of acquiring sets of features: `acquired` (n, n_features), returns (n,)."""
+        joules = np.array([self.features.get(name, self.feature_j) for name in names], np.float64)
+        return np.asarray(acquired @ joules, np.float64)
 
-    def stage_joules(self, stages: NDArray[np.int64]) -> _Floats:
-        """Energy of running the first stages, in J; `stages`: how many, shape (n,)."""
-        if not np.ndim(self.stage_j):
-            return np.asarray(self.stage_j * stages, np.float64)
-        return np.concatenate(([0.0], np.cumsum(self.stage_j)))[stages]
+    def stage_joules(self, n_stages: int) -> FloatArray:
+        """Energy (J) of running the first 0, 1, ..., `n_stages` stages."""
+        joules = np.broadcast_to(np.asarray(self.stage_j, np.float64), (n_stages,))
+        return np.concatenate(([0.0], np.cumsum(joules)))
 
-    def days(self, joules_per_day: float, radio: Radio) -> float | None:
-        """Days that its battery lasts; None if it has a plug.
-
-        `joules_per_day` is spent above rest, radio, sensors and models together; the radio's
-        `idle_w` is drawn day and night.
-        """
+    def battery_days(self, active_joules: float, radio: Radio) -> float | None:
+        """Days that the battery lasts with `active_joules` a day above rest; None for a plug."""
         if self.battery_wh is None:
             return None
-        daily = joules_per_day + (self.idle_w + radio.idle_w) * DAY
-        return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf
+        daily = active_joules + (self.idle_w + radio.idle_w) * DAY
+        return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else None
+
+
+# -- money ------------------------------------------------------------------------------------
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of `seconds` of simulated time used, of all devices together.
+
+    `bytes` are of IP, up and down; `feature_units` the feature cost of all instances; `requests`
+    messages to the cloud.
+    """
+
+    seconds: float
+    devices: int = 0
+    workers: int = 0
+    bytes: float = 0.0
+    joules: float = 0.0
+    feature_units: float = 0.0
+    requests: float = 0.0
+
+
+class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Money a month, by its parts."""
+
+    currency: str
+    data: float
+    workers: float
+    energy: float
+    features: float
+    requests: float
+    devices: float
+
+    @property
+    def total(self) -> float:
+        """Money a month in all."""
+        return self.data + self.workers + self.energy + self.features + self.requests + self.devices
+
+
+class Prices(Record, frozen=True, kw_only=True):
+    """A list of prices, in units of `currency`; all 0 by default.
+
+    A thousand devices that send a megabyte each in a day:
+
+    >>> bill = Prices(per_mb=0.01).month(Usage(seconds=86_400, devices=1000, bytes=1e9))
+    >>> round(bill.total, 3), bill.currency
+    (304.375, 'EUR')
+    """
+
+    currency: Annotated[str, Meta(min_length=1, max_length=16)] = "EUR"
+    per_mb: Amount = 0.0
+    per_worker_hour: Amount = 0.0
+    per_kwh: Amount = 0.0
+    per_feature_unit: Amount = 0.0
+    per_million_requests: Amount = 0.0
+    per_device_month: Amount = 0.0
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a TOML list of prices; InputError names the file and the key."""
+        file = f"price file {path}"
+        entries: Mapping[str, Any] = parse_toml(path, file)
+        if entries.keys() & set(PriceFile.__struct_fields__):
+            if "bill" not in entries:
+                raise DocumentError(file, "", "has no [bill]: what costs money goes there")
+            bill: Self = convert(entries["bill"], cls, file, "bill")
+            return bill
+        prices: Self = convert(entries, cls, file)
+        return prices
+
+    def month(self, usage: Usage) -> Bill:
+        """Bill of a month in which all goes on as in the run of this `usage`."""
+        months = MONTH / usage.seconds
+        return Bill(
+            currency=self.currency,
+            data=self.per_mb * usage.bytes / 1e6 * months,
+            workers=self.per_worker_hour * usage.workers * MONTH / 3600.0,
+            energy=self.per_kwh * usage.joules / (1000 * JOULES_PER_WH) * months,
+            features=self.per_feature_unit * usage.feature_units * months,
+            requests=self.per_million_requests * usage.requests / 1e6 * months,
+            devices=self.per_device_month * usage.devices,
+        )

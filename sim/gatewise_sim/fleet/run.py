@@ -1,301 +1,450 @@
 """A fleet in virtual time: devices, links, a broker, workers and one clock.
 
-Requests are stepped event by event, by the very objects that decide on a device and in a worker
-(:mod:`gatewise_sim.fleet.devices.device`, :mod:`gatewise_sim.fleet.worker`). Instances that never
-leave their device wait for nothing: they are answered in bulk. The same settings give the same
-answers, bit for bit.
+Requests are stepped event by event, by the very objects that decide on a device and in a worker.
+Instances that never leave their device wait for nothing: they are answered in bulk. The same
+scenario gives the same answers, bit for bit. Two instances of one device do not share its
+processor.
 
-Not simulated: that two instances of one device share its processor.
+Every instance is stepped up to some 20,000 devices. Of a larger fleet a part is stepped, in
+proportion (:func:`choose_devices`): the devices meet workers under the load of all devices, whose
+waits and refusals are drawn from those of a worker that is stepped under that load
+(:func:`~gatewise_sim.fleet.worker.sample_queue`).
 """
 
 from __future__ import annotations
 
+import gc
 import random
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_edge.device.audit import AuditSampler
-from gatewise_edge.link.offload import RoundTrip
-from gatewise_sim.fleet.answer_rules import AnswerRules, exchange_joules
-from gatewise_sim.fleet.answers import Answers, FleetRun
+from gatewise.formats import duration, plural
+from gatewise_edge.device.answer import OwnPolicy
+from gatewise_edge.link.offload import OffloadCounts, RoundTrip
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.devices.audits import audit_seed
-from gatewise_sim.fleet.devices.device import FleetState, VirtualDevice
-from gatewise_sim.fleet.messages import (
+from gatewise_sim.fleet.device import FleetState, StepColumns, VirtualDevice
+from gatewise_sim.fleet.link import (
     PUBACK_BYTES,
-    Messages,
-    request_packet,
-    response_packet,
+    REQUEST_TOPIC,
+    RESPONSE_TOPIC,
+    MessageSizes,
+    VirtualLink,
+    publish_bytes,
 )
-from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
-from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualWorker
+from gatewise_sim.fleet.results import (
+    CLOUD,
+    EDGE,
+    REASON,
+    Answers,
+    FleetRun,
+    RowTable,
+    fill_costs,
+    fill_joules,
+)
+from gatewise_sim.fleet.worker import (
+    Availability,
+    QueueSample,
+    SampledWorker,
+    VirtualBroker,
+    VirtualWorker,
+    WorkerModel,
+    sample_queue,
+)
+from gatewise_sim.fleet.workload import Arrivals, Diurnal, Poisson
+from gatewise_sim.report.document import Timings
+from gatewise_sim.scenario import Scenario
 
-_GUARD: Final = 0.005  # as the device keeps before its deadline
+BoolArray = NDArray[np.bool_]
+
+#: Devices, requests and instances that are stepped at most.
+MAX_DEVICES: Final = 20_000
+MAX_REQUESTS: Final = 250_000
+MAX_INSTANCES: Final = 1_250_000
+#: Requests of a worker under the load of a larger fleet.
+_SAMPLED_REQUESTS: Final = 20_000
+#: Steps of the load, and of the share of retries, for which a worker is sampled.
+_LOADS: Final = 8
+_REQUESTS_FOR_RETRIES: Final = 1000
+_MAX_TURNS: Final = 16
 _TRIPS: Final = 32
-_REPORT_EVERY: Final = 500  # instances
-OnLocal = Callable[[NDArray[np.float64], NDArray[Any]], object]
-OnStep = Callable[[list[Answers]], object]
+#: Seconds that a device keeps before its deadline, or a tenth of that.
+_GUARD: Final = 0.005
+_REPORT_EVERY: Final = 5_000  # instances
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FleetPolicy:
+    """Which instances a fleet offloads.
+
+    Rows of `offload`, shape (n_rows,), are offloaded, and a share `chance` of the other instances.
+    With `request_first` stages run only where the cloud does not answer. `decide` is a policy of
+    one's own, for a table by stage. Only with `limited` do the scenario's bound on offloads and its
+    audits hold.
+    """
+
+    key: str
+    name: str
+    offload: BoolArray
+    chance: float = 0.0
+    request_first: bool = False
+    decide: OwnPolicy | None = None
+    limited: bool = False
+
+    def request_share(self, table: RowTable) -> float:
+        """Expected share of the instances that are offloaded, if all rows come equally often."""
+        if self.decide is not None:
+            return 1.0
+        possible = table.can_offload & ~self.offload
+        return float(self.offload.mean() + self.chance * possible.mean())
+
+
+def choose_devices(
+    table: RowTable, scenario: Scenario, policy: FleetPolicy, *, max_requests: int = MAX_REQUESTS
+) -> int:
+    """Choose how many devices to step: all, or as many as keep the run small."""
+    per_device = scenario.arrival_process.mean_rate * scenario.seconds
+    requests = per_device * policy.request_share(table)
+    audits = scenario.audit if policy.limited and scenario.audit else 0.0
+    requests += audits * per_device
+    limits = [MAX_DEVICES, MAX_INSTANCES / per_device]
+    if requests:
+        limits.append(max_requests / requests)
+    return max(1, min(scenario.devices, int(min(limits))))
 
 
 class VirtualFleet:
     """A fleet that answers its instances in virtual time, once."""
 
-    def __init__(self, routes: Routes, settings: FleetSettings) -> None:
-        self._routes, self._settings = routes, settings
-        cloud_only = settings.policy == "cloud-only"
-        if cloud_only and not routes.plan.has_cloud:
-            raise InputError("policy cloud-only: no instance of this bundle leaves its device")
-        if callable(settings.policy) != (routes.by_stage is not None):
-            raise InputError("a policy of one's own takes routes by stage, and no other does")
-        self._can_offload = routes.cloud_label != NO_LABEL
-        self._sends = routes.offload  # with a policy of one's own none: it says so later
-        if settings.policy == "edge-only":
-            self._sends = np.zeros(len(routes), bool)
-        elif cloud_only:
-            self._sends = self._can_offload
-        self._one_by_one = callable(settings.policy)
-        self._chance = routes.chance if settings.policy == "system" else 0.0
-        audits = settings.policy == "system" and routes.plan.has_cloud
-        self._audit = settings.audit if audits else None
-        if self._audit is not None and self._chance:
-            raise InputError("audits test the gate's decisions; these are drawn by chance")
-        if self._audit is not None:
-            AuditSampler(self._audit)  # raises what is wrong with the share
-        self._chance_rng = np.random.default_rng([settings.seed, 4])
-        self._owed = float(self._chance_rng.random())
-        clock = Clock()
-        options: dict[str, Any] = {
-            "capacity": settings.queue,
-            "max_batch": settings.max_batch,
-            "wait": settings.wait_ms / 1000.0,
-            "parallel": settings.parallel,
-            "payload": bytes(routes.sizes.response(1000)),
-            # All workers of a run draw from one stream.
-            "rng": random.Random(f"{settings.seed}/service"),
-        }
-        bound = routes.disagreement_bound
-        self.workers = [
-            VirtualWorker(clock, settings.service, promised=bound, **options)
-            for _ in range(settings.workers)
-        ]
-        availability = Availability(clock, settings.outages, self.workers, seconds=settings.seconds)
-        self._broker = VirtualBroker(
-            clock,
-            availability,
-            self.workers,
-            message=settings.broker_us / 1e6,
-            hop=settings.hop_ms / 1000.0,
-        )
-        # Instances offloaded by chance have been drawn by the time that a device gets them.
-        may_send = self._sends | self._can_offload if self._chance else self._sends
-        self.state = FleetState(
-            settings=settings,
-            clock=clock,
-            availability=availability,
-            broker=self._broker,
-            rules=AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only),
-            messages=Messages(routes.plan),
-            sizes=routes.sizes,
-            sends=may_send.tolist(),
-            can_offload=self._can_offload.tolist(),
-            limit=settings.deadline_ms / 1000.0,
-            guard=min(_GUARD, settings.deadline_ms / 1e4),
-            model=(routes.plan.model, routes.plan.version),
-        )
-        breaks = any(window.what == "link" for window in settings.outages.windows)
-        self._link_outages = settings.outages if breaks else None
-        self._usual_trip = _usual_trip(routes, settings) if settings.primed else RoundTrip()
+    def __init__(
+        self,
+        table: RowTable,
+        scenario: Scenario,
+        policy: FleetPolicy,
+        timings: Timings,
+        *,
+        n_devices: int,
+    ) -> None:
+        self._table = table
+        self._scenario = scenario
+        self._policy = policy
+        self._timings = timings
+        self._n_devices = n_devices
         self._devices: dict[int, VirtualDevice] = {}
+        self._clock = Clock()
+        self._rng = random.Random(f"{scenario.seed}/{policy.key}")
+        self._sizes = MessageSizes(
+            model=table.model,
+            version=table.version,
+            n_values=table.n_values,
+            n_classes=len(table.classes),
+            dtype=table.dtype,
+        )
+        by_stage = np.asarray(timings.edge_ms) / 1000.0
+        self._stage_seconds = by_stage[np.maximum(table.exit, 0)]
+        self._model = WorkerModel(
+            timings, scenario, bytes(self._sizes.response(1000)), table.promised
+        )
+        self._counts = OffloadCounts()
+        self._samples: dict[tuple[int, int], QueueSample] = {}
+        self.workers = [self._make_worker() for _ in range(scenario.workers)]
+        self._availability = Availability(self._clock, scenario.outages, self.workers)
 
-    @property
-    def device_counts(self) -> dict[str, float]:
-        """Sums of the devices' counters."""
-        sums = asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
-        return sums if self._audit is None else sums | asdict(self.state.audit_counts)
+    def _make_worker(self) -> VirtualWorker:
+        if self._n_devices == self._scenario.devices:
+            return VirtualWorker(self._clock, self._model)
+        return SampledWorker(self._clock, self._model, self._queue_sample, self._rng)
 
-    @property
-    def unsubscribed(self) -> int:
-        """Requests that the broker dropped, without a worker to serve them."""
-        return self._broker.unsubscribed
+    def _queue_sample(self, now: float) -> QueueSample:
+        """Outcomes at a worker under the load that the whole fleet brings at `now` (s)."""
+        scenario = self._scenario
+        process = scenario.arrival_process
+        load = 0
+        if isinstance(process, Diurnal):
+            share = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
+            load = round(_LOADS * share)
+            process = Poisson(max(process.rate * 2 * load / _LOADS, 1e-9))
+        # A retry that another worker gets is a further request.
+        sent = max(self._counts.sent, _REQUESTS_FOR_RETRIES)
+        retries = round(_LOADS * self._counts.retries / sent)
+        if (load, retries) not in self._samples:
+            rng = np.random.default_rng([scenario.seed, 5, load, retries])
+            share = self._policy.request_share(self._table)
+            share *= 1 + retries / _LOADS * (1 - 1 / scenario.workers)
+            # The broker deals in turn: a worker gets every n-th request of n workers' devices.
+            n_workers = min(scenario.workers, _MAX_TURNS)
+            requesters = share * scenario.devices * n_workers / scenario.workers
+            n_devices = max(1, round(requesters))
+            seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
+            events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
+            chosen = np.argsort(events.time, kind="stable")[::n_workers]
+            device = events.device[chosen].astype(np.int32)
+            arrivals = Arrivals(events.time[chosen], device, np.zeros_like(device))
+            ttl = scenario.deadline_ms / 1000.0
+            self._samples[load, retries] = sample_queue(self._model, arrivals, ttl)
+        return self._samples[load, retries]
 
-    @property
-    def alarms(self) -> list[int] | None:
-        """Alarms of the workers' tests up to now; None if there are no audits."""
-        if self._audit is None:
-            return None
-        found = [each for w in self.workers for each in w.audits.snapshot().values()]
-        return [each["alarm_at"] for each in found if each["alarm"]]
+    # -- running --------------------------------------------------------------------------------
 
-    def device(self, index: int) -> VirtualDevice:
-        """Get a device; it is made when it is first needed."""
-        device = self._devices.get(index)
+    def run(
+        self, arrivals: Arrivals, watch: Callable[[float, int], object] | None = None
+    ) -> FleetRun:
+        """Answer the instances; `watch` gets the time (s) and the instances so far."""
+        policy = self._policy
+        offloads = self._choose_offloads(arrivals.row)
+        audits = policy.limited and bool(self._scenario.audit)
+        stepped = offloads | audits | (policy.decide is not None)
+        numbers = np.flatnonzero(stepped)
+        columns = StepColumns(len(numbers))
+        columns.row = arrivals.row[numbers].tolist()
+        state = self._make_state(columns)
+        instances = arrivals.subset(numbers)
+        with _no_collector():
+            self._step(state, instances, offloads[numbers], watch)
+            self._clock.run()
+        answers = self._answers(arrivals, numbers, columns)
+        return self._fleet_run(answers, state)
+
+    def _choose_offloads(self, row: NDArray[np.int32]) -> BoolArray:
+        policy, table = self._policy, self._table
+        offloads = policy.offload[row]
+        if policy.chance:
+            # As many as there should be of those that come; which ones is a matter of chance.
+            rng = np.random.default_rng([self._scenario.seed, 4])
+            possible = np.flatnonzero(table.can_offload[row] & ~offloads)
+            n_chosen = int(policy.chance * len(possible) + rng.random())
+            offloads[rng.permutation(possible)[:n_chosen]] = True
+        return np.asarray(offloads, np.bool_)
+
+    def _make_state(self, columns: StepColumns) -> FleetState:
+        table, scenario = self._table, self._scenario
+        deadline = scenario.deadline_ms / 1000.0
+        return FleetState(
+            clock=self._clock,
+            availability=self._availability,
+            broker=VirtualBroker(self._clock, self._availability, self.workers, self._model),
+            scenario=scenario,
+            table=table,
+            sizes=self._sizes,
+            columns=columns,
+            rng=self._rng,
+            stage_seconds=self._stage_seconds.tolist(),
+            can_offload=table.can_offload.tolist(),
+            local_label=table.local_label.tolist(),
+            confidence=table.confidence.tolist(),
+            request_first=self._policy.request_first,
+            decide=self._policy.decide,
+            deadline=deadline,
+            guard=min(_GUARD, scenario.deadline_ms / 1e4),
+            usual_trip=self._usual_trip(),
+            counts=self._counts,
+        )
+
+    def _device(self, state: FleetState, number: int) -> VirtualDevice:
+        device = self._devices.get(number)
         if device is None:
-            settings = self._settings
-            draws = DeviceDraws(settings.seed, index)
-            device = self._devices[index] = VirtualDevice(
-                self.state,
-                index,
-                VirtualLink(settings.link, draws, self._link_outages, draws),
-                draws.random if settings.breaker else None,
-                None
-                if self._audit is None
-                else AuditSampler(self._audit, random.Random(audit_seed(settings.seed, index))),
-            )
-            usual = self._usual_trip
-            device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)
+            device = VirtualDevice(state, number, limited=self._policy.limited)
+            self._devices[number] = device
         return device
-
-    def run_open(
-        self, on_local: OnLocal | None = None, on_step: OnStep | None = None
-    ) -> list[Answers]:
-        """Answer instances that come at their own times, chunk by chunk.
-
-        `on_local` gets the times and rows of instances that never leave their devices; then they
-        are not among the answers. `on_step` gets the answers so far, now and then.
-        """
-        rules, clock = self.state.rules, self.state.clock
-        parts: list[Answers] = []
-        for times, device, row in self._settings.chunks(self._routes.rows):
-            until = float(times[-1]) if len(times) else clock.now
-            sent = self._sent(row)
-            if on_local is not None:
-                on_local(times[~sent], row[~sent])
-                times, device, row, sent = times[sent], device[sent], row[sent], sent[sent]
-            answers = Answers.empty(times, device, row)
-            # Auditors take all in, one by one, but what is their devices' own is known.
-            known = ~sent if self._audit is None or self._one_by_one else ~self._sends[row]
-            rules.answer_locally(answers, np.flatnonzero(known))
-            parts.append(answers)
-            stepped = np.flatnonzero(sent)
-            due = answers.time[stepped] + rules.seconds_before_request(answers.row[stepped])
-            report = None if on_step is None else partial(on_step, parts)
-            self._step(answers, stepped, due, until, report)
-        clock.run()
-        for part in parts:
-            rules.complete(part)
-        return parts
-
-    def joules(self, answers: Answers) -> NDArray[np.float64]:
-        """Energy (J) that each instance's messages cost its device's radio, shape (n,)."""
-        before = self.state.rules.seconds_before_request(answers.row)
-        return exchange_joules(answers, before, self._settings.link.radio)
-
-    def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which instances a device must step, since they may be offloaded."""
-        if self._one_by_one or self._audit is not None:
-            return np.ones(len(row), bool)
-        sent: NDArray[np.bool_] = self._sends[row]
-        if self._chance:
-            # As many as there should be of those that come together, so that the share is kept
-            # even in a short run; which ones is a matter of chance.
-            possible = np.flatnonzero(self._can_offload[row] & ~sent)
-            self._owed += self._chance * len(possible)
-            count = min(int(self._owed), len(possible))
-            self._owed -= count
-            sent[self._chance_rng.permutation(possible)[:count]] = True
-        return sent
 
     def _step(
         self,
-        answers: Answers,
-        which: NDArray[np.intp],
-        due: NDArray[np.float64],
-        until: float,
-        report: Callable[[], object] | None,
+        state: FleetState,
+        instances: Arrivals,
+        offloads: BoolArray,
+        watch: Callable[[float, int], object] | None,
     ) -> None:
-        """Have instances decided about when they are `due`, and step on to `until`."""
-        clock, run = self.state.clock, self.state.clock.run
-        order = np.argsort(due, kind="stable")
-        due, which = due[order], which[order]
-        soon = int(np.searchsorted(due, until))
-        device, row = answers.device[which].tolist(), answers.row[which].tolist()
-        # Not through the clock's heap, which stays small and quick.
-        for first in range(0, soon, _REPORT_EVERY):
-            part = slice(first, min(soon, first + _REPORT_EVERY))
-            for i, index, its_row, when in zip(
-                which[part].tolist(), device[part], row[part], due[part].tolist(), strict=True
-            ):
-                run(when)
-                self.device(index).take(answers, i, its_row)
-            clock.events += part.stop - part.start
-            if report is not None:
-                report()
-        for i, index, its_row, when in zip(
-            which[soon:].tolist(), device[soon:], row[soon:], due[soon:].tolist(), strict=True
-        ):
-            clock.at(when, self.device(index).take, answers, i, its_row)
-        run(until)
+        """Have each instance decided about when its stages have run."""
+        clock, columns, own = self._clock, state.columns, self._policy.decide is not None
+        due = instances.time.copy()
+        if not self._policy.request_first:
+            due += self._stage_seconds[instances.row]
+        times = due.tolist()
+        came = instances.time.tolist()
+        devices = instances.device.tolist()
+        offloaded = offloads.tolist()
+        for count, number in enumerate(np.argsort(due, kind="stable").tolist()):
+            clock.run(times[number])
+            device = self._device(state, devices[number])
+            row = columns.row[number]
+            if own:
+                device.decide(number, row, came[number])
+            elif offloaded[number]:
+                device.offload(number, row, came[number])
+            else:
+                columns.end[number] = times[number]
+                device.audit(number, row)
+            if watch is not None and count % _REPORT_EVERY == 0:
+                watch(clock.now, count)
 
-    def run_in_turn(self) -> list[Answers]:
-        """Let each device begin with a row when it has answered the one before."""
-        assert self._settings.in_turn is not None
-        parts = []
-        for index, rows in enumerate(self._settings.in_turn):
-            which = np.asarray(rows, np.int64)
-            parts.append(Answers.empty(np.zeros(len(which)), np.full(len(which), index), which))
-            self._next_in_turn(self.device(index), parts[-1], 0)
-        self.state.clock.run()
-        for part in parts:
-            self.state.rules.complete(part)
-        return parts
+    def _usual_trip(self) -> RoundTrip:
+        """Round trip that a device has learnt from requests that met no others."""
+        trip = RoundTrip()
+        if not self._table.has_cloud:
+            return trip
+        timings = self._timings
+        link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
+        beyond = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms + self._model.run_seconds(1, 1)
+        request = self._sizes.request(int(self._scenario.deadline_ms))
+        up = publish_bytes(REQUEST_TOPIC, request)
+        down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
+        for number in range(_TRIPS):
+            begin = 1000.0 * (number + 1)
+            there = link.send(begin, up, True)
+            link.send(there, PUBACK_BYTES, False)
+            trip.update(link.send(there + beyond, down, False) - begin)
+        return trip
 
-    def _next_in_turn(self, device: VirtualDevice, answers: Answers, i: int) -> None:
-        clock, rules = self.state.clock, self.state.rules
-        now, pause = clock.now, self._settings.pause_ms / 1000.0
-        if i:
-            now += pause
-        while i < len(answers):
-            row = int(answers.row[i])
-            answers.time[i] = now
-            takes = float(rules.edge_seconds[row])
-            if self._sent(answers.row[i : i + 1])[0]:
-                before = 0.0 if rules.cloud_only else takes
-                then = partial(self._next_in_turn, device, answers, i + 1)
-                clock.at(now + before, device.take, answers, i, row, then)
-                return
-            rules.answer_locally(answers, i)
-            now += takes + pause
-            i += 1
+    # -- answers --------------------------------------------------------------------------------
+
+    def _answers(self, arrivals: Arrivals, numbers: NDArray[Any], columns: StepColumns) -> Answers:
+        """Lay out all answers: those of the devices alone, and of the instances stepped."""
+        table = self._table
+        n = len(arrivals.time)
+        row = arrivals.row.copy()
+        row[numbers] = columns.row
+        stage_ms = 1000.0 * self._stage_seconds[row]
+        local = table.local_route[row]
+        own = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
+
+        def spread(values: Any, dtype: Any) -> NDArray[Any]:
+            column = np.zeros(n, dtype)
+            column[numbers] = values
+            return column
+
+        stepped_route = np.full(n, -1, np.int8)
+        stepped_route[numbers] = columns.route
+        by_device = stepped_route < 0
+        route = np.where(by_device, local, stepped_route).astype(np.int8)
+        reason = np.where(
+            by_device,
+            np.where(local > EDGE, REASON["value"], own),
+            spread(columns.reason, np.int8),
+        ).astype(np.int8)
+        end = arrivals.time + stage_ms / 1000.0
+        end[numbers] = columns.end
+        end = np.where(by_device & np.isnan(end), np.inf, end)
+        requested = spread(columns.requested, np.bool_)
+        cloud = route == CLOUD
+        answers = Answers(
+            time=arrivals.time,
+            device=arrivals.device,
+            row=row,
+            route=route,
+            reason=reason,
+            stage=np.where(cloud, table.n_stages, table.exit[row]).astype(np.int8),
+            label=np.where(cloud, table.cloud_label[row], table.local_label[row]).astype(np.int32),
+            cost=np.zeros(n),
+            feature_cost=np.zeros(n),
+            latency_ms=1000.0 * (end - arrivals.time),
+            device_ms=np.where(cloud & self._policy.request_first, 0.0, stage_ms).astype(
+                np.float32
+            ),
+            cloud_ms=spread(columns.cloud_ms, np.float32),
+            up=spread(columns.up, np.int32),
+            down=spread(columns.down, np.int32),
+            payload_up=spread(columns.payload_up, np.int32),
+            payload_down=spread(columns.payload_down, np.int32),
+            joules=np.zeros(n, np.float32),
+            requested=requested,
+            audited=spread(columns.audited, np.bool_),
+        )
+        fill_costs(answers, table, request_first=self._policy.request_first)
+        fill_joules(answers, self._scenario, request_first=self._policy.request_first)
+        return answers
+
+    def _fleet_run(self, answers: Answers, state: FleetState) -> FleetRun:
+        scenario, counts = self._scenario, self._model.counts
+        scale = scenario.devices / self._n_devices
+        workers: dict[str, float] = asdict(counts)
+        del workers["queued_seconds"]
+        available = scenario.seconds * scenario.workers * scenario.parallel
+        samples = list(self._samples.values())
+        if samples:
+            workers = {name: value * scale for name, value in workers.items()}
+            for name in ("utilisation", "batch"):
+                workers[name] = float(np.mean([getattr(sample, name) for sample in samples]))
+            workers["wait_ms"] = 1000.0 * float(np.mean([sample.wait for sample in samples]))
+        else:
+            workers["utilisation"] = min(1.0, counts.busy_seconds / available)
+            workers["batch"] = counts.answered / max(counts.batches, 1)
+            workers["wait_ms"] = 1000.0 * counts.queued_seconds / max(counts.answered, 1)
+        return FleetRun(
+            answers=answers,
+            seconds=scenario.seconds,
+            devices=self._n_devices,
+            counts=asdict(state.counts) | asdict(state.breaker_counts),
+            workers=workers,
+            scale=scale,
+            sampling=self._sampling(),
+            request_first=self._policy.request_first,
+            audit_cost=state.audit_cost,
+            alarms=tuple(self._model.alarms),
+            events=self._clock.events,
+        )
+
+    def _sampling(self) -> str:
+        scenario, length = self._scenario, duration(self._scenario.seconds)
+        if self._n_devices == scenario.devices:
+            return f"all of {plural(scenario.devices, 'device')} for {length}"
+        return (
+            f"in proportion: {self._n_devices:,} of {plural(scenario.devices, 'device')} for "
+            f"{length}, at workers under the load of all"
+        )
 
 
-def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
-    """Round trip that a device has learnt from requests that met no others."""
-    link = VirtualLink(settings.link, random.Random(f"{settings.seed}/usual"))
-    between = 2 * settings.broker_us / 1e6 + 2 * settings.hop_ms / 1e3
-    between += settings.service.mean(1, 1)
-    up = request_packet(routes.sizes.request(int(settings.deadline_ms)))
-    down = response_packet(routes.sizes.response(1000))
-    trip = RoundTrip()
-    for k in range(_TRIPS):
-        begin = 1000.0 * (k + 1)
-        there = link.send(begin, up, True)
-        link.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
-        back = link.send(there + between, down, False)
-        trip.update(back - begin)
-    return trip
+def run_fleet(
+    table: RowTable,
+    scenario: Scenario,
+    policy: FleetPolicy,
+    timings: Timings,
+    *,
+    arrivals: Arrivals | None = None,
+    n_devices: int | None = None,
+    watch: Callable[[float, int], object] | None = None,
+) -> FleetRun:
+    """Let a fleet answer in virtual time.
+
+    Parameters
+    ----------
+    table : RowTable
+        Outcomes of the rows.
+    scenario : Scenario
+        The deployment.
+    policy : FleetPolicy
+        What is offloaded.
+    timings : Timings
+        How long stages, broker and workers take.
+    arrivals : Arrivals, optional
+        All instances, by time; the scenario's by default.
+    n_devices : int, optional
+        Devices to step; by default those of :func:`choose_devices`.
+    watch : callable, optional
+        Gets the time (s) and the number of instances so far, now and then.
+    """
+    if len(timings.edge_ms) < int(table.exit.max()) + 1:
+        raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, too few for stages")
+    if n_devices is None:
+        n_devices = choose_devices(table, scenario, policy)
+    if arrivals is None:
+        arrivals = scenario.arrivals(table.n_rows, table.truth, n_devices=n_devices)
+    fleet = VirtualFleet(table, scenario, policy, timings, n_devices=n_devices)
+    return fleet.run(arrivals, watch)
 
 
-def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
-    """Let a fleet of `settings` answer in virtual time; InputError if `routes` do not fit."""
-    fleet = VirtualFleet(routes, settings)
-    answers = Answers.join(
-        fleet.run_in_turn() if settings.in_turn is not None else fleet.run_open()
-    )
-    ends = answers.time + answers.latency_ms / 1000.0
-    return FleetRun(
-        answers=answers,
-        joules=fleet.joules(answers),
-        devices=fleet.device_counts,
-        workers=[asdict(worker.counts) for worker in fleet.workers],
-        seconds=float(ends.max(initial=0.0)),
-        events=fleet.state.clock.events,
-        alarms=fleet.alarms,
-    )
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep Python from looking for cycles again and again among millions of objects."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if was_on:
+            gc.enable()

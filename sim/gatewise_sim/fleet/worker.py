@@ -1,185 +1,151 @@
-"""The cloud in virtual time: workers, a broker that deals requests out, and what is up.
+"""The cloud in virtual time: workers, the broker that deals requests out to them, and what is up.
 
 :class:`.Batcher`, the worker's own, decides which request is queued, refused, expired, computed
-once or answered again, and in which batch; only how long a run takes is a formula here.
+once or answered again, and in which batch; only the duration of a run is a formula here::
+
+    run of n instances from m requests = run_us + n * instance_us + m * message_us
 
 In an outage of the **link** TCP sends again and again what does not come through
-(:class:`~gatewise_sim.fleet.network.link.Direction`). The device notices after
-:data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
-gone with what was in it, and the device begins a new one :data:`RECONNECT_SECONDS` after the end,
-which takes the handshakes of :meth:`~gatewise_sim.fleet.network.link.VirtualLink.session`.
-When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all
-workers are down, in one of **workers** some; a broker drops requests without a subscriber.
+(:class:`~gatewise_sim.fleet.link.Direction`). The device notices after :data:`DETECT_SECONDS`; if
+the link is back by then, all is delivered late, else the connection is gone with what was in it,
+and the device begins a new one :data:`RECONNECT_SECONDS` after the end, which takes the handshakes
+of :meth:`~gatewise_sim.fleet.link.VirtualLink.session`. When the **broker** goes down every
+connection breaks at once. In an outage of the **cloud** all workers are down, in one of **workers**
+some; a broker drops requests without a subscriber.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal, Protocol, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 
-from gatewise.errors import InputError
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Ticket
-from gatewise_cloud.worker.fleet_audit import DisagreementTest, FleetAudit
+from gatewise_cloud.worker.batcher import Batch, Batcher, Ticket
+from gatewise_cloud.worker.fleet_audit import FleetAudit
+from gatewise_edge.link.messages import AuditMark
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.outages import Outages
+from gatewise_sim.fleet.workload import Arrivals
+from gatewise_sim.report.document import Timings
+from gatewise_sim.scenario import Scenario
 
+#: Seconds of silence of the link that a device notices (TCP_USER_TIMEOUT of 3 s).
 DETECT_SECONDS: Final = 3.5
-"""Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
+#: Seconds from the end of an outage until a device begins a new connection.
 RECONNECT_SECONDS: Final = 1.0
-"""From the end of an outage until a device begins a new connection."""
+
+_ONE_ROW: Final = np.zeros((1, 0), np.float32)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceTime:
-    """How long a worker takes for a run of n instances: `base` plus `each` times n, in seconds.
-
-    `message` is what a request takes beside the model (reading, checking, writing); with `spread`
-    ``exponential`` times are drawn with that mean. InputError if a time is negative, or all are 0.
-
-    >>> ServiceTime(80e-6, 20e-6).mean(4, 4)
-    0.00016
-    """
-
-    base: float
-    each: float
-    message: float = 0.0
-    spread: Literal["fixed", "exponential"] = "fixed"
-
-    def __post_init__(self) -> None:
-        times = (self.base, self.each, self.message)
-        if min(times) < 0 or not 0 < sum(times) < float("inf"):
-            raise InputError(f"service time {times}: give seconds, not all of them 0")
-
-    @classmethod
-    def from_timing(cls, timing: Mapping[int, float]) -> Self:
-        """Fit a line to `timing`: seconds of a run by its instances."""
-        if not timing:
-            raise InputError("no run of the cloud model was timed")
-        sizes = np.array(list(timing), np.float64)
-        taken = np.array(list(timing.values()), np.float64)
-        if len(sizes) == 1:
-            return cls(0.0, float(taken[0] / sizes[0]))
-        # Relative errors count: a run of one must come out as well as a run of 32.
-        lines = np.column_stack([np.ones_like(sizes), sizes]) / taken[:, None]
-        (base, each), *_ = np.linalg.lstsq(lines, np.ones_like(taken))
-        if base < 0 or each < 0:
-            base, each = 0.0, float(np.mean(taken / sizes))
-        return cls(float(base), float(each))
-
-    def mean(self, instances: int, requests: int) -> float:
-        """Seconds of a run of so many `instances` from `requests`, on average."""
-        return self.base + self.each * instances + self.message * requests
-
-    def draw(self, instances: int, requests: int, rng: random.Random) -> float:
-        """Seconds of one run of so many `instances` from `requests`, drawn by `rng`."""
-        mean = self.mean(instances, requests)
-        return mean if self.spread == "fixed" else rng.expovariate(1.0 / mean)
-
-
-@dataclass(slots=True)
-class WorkerCounts:
-    """Counters of a worker: requests, runs (`batches`), seconds in runs and seconds of waiting.
-
-    `audits` are among those answered. `lost` are requests queued or running when it went down;
-    only answered ones count as waiting.
-    """
-
-    received: int = 0
-    answered: int = 0
-    audits: int = 0
-    busy: int = 0
-    expired: int = 0
-    duplicates: int = 0
-    repeated: int = 0
-    lost: int = 0
-    batches: int = 0
-    busy_seconds: float = 0.0
-    queued_seconds: float = 0.0
-
-
-class DeviceSide(Protocol):
+class Requester(Protocol):
     """The device's side of a request."""
 
-    def reply(self, error: str | None, worker_us: int, *, wait_ms: int = 0) -> None:
-        """Take the worker's response: an error's code, or None for an answer.
-
-        `wait_ms`: with ``busy``, until the next request.
-        """
+    def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
+        """Take the worker's response: an error's code, or None for an answer."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
     """A ticket with the device's side of its request.
 
-    `label`: of a request that audits an answer, the high-cost model's class index.
+    `label` is the high-cost model's class index, for a request that audits an answer.
     """
 
-    requester: DeviceSide
+    requester: Requester
     label: int = -1
 
 
-def _no_log(model: ModelKey, test: DisagreementTest) -> None:
-    """Leave it at the test's own record of its alarm."""
+@dataclass(slots=True)
+class WorkerCounts:
+    """Sums over the workers: requests, runs (`batches`), seconds in runs and of waiting.
+
+    `lost` requests were queued or running when their worker went down, `unsubscribed` ones came
+    while no worker was up. Of `audit_instances`, audited or skipped, about `audit_weighted` were
+    answered otherwise than by the high-cost model.
+    """
+
+    received: int = 0
+    answered: int = 0
+    audits: int = 0
+    audits_disagreed: int = 0
+    audit_instances: int = 0
+    audit_weighted: float = 0.0
+    busy: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    repeated: int = 0
+    lost: int = 0
+    unsubscribed: int = 0
+    batches: int = 0
+    busy_seconds: float = 0.0
+    queued_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class WorkerModel:
+    """What the workers of a run share: their settings, and what they count.
+
+    `payload` is an answer of the usual length, to be remembered; `promised` the share of instances
+    that may be answered otherwise than by the high-cost model (None: audits are not tested).
+    """
+
+    timings: Timings
+    scenario: Scenario
+    payload: bytes
+    promised: float | None = None
+    counts: WorkerCounts = field(default_factory=WorkerCounts)
+    #: Instances that each test had observed when it raised its alarm.
+    alarms: list[int] = field(default_factory=list)
+
+    def run_seconds(self, n_instances: int, n_requests: int) -> float:
+        """Seconds of a run."""
+        timings = self.timings
+        return 1e-6 * (
+            timings.run_us + n_instances * timings.instance_us + n_requests * timings.message_us
+        )
 
 
 class VirtualWorker:
-    """One worker, with at most `capacity` requests queued and `parallel` runs at a time.
+    """One worker: the real queue, runs of computed duration."""
 
-    A run has at most `max_batch` instances, and a request waits at most `wait` seconds for others
-    to share it; `payload` is an answer of the usual length, to be remembered. `promised` is the
-    share of instances that audits may find to be answered otherwise than by the high-cost model;
-    with None they are not tested.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        service: ServiceTime,
-        *,
-        capacity: int,
-        max_batch: int,
-        wait: float,
-        parallel: int,
-        payload: bytes,
-        rng: random.Random,
-        promised: float | None = None,
-    ) -> None:
+    def __init__(self, clock: Clock, model: WorkerModel) -> None:
         self.up = True
-        self.counts = WorkerCounts()
         self._clock = clock
-        self._service = service
-        self._new_batcher = partial(
-            Batcher, capacity=capacity, max_batch=max_batch, wait=wait, parallel=parallel
-        )
-        self._rng = rng
-        self._payload = payload
-        self._promised = promised
+        self._model = model
+        self._parallel = model.scenario.parallel
         self._running: set[Batch] = set()
-        self._wakes: float | None = None
+        self._wake_at: float | None = None
         self._begin()
 
     def _begin(self) -> None:
         """Begin with nothing queued, running or remembered."""
-        self._batcher = self._new_batcher()
-        self.audits = FleetAudit(_no_log)
+        scenario = self._model.scenario
+        self._batcher = Batcher(
+            capacity=scenario.queue,
+            max_batch=scenario.max_batch,
+            wait=scenario.wait_ms / 1000.0,
+            parallel=scenario.parallel,
+        )
+        self._audit = FleetAudit(lambda _, test: self._model.alarms.append(test.instances))
         self._running.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
-        """Queue a request, refuse it, or answer it again, as a real worker does."""
-        self.counts.received += 1
+        """Do what a real worker does with a request."""
+        if not self.up:
+            return
+        counts = self._model.counts
+        counts.received += 1
         offer = self._batcher.offer(ticket, self._clock.now)
         if offer.counter is not None:
-            setattr(self.counts, offer.counter, getattr(self.counts, offer.counter) + 1)
+            setattr(counts, offer.counter, getattr(counts, offer.counter) + 1)
         if offer.answer is not None:
             ticket.requester.reply(None, 0)
         if offer.wait_ms:
-            self.counts.busy += 1
-            ticket.requester.reply("busy", 0, wait_ms=offer.wait_ms)
+            counts.busy += 1
+            ticket.requester.reply("busy", 0, offer.wait_ms)
         if offer.queued:
             self._serve()
 
@@ -187,72 +153,79 @@ class VirtualWorker:
         """Go down; all that is queued, running or remembered is lost."""
         if self.up:
             self.up = False
-            self.counts.lost += len(self._batcher) + sum(len(b.tickets) for b in self._running)
+            n_running = sum(len(batch.tickets) for batch in self._running)
+            self._model.counts.lost += len(self._batcher) + n_running
             self._begin()
 
-    def _serve(self, *_: Any) -> None:
+    def _serve(self) -> None:
         """Begin the runs that can begin, as the serving threads of the worker do."""
-        batcher, now = self._batcher, self._clock.now
-        while len(batcher) and len(self._running) < batcher.parallel:
+        batcher, clock, counts = self._batcher, self._clock, self._model.counts
+        now = clock.now
+        while len(batcher) and len(self._running) < self._parallel:
             pause = batcher.pause(now)
             if pause > 0:
-                if self._wakes is None or not now < self._wakes <= now + pause:
-                    self._wakes = now + pause
-                    self._clock.at(self._wakes, self._serve)
+                if self._wake_at is None or not now < self._wake_at <= now + pause:
+                    self._wake_at = now + pause
+                    clock.at(self._wake_at, self._serve)
                 return
             batch, expired = batcher.take(now)
-            self.counts.expired += len(expired)
+            counts.expired += len(expired)
             if batch is not None:
-                tickets = batch.tickets
-                self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
-                rows = sum(len(ticket.rows) for ticket in tickets)
-                seconds = self._service.draw(rows, len(tickets), self._rng)
-                self.counts.batches += 1
-                self.counts.busy_seconds += seconds
+                n = len(batch.tickets)  # each of one instance
+                seconds = self._model.run_seconds(n, n)
+                counts.queued_seconds += sum(now - ticket.arrived for ticket in batch.tickets)
+                counts.batches += 1
+                counts.busy_seconds += seconds
                 self._running.add(batch)
-                self._clock.at(now + seconds, self._finish, batch, rows, seconds)
+                clock.at(now + seconds, self._finish, batch, seconds)
 
-    def _finish(self, batch: Batch, rows: int, seconds: float) -> None:
+    def _finish(self, batch: Batch, seconds: float) -> None:
         if batch not in self._running:  # the worker was down in between
             return
         self._running.discard(batch)
-        self._batcher.ran(batch.model, rows, seconds)
+        self._batcher.ran(batch.model, len(batch.tickets), seconds)
+        now, counts = self._clock.now, self._model.counts
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
-            self._conclude(ticket)
+            self._batcher.finish(ticket, self._model.payload, now)
+            counts.answered += 1
+            ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
+            if ticket.audit is not None:
+                self._test(ticket, ticket.audit)
         self._serve()
 
-    def _conclude(self, ticket: VirtualTicket) -> None:
-        """Answer a request after its run."""
-        self._answer(ticket)
-        if ticket.audit is not None:
-            self.counts.audits += 1
-            self.audits.observe(ticket.model, ticket.audit, ticket.label, self._promised)
+    def _test(self, ticket: VirtualTicket, mark: AuditMark) -> None:
+        """Let the worker's test observe an audit."""
+        counts = self._model.counts
+        counts.audits += 1
+        counts.audit_instances += mark.skipped + 1
+        if mark.class_index != ticket.label:
+            counts.audits_disagreed += 1
+            counts.audit_weighted += 1.0 / mark.probability
+        self._audit.observe(ticket.model, mark, ticket.label, self._model.promised)
 
-    def _answer(self, ticket: VirtualTicket) -> None:
-        """Answer a request and remember the answer."""
-        now = self._clock.now
-        self._batcher.finish(ticket, self._payload, now)
-        self.counts.answered += 1
-        ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
+
+# -- what is up -------------------------------------------------------------------------------
 
 
 class Availability:
-    """What is up now, by a schedule of outages before `seconds`."""
+    """What is up now, by the schedule of outages."""
 
-    def __init__(
-        self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
-    ) -> None:
+    def __init__(self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker]) -> None:
+        #: When (s) devices began, or will begin, their latest connection.
         self.connected_at = 0.0
-        """When (s) devices began, or will begin, their latest connection."""
+        #: Whether nothing is ever down.
+        self.quiet = not outages
         self._clock = clock
         self._outages = outages
         self._workers = workers
-        self._link_since = self._link_until = self._broker_until = 0.0
+        self._link_since = 0.0
+        self._link_until = 0.0
+        self._broker_until = 0.0
         if outages:
             self._change()
-            for when in outages.changes(seconds):
-                clock.at(when, self._change)
+            for time in outages.changes():
+                clock.at(time, self._change)
 
     def _change(self) -> None:
         now = self._clock.now
@@ -267,16 +240,17 @@ class Availability:
         if until is not None:
             self._broker_until = until
             self.connected_at = max(self.connected_at, until + RECONNECT_SECONDS)
-        everyone = max(self._outages.down(what, now) or 0.0 for what in ("cloud", "broker")) > now
-        some = self._outages.workers_down(now)
-        for i, worker in enumerate(self._workers):
-            if everyone or i < some:
+        all_down = any((self._outages.down(part, now) or 0.0) > now for part in ("cloud", "broker"))
+        n_down = self._outages.workers_down(now)
+        for number, worker in enumerate(self._workers):
+            if all_down or number < n_down:
                 worker.fail()
             else:
                 worker.up = True
 
     @property
     def broker_up(self) -> bool:
+        """Whether the broker is up."""
         return self._clock.now >= self._broker_until
 
     @property
@@ -298,62 +272,165 @@ class Availability:
         return not down or self._link_until - self._link_since <= DETECT_SECONDS
 
 
-class VirtualBroker:
-    """Deals requests out to the workers in turn, one message after another.
+# -- the way from the broker to a worker and back -----------------------------------------------
 
-    A message takes `message` seconds of the broker's time, and `hop` seconds to a worker or back.
-    `unsubscribed` counts requests dropped since no worker was there.
-    """
+
+class VirtualBroker:
+    """Deals requests out to the workers in turn, one message after another each way."""
 
     def __init__(
         self,
         clock: Clock,
         availability: Availability,
         workers: Sequence[VirtualWorker],
-        *,
-        message: float,
-        hop: float,
+        model: WorkerModel,
     ) -> None:
-        self.unsubscribed = 0
         self._clock = clock
         self._availability = availability
         self._workers = workers
-        self._message = message
-        self._hop = hop
-        self._free = 0.0
+        self._counts = model.counts
+        self._message = model.timings.broker_us / 1e6
+        self._hop = model.timings.hop_ms / 1000.0
+        self._free_at = 0.0  # for requests
+        self._response_free_at = 0.0
         self._turn = 0
 
-    def handle(self, do: Callable[..., object], *args: Any) -> None:
-        """Handle a message as soon as those before it are done; then do what follows."""
-        if self._message == 0.0:
-            do(*args)
+    def deliver(self, ticket: VirtualTicket, ttl: float) -> None:
+        """Give a request, with a time to live in s, to the next worker."""
+        worker = self._next_worker()
+        if worker is None:
+            self._counts.unsubscribed += 1
             return
-        self._free = max(self._clock.now, self._free) + self._message
-        self._clock.at(self._free, do, *args)
+        now = self._clock.now
+        self._free_at = max(now, self._free_at) + self._message
+        arrival = self._free_at + self._hop
+        ticket.arrived = arrival
+        ticket.expires = arrival + ttl
+        self._clock.at(arrival, worker.receive, ticket)
 
-    def deliver(self, make_ticket: Callable[[float], VirtualTicket]) -> None:
-        """Give a request to the worker that is next, as a ticket made when it gets there."""
-        if not self._availability.broker_up:
-            return
+    def _next_worker(self) -> VirtualWorker | None:
         workers, turn = self._workers, self._turn
-        for i in range(len(workers)):
-            worker = workers[(turn + i) % len(workers)]
-            if worker.up:
-                self._turn = (turn + i + 1) % len(workers)
-                self._hop_over(self._hand, worker, make_ticket)
-                return
-        self.unsubscribed += 1
+        for step in range(len(workers)):
+            number = (turn + step) % len(workers)
+            if workers[number].up:
+                self._turn = (number + 1) % len(workers)
+                return workers[number]
+        return None
 
-    def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
-        if worker.up:
-            worker.receive(make_ticket(self._clock.now))
+    def response_departure(self) -> float:
+        """Time (s) at which a response that a worker sends now leaves the broker."""
+        arrival = self._clock.now + self._hop
+        self._response_free_at = max(arrival, self._response_free_at) + self._message
+        return self._response_free_at
 
-    def return_response(self, do: Callable[..., object], *args: Any) -> None:
-        """Take a worker's response; then do what follows."""
-        self._hop_over(self.handle, do, *args)
 
-    def _hop_over(self, do: Callable[..., object], *args: Any) -> None:
-        if self._hop:
-            self._clock.at(self._clock.now + self._hop, do, *args)
+# -- a worker under the load of a larger fleet ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueSample:
+    """Outcomes of requests at a worker under full load.
+
+    `seconds` are the times from arrival to the answer; NaN of an expired request, -1 of a refusal.
+    `utilisation` is the share of the time in runs, `batch` the mean number of requests of one, and
+    `wait` the mean seconds of an answered request in the queue.
+    """
+
+    seconds: list[float]
+    utilisation: float
+    batch: float
+    wait: float
+
+
+class _SampledRequest:
+    """Requester of a sampled request: it remembers its outcome."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = float("nan")
+
+    def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
+        self.seconds = worker_us / 1e6 if error is None else -1.0
+
+
+def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSample:
+    """Step one worker through requests of a full fleet, each with a time to live of `ttl` s.
+
+    What comes in the first fifth of the time finds a queue that is still filling, and is left out.
+    """
+    clock = Clock()
+    own = WorkerModel(model.timings, model.scenario, model.payload)
+    worker = VirtualWorker(clock, own)
+    requests = []
+    for number, (time, device) in enumerate(zip(arrivals.time, arrivals.device, strict=True)):
+        clock.run(float(time))
+        request = _SampledRequest()
+        requests.append(request)
+        worker.receive(
+            VirtualTicket(
+                device=str(device),
+                id=number.to_bytes(16, "big"),
+                digest=b"",
+                model=("", ""),
+                rows=_ONE_ROW,
+                arrived=clock.now,
+                expires=clock.now + ttl,
+                requester=request,
+            )
+        )
+    clock.run()
+    settled = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
+    counts = own.counts
+    return QueueSample(
+        seconds=[request.seconds for request in requests[settled:]],
+        utilisation=min(1.0, counts.busy_seconds / (clock.now * model.scenario.parallel)),
+        batch=counts.answered / max(counts.batches, 1),
+        wait=counts.queued_seconds / max(counts.answered, 1),
+    )
+
+
+class SampledWorker(VirtualWorker):
+    """A worker for a part of a fleet: its outcomes are drawn from those under the load of all.
+
+    Duplicates are known by the real queue; only waiting and running are drawn. `sample` gives the
+    outcomes at a time (s).
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        model: WorkerModel,
+        sample: Callable[[float], QueueSample],
+        rng: random.Random,
+    ) -> None:
+        super().__init__(clock, model)
+        self._sample = sample
+        self._rng = rng
+
+    def receive(self, ticket: VirtualTicket) -> None:
+        if not self.up:
+            return
+        counts, clock, now = self._model.counts, self._clock, self._clock.now
+        counts.received += 1
+        offer = self._batcher.offer(ticket, now)
+        if offer.counter is not None:
+            setattr(counts, offer.counter, getattr(counts, offer.counter) + 1)
+        if offer.answer is not None:
+            ticket.requester.reply(None, 0)
+        if not offer.queued:
+            return
+        batch, _ = self._batcher.take(now)
+        assert batch is not None
+        sample = self._sample(now)
+        seconds = sample.seconds[int(self._rng.random() * len(sample.seconds))]
+        if seconds < 0:
+            counts.busy += 1
+            self._batcher.forget(ticket)
+            ticket.requester.reply("busy", 0, 1000)
+        elif seconds != seconds or now + seconds >= ticket.expires:
+            counts.expired += 1
+            self._batcher.forget(ticket)
         else:
-            do(*args)
+            self._running.add(batch)
+            clock.at(now + seconds, self._finish, batch, seconds)

@@ -1,219 +1,246 @@
-"""Broker, cloud workers and links of a live run, and what breaks on schedule.
+"""Broker, cloud workers and link of a live run, and what breaks on schedule.
 
-Outages are real. A worker or a broker that goes down is killed (SIGKILL) and started again at the
-outage's end, a link falls silent in its proxy. A worker's successor loads its libraries while the
-outage lasts and its model only then; how long it really took is in :attr:`Deployment.faults`.
+Outages are real: a worker or a broker that goes down is killed and started again at the outage's
+end, a link falls silent in its proxy. When each was really back is in :attr:`Deployment.faults`.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_sim.errors import RunError
-from gatewise_sim.fleet.network.proxy import DelayProxy
-from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker, clear_status
-from gatewise_sim.live.worker_process import WorkerProcess
+from gatewise_sim.live.proxy import DelayProxy
+from gatewise_sim.scenario import Scenario
 
 _READY_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.05
-_WORKER_OPTIONS: Final = ("queue", "max_batch", "wait_ms", "parallel")
+#: Environment variable from which commands read the broker's URL: it may hold a password.
+BROKER_VARIABLE: Final = "GATEWISE_BROKER"
 
 
-def start_workers(stack: ExitStack, options: Sequence[Mapping[str, Any]]) -> list[WorkerProcess]:
-    """Start workers that end with `stack`, and wait until they take requests.
+class WorkerProcess(ChildProcess):
+    """A ``gatewise cloud``; its counters are known once it has ended in good order."""
 
-    The options of each are those of :class:`gatewise_cloud.service.cli.CloudSettings`;
-    RunError if a worker ends instead.
-    """
-    workers = []
-    for i, each in enumerate(options, 1):
-        workers.append(WorkerProcess(each, name=f"cloud worker {i}", keep_errors=True))
-        stack.callback(workers[-1].close)
-    deadline = time.monotonic() + _READY_SECONDS
-    for worker in workers:
-        if not worker.wait_ready(deadline - time.monotonic()):
-            if time.monotonic() < deadline:
-                raise _failure(worker)
-            raise RunError(worker.name, "no sign of life; giving up")
-    return workers
+    def __init__(self, number: int, words: Sequence[str], broker: str) -> None:
+        self.counters: dict[str, Any] = {}
+        self.is_ready = False
+        self._reported = threading.Event()
+        super().__init__(
+            f"worker {number}",
+            [sys.executable, "-m", "gatewise", "cloud", *words, "--json"],
+            on_message=self._take,
+            follows_input=False,
+            environment={BROKER_VARIABLE: broker},
+        )
 
+    def wait_ready(self, seconds: float) -> None:
+        """Wait until it takes requests; RunError if it ends instead, or takes too long."""
+        self._reported.wait(max(0.0, seconds))
+        if not self.is_ready:
+            reason = self.failure() if self._reported.is_set() else "no sign of life; giving up"
+            raise RunError(self.name, reason)
 
-def backend_option(backend: str | None) -> dict[str, Any]:
-    """Option of a worker with this backend, if any."""
-    return {} if backend is None else {"backend": backend}
-
-
-def _failure(child: ChildProcess) -> RunError:
-    """The error of a child that ended by itself, with its last lines."""
-    return RunError(child.name, child.failure())
-
-
-@dataclass(slots=True, eq=False)
-class _WorkerSlot:
-    """A worker, or its successor; `starting`: serving again, and not ready yet."""
-
-    worker: WorkerProcess
-    options: Mapping[str, Any]
-    up: bool = True
-    starting: bool = False
-    restarts: int = 0
+    def _take(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
+        if document is not None and "ready" in document:
+            self.is_ready = True
+        elif document is not None:
+            self.counters = dict(document)
+        self._reported.set()
 
 
 class Deployment:
-    """Broker, workers and link that end with `stack`, for devices of these names.
+    """Broker, workers and link that end with `stack`.
 
-    `faults` are those that really happened (the cloud is back when its last worker is), `troubles`
-    what went wrong without being on the schedule, `url` where the devices find the broker.
+    Parameters
+    ----------
+    stack : ExitStack
+        Ends all that was started.
+    bundle : Path
+        Bundle that the workers serve.
+    scenario : Scenario
+        The deployment.
+    devices : sequence of str
+        Ids of the devices.
+    has_cloud : bool
+        Whether there are workers at all.
+
+    Attributes
+    ----------
+    url : str
+        Where devices find the broker: behind the emulated link.
+    faults : list of dict
+        ``what``, ``up``, ``at`` (s): outages as they really came.
+    troubles : list of str
+        What went wrong and was not on the schedule.
     """
 
     def __init__(
         self,
         stack: ExitStack,
         bundle: Path,
-        broker: RunBroker,
+        scenario: Scenario,
         devices: Sequence[str],
-        settings: FleetSettings,
         *,
-        workers: int,
+        has_cloud: bool,
     ) -> None:
-        self.broker = broker
         self.faults: list[dict[str, Any]] = []
         self.troubles: list[str] = []
-        self._outages = settings.outages
+        self.broker = stack.enter_context(RunBroker(scenario.broker))
+        self._stack = stack
+        self._outages = scenario.outages
+        self._changes: list[float] = []
         self._down: set[str] = set()
         self._began = time.monotonic()
-        if broker.is_own:
-            # A single worker shares with no other, and the embedded broker could not.
-            pool: dict[str, Any] = {"shared": workers > 1}
-        else:
-            # A pool of this run's own: another's workers would take a share of its requests.
-            pool = {"pool": f"gw-{secrets.token_hex(4)}"}
-            stack.callback(clear_status, broker.url, devices)
-        serving = {
-            "bundles": [str(bundle)],
-            **{name: getattr(settings, name) for name in _WORKER_OPTIONS},
-        }
-        cloud = {**serving, "broker": broker.url, **pool, **backend_option(settings.backend)}
-        self._stack = stack
-        self._slots = [
-            _WorkerSlot(worker, cloud) for worker in start_workers(stack, [cloud] * workers)
-        ]
-        self._changes: list[float] = []
+        if not self.broker.is_own:
+            stack.callback(clear_status, self.broker.url, devices)
+        self._words = self._worker_words(bundle, scenario)
+        count = scenario.workers if has_cloud else 0
+        self._workers = [self._start_worker(number + 1) for number in range(count)]
+        deadline = time.monotonic() + _READY_SECONDS
+        for worker in self._workers:
+            worker.wait_ready(deadline - time.monotonic())
+        #: Numbers of the workers that are killed, or not ready again.
+        self._away: set[int] = set()
+        self.url = self.broker.url
         self._proxy: DelayProxy | None = None
-        self.url = broker.url
-        shut = any(window.what == "link" for window in self._outages.windows)
-        if settings.link.delays or shut:
-            outages = self._outages if shut else None
-            proxy = DelayProxy(broker.url, settings.link, seed=settings.seed, outages=outages)
+        link_fails = any(part == "link" for part, *_ in self._outages.faults())
+        if scenario.link_profile.delays or link_fails:
+            outages = self._outages if link_fails else None
+            proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)
             self._proxy = stack.enter_context(proxy)
             proxy.began = math.inf  # nothing is down while devices still connect
             self.url = proxy.url
 
+    def _worker_words(self, bundle: Path, scenario: Scenario) -> list[str]:
+        words = [str(bundle)]
+        for name in ("queue", "max_batch", "wait_ms", "parallel"):
+            words += [f"--{name.replace('_', '-')}", str(getattr(scenario, name))]
+        if scenario.backend is not None:
+            words += ["--backend", scenario.backend]
+        if not self.broker.is_own:
+            # A pool of this run's own: another's workers would take a share of its requests.
+            words += ["--pool", f"gw-{secrets.token_hex(4)}"]
+        elif scenario.workers == 1:
+            # A single worker shares with no other, and the embedded broker could not.
+            words.append("--plain-subscription")
+        return words
+
+    def _start_worker(self, number: int) -> WorkerProcess:
+        worker = WorkerProcess(number, self._words, self.broker.url)
+        self._stack.callback(worker.close)
+        return worker
+
     # -- the schedule ------------------------------------------------------------------------
 
-    def begin(self, began: float, seconds: float) -> None:
-        """Begin: the outages' times count from `began` (monotonic), up to so many seconds."""
+    def begin(self, began: float) -> None:
+        """Begin: the outages' times count from `began`, on the monotonic clock."""
         self._began = began
         if self._proxy is not None:
             self._proxy.began = began
-        self._changes = self._outages.changes(seconds)
+        self._changes = self._outages.changes()
 
-    def tick(self, at: float) -> float:
-        """Do what is due at `at` seconds; returns when to be called again."""
-        while self._changes and self._changes[0] <= at:
-            # Not at `at`: a window that has passed meanwhile is still to be opened and closed.
+    def tick(self, now: float) -> float:
+        """Do what is due at `now` seconds; returns when to be called again."""
+        while self._changes and self._changes[0] <= now:
+            # Not at `now`: a window that has passed meanwhile is still to be opened and closed.
             self._change(self._changes.pop(0))
-        for slot in self._slots:
-            if slot.starting:
-                self._check_successor(slot)
-        if "cloud" in self._down and all(slot.up for slot in self._slots):
+        for number in sorted(self._away):
+            self._check_successor(number)
+        if "cloud" in self._down and not self._away:
             self._set_down("cloud", False)
-        coming = any(slot.starting for slot in self._slots)
-        soon = at + _CHECK_SECONDS if coming else math.inf
-        return min(soon, self._changes[0] if self._changes else math.inf)
+        following = self._changes[0] if self._changes else math.inf
+        return min(following, now + _CHECK_SECONDS) if self._away else following
 
     def _change(self, when: float) -> None:
         """Break and restart what the schedule has just behind `when`."""
-        outages = self._outages
         when = math.nextafter(when, math.inf)
-        broker_down = outages.down("broker", when) is not None
+        broker_down = self._outages.down("broker", when) is not None
         if broker_down and "broker" not in self._down:
             self.broker.fail()
         elif not broker_down and "broker" in self._down:
             self.broker.recover()
         self._set_down("broker", broker_down)
-        self._set_down("link", outages.down("link", when) is not None)
-        everyone = outages.down("cloud", when) is not None
+        self._set_down("link", self._outages.down("link", when) is not None)
+        everyone = self._outages.down("cloud", when) is not None
         if everyone:
             self._set_down("cloud", True)
-        some = outages.workers_down(when)
-        fallen = []
-        for i, slot in enumerate(self._slots):
-            down = everyone or i < some
-            if down and (slot.up or slot.starting):
-                if not slot.worker.alive:
-                    self.troubles.append(str(_failure(slot.worker)))
-                slot.worker.kill()
-                fallen.append(slot)
-            # One that begins without a broker gives up at once.
-            elif not down and not broker_down and not slot.up and not slot.starting:
-                slot.worker.serve(slot.options)
-                slot.starting = True
-        for slot in fallen:  # once all are dead
-            slot.worker.close()
-            slot.up = slot.starting = False
-            self._report_worker(slot)
-            slot.worker = WorkerProcess(name=slot.worker.name, keep_errors=True)
-            self._stack.callback(slot.worker.close)
+        n_down = len(self._workers) if everyone else self._outages.workers_down(when)
+        killed = []
+        for i, worker in enumerate(self._workers):
+            if i < n_down and i not in self._away:
+                self._check_alive(worker)
+                worker.kill()
+                killed.append(worker)
+                self._away.add(i)
+                self._report_worker(worker, up=False)
+            # A worker that begins without a broker gives up at once.
+            elif i >= n_down and i in self._away and not worker.alive and not broker_down:
+                self._workers[i] = self._start_worker(i + 1)
+        for worker in killed:  # once all are dead
+            worker.close()
 
-    def _check_successor(self, slot: _WorkerSlot) -> None:
-        """Check whether a worker's successor serves."""
-        ready = slot.worker.ready is not None
-        if not ready and slot.worker.alive:
-            return
-        slot.starting, slot.up = False, ready
-        if ready:
-            slot.restarts += 1
-            self._report_worker(slot)
-        else:
-            self.troubles.append(f"{_failure(slot.worker)} (started again)")
+    def _check_successor(self, number: int) -> None:
+        """Check whether a worker that was started again takes requests."""
+        worker = self._workers[number]
+        if worker.is_ready and worker.alive:
+            self._away.discard(number)
+            self._report_worker(worker, up=True)
 
-    def _set_down(self, what: str, down: bool) -> None:
-        if down != (what in self._down):
-            self._down ^= {what}
-            self._report(what, not down)
+    def _check_alive(self, worker: WorkerProcess) -> None:
+        if not worker.alive:
+            self.troubles.append(f"{worker.name}: {worker.failure()}")
 
-    def _report_worker(self, slot: _WorkerSlot) -> None:
-        """Report a worker, unless all are down."""
+    def _report_worker(self, worker: WorkerProcess, *, up: bool) -> None:
         if "cloud" not in self._down:
-            self._report(slot.worker.name.removeprefix("cloud "), slot.up)
+            self._report(worker.name, up)
 
-    def _report(self, what: str, up: bool) -> None:
+    def _set_down(self, part: str, down: bool) -> None:
+        if down != (part in self._down):
+            self._down ^= {part}
+            self._report(part, not down)
+
+    def _report(self, part: str, up: bool) -> None:
         at = time.monotonic() - self._began
-        self.faults.append({"what": what, "up": up, "at": round(at, 3)})
+        self.faults.append({"what": part, "up": up, "at": round(at, 3)})
 
-    # -- the end -----------------------------------------------------------------------------
-
-    def stop(self) -> list[dict[str, Any]]:
-        """End all in good order; counters of each worker since it was started last."""
+    def stop(self) -> dict[str, float]:
+        """End all in good order; sums of the workers' counters since they were started last."""
         if "broker" not in self._down and self.broker.trouble is not None:
             self.troubles.append(self.broker.trouble)
-        counters = []
-        for slot in self._slots:
-            counted: dict[str, Any] = {}
-            if slot.up and not slot.worker.alive:
-                self.troubles.append(str(_failure(slot.worker)))
-            slot.worker.close()
-            if slot.up:
-                counted = slot.worker.counters or {}
-            counters.append(counted | ({"restarts": slot.restarts} if slot.restarts else {}))
-        return counters
+        sums: dict[str, float] = {}
+        for i, worker in enumerate(self._workers):
+            if i not in self._away:
+                self._check_alive(worker)
+            worker.close()
+            for name, count in _numbers(worker.counters).items():
+                sums[name] = sums.get(name, 0.0) + count
+        return sums
+
+
+def _numbers(counters: Mapping[str, Any]) -> dict[str, float]:
+    """Counters of a worker as numbers, under the names that virtual time has for them."""
+    numbers: dict[str, float] = {
+        name: value
+        for name, value in counters.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if "model_us" not in numbers:
+        return numbers
+    audits = counters.get("audits", {}).values()
+    return numbers | {
+        "audits": sum(test["audits"] for test in audits),
+        "audits_disagreed": sum(test["disagreed"] for test in audits),
+        "busy": counters["errors"].get("busy", 0),
+        "busy_seconds": numbers["model_us"] / 1e6,
+        "queued_seconds": numbers["queue_us"] / 1e6,
+    }

@@ -1,106 +1,103 @@
-"""A fleet for real: the settings of virtual time, run by real processes over real MQTT.
-
-A device process holds many logical devices, each with a connection of its own. Instances come when
-the settings say so, in real time. Settings of virtual time alone are left aside: ``service``,
-``edge_ms``, ``broker_us``, ``hop_ms`` and ``primed``.
-"""
+"""A fleet for real: the scenario of virtual time, run by real processes over real MQTT."""
 
 from __future__ import annotations
 
+import resource
 import secrets
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise.imports import object_path
+from gatewise.formats import duration, plural
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_edge.device.answer import OwnPolicy, Policy
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answer_rules import exchange_joules
-from gatewise_sim.fleet.answers import FleetRun
-from gatewise_sim.fleet.devices.audits import audit_seed
-from gatewise_sim.fleet.network.proxy import DelayProxy
-from gatewise_sim.fleet.progress import ProgressListener
-from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.brokers import RunBroker
+from gatewise_sim.fleet.results import FleetRun, RowTable
+from gatewise_sim.fleet.run import FleetPolicy, run_fleet
+from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import Deployment
-from gatewise_sim.live.device_processes import DeviceProcesses
-from gatewise_sim.live.instances import (
-    UPDATE_SECONDS,
-    LiveProgress,
-    answer_columns,
-    draw_instances,
-    last_arrival,
-    process_schedule,
-)
+from gatewise_sim.live.devices import EdgeProcesses
+from gatewise_sim.live.lines import answer_columns, stage_medians
+from gatewise_sim.live.proxy import DelayProxy
+from gatewise_sim.progress import ProgressListener, Snapshot
+from gatewise_sim.report.document import Timings
+from gatewise_sim.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
 
-#: Devices of a process: paho waits with select(), which knows file descriptors below 1024 only, and
-#: a device has three.
-_MOST_DEVICES: Final = 250
-_USUAL_PROCESSES: Final = 2
-_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker")
-#: File descriptors that the broker and the links need for a device, and for all else.
-_FILES: Final = 4, 256
-#: From the last deadline until a run that has not ended is ended.
-_GRACE_SECONDS: Final = 20.0
-_MOST_NAMED: Final = 16**4  # devices
+MAX_DEVICES: Final = 200
+"""Devices of a live run at most: each is a process."""
+_UPDATE_SECONDS: Final = 0.25
+#: From the word to the first instance.
+_LEAD_SECONDS: Final = 0.2
+_DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LiveRun(FleetRun):
-    """Result of a live fleet: only instances that were answered.
+class LiveRun:
+    """Result of a live fleet.
 
-    An answer's time is when the instance was to come; how much later it began is in `behind_ms` and
-    no part of a latency. The counters are those of :attr:`.Device.counters`, without those of a
-    process that died, and of each worker since it was started last, with its
-    ``restarts``.
+    Parameters
+    ----------
+    fleet : FleetRun
+        Answers and counters, as of virtual time.
+    timings : Timings
+        Service times measured in this run.
+    broker : str
+        ``mosquitto``, ``embedded``, or the URL that was given, without user and password.
+    troubles : list of str
+        What went wrong and was not on the schedule.
+    faults : list of dict
+        ``what``, ``up``, ``at`` (s): outages as they really came.
+    behind_ms : dict of str to float
+        How late instances were given to their devices: ``p50``, ``p99``, ``max``. It is this
+        machine's doing and no part of a latency.
+    cpu_seconds, peak_mb : float
+        CPU time of all processes of the run, and memory of the largest.
     """
 
-    troubles: list[str]
-    """What went wrong and was not on the schedule."""
-    lost: int
-    """Instances without an answer."""
+    fleet: FleetRun
+    timings: Timings
     broker: str
-    """``"mosquitto"``, ``"embedded"``, or the URL that was given, without user and password."""
-    processes: int
-    """Processes that the devices ran in."""
+    troubles: list[str]
     faults: list[dict[str, Any]]
-    """``what``, ``up``, ``at`` (s): outages as they really came."""
     behind_ms: dict[str, float]
-    """How late instances began: ``p50``, ``p99``, ``max``, of the worst of the processes."""
     cpu_seconds: float
     peak_mb: float
-    """Of the device processes while instances came; memory of the largest of them."""
 
 
-def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
-    """Check settings, and a given broker, before anything is started."""
-    if settings.devices > _MOST_NAMED:
-        raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
-    what = {window.what for window in settings.outages.windows}
-    if broker is not None:
-        Endpoint(broker)
-        if settings.link.delays or "link" in what:
-            DelayProxy(broker, settings.link)
-        if "broker" in what:
+def check_live(scenario: Scenario) -> None:
+    """Check a scenario, and a given broker, before anything is started; InputError names it."""
+    if scenario.devices > MAX_DEVICES:
+        raise InputError(f"devices is {scenario.devices}; a live run has at most {MAX_DEVICES}")
+    default = Scenario()
+    for name in _DEVICE_DEFAULTS:
+        if getattr(scenario, name) != getattr(default, name):
+            raise InputError(
+                f"{name} goes with the virtual engine: gatewise edge has no such option"
+            )
+    if scenario.decide is not None and ":" not in scenario.policy_name:
+        raise InputError("a live run needs a policy that other processes import: module:function")
+    parts = {part for part, *_ in scenario.outages.faults()}
+    if scenario.broker is not None:
+        Endpoint(scenario.broker)
+        if scenario.link_profile.delays or "link" in parts:
+            DelayProxy(scenario.broker, scenario.link_profile)
+        if "broker" in parts:
             raise InputError(
                 "outage of the broker: one that was given is not stopped; leave out its URL"
             )
-        if shared_subscriptions_work(broker) is False and settings.workers > 1:
-            raise InputError(
-                f"broker {Endpoint(broker).url} does not serve shared subscriptions: run one worker"
-            )
-    elif settings.workers > 1 and find_mosquitto() is None:
+        # Asked in any case: a broker that cannot be reached is found before anything is trained.
+        if shared_subscriptions_work(scenario.broker) is False and scenario.workers > 1:
+            url = Endpoint(scenario.broker).url
+            raise InputError(f"broker {url} does not serve shared subscriptions: run one worker")
+    elif scenario.workers > 1 and find_mosquitto() is None:
         raise InputError(
             "the embedded broker serves one worker only: install mosquitto, or run one worker"
         )
@@ -108,129 +105,152 @@ def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
 
 def run_live(
     bundle_path: Path,
-    rows: NDArray[np.float32],
-    settings: FleetSettings,
+    instances: Sequence[Any],
+    scenario: Scenario,
+    table: RowTable,
     *,
-    truth: NDArray[np.int64] | None = None,
-    broker: str | None = None,
-    processes: int | None = None,
     watch: ProgressListener | None = None,
 ) -> LiveRun:
-    """Let a fleet of real processes answer its instances in real time.
+    """Let a fleet of real processes answer the scenario's instances in real time.
 
     Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
     a closed terminal (the last two unless they are handled elsewhere).
 
-    Shapes: `rows` (n, n_features), `truth` (n,).
+    Parameters
+    ----------
+    bundle_path : Path
+        Bundle of devices and workers.
+    instances : sequence
+        What a device takes of each row, fit for JSON.
+    scenario : Scenario
+        The deployment.
+    table : RowTable
+        Outcomes of the rows.
+    watch : ProgressListener, optional
+        Receiver of the progress.
     """
-    manifest = Bundle.open(bundle_path).manifest
-    check_live(settings, broker=broker)
-    table = np.ascontiguousarray(rows, np.float32)
-    if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
-        raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
-    every = draw_instances(settings, len(table))
-    names = _names(settings.devices)
-    count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
-    count = min(count, settings.devices)
-    _allow_files(settings.devices)
-    progress = LiveProgress(watch or ProgressListener(), every, truth)
-    settings.outages.announce(progress.listener.fault, settings.seconds)
+    check_live(scenario)
+    listener = watch or ProgressListener()
+    arrivals = scenario.arrivals(table.n_rows, table.truth)
+    names = _names(scenario.devices)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    used_before = _children_cpu()
+    has_cloud = table.has_cloud and scenario.policy != "edge-only"
     with exit_on_termination(), ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
-        np.save(folder / "rows.npy", table)
-        has_cloud = manifest.cloud is not None and settings.policy != "edge-only"
-        deployment = Deployment(
-            stack,
-            bundle_path,
-            stack.enter_context(RunBroker(broker)),
-            names,
-            settings,
-            workers=settings.workers if has_cloud else 0,
-        )
-        devices = DeviceProcesses(
-            stack,
-            {
-                "bundle": str(bundle_path),
-                "rows": str(folder / "rows.npy"),
-                "broker": deployment.url,
-                "policy": _named(settings.policy),
-                "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
-                "audit": settings.audit,
-                # By which virtual time audits the same instances.
-                "seeds": {name: audit_seed(settings.seed, i) for i, name in enumerate(names)},
-            },
-            [names[p::count] for p in range(count)],
-            [process_schedule(every, p, count) for p in range(count)],
-        )
-        devices.wait_ready()
+        deployment = Deployment(stack, bundle_path, scenario, names, has_cloud=has_cloud)
+        devices = EdgeProcesses(stack, bundle_path, scenario, names, deployment.url)
+        devices.wait_ready(deployment.broker.url)
+        began = time.monotonic() + _LEAD_SECONDS
+        deployment.begin(began)
+        progress = _Progress(listener, devices, len(arrivals.time))
 
-        def tick(at: float) -> float:
-            progress.advance(at)
-            return min(deployment.tick(at), at + UPDATE_SECONDS)
+        def tick(now: float) -> float:
+            progress.advance(now)
+            return min(deployment.tick(now), now + _UPDATE_SECONDS)
 
-        deadline = settings.deadline_ms / 1000.0
-        took = devices.run(
-            limit=last_arrival(every, deadline) + deadline + _GRACE_SECONDS,
-            on_begin=lambda began: deployment.begin(began, settings.seconds),
-            on_answers=progress.add,
-            tick=tick,
-        )
-        progress.advance(took, last=True)
+        deadline = scenario.deadline_ms / 1000.0
+        devices.run(arrivals, instances, deadline, began=began, tick=tick)
+        devices.stop(deadline + 10.0)
         workers = deployment.stop()
-    answers = answer_columns(every, devices.answers)
-    figures = devices.figures
-    behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
+    fleet = _fleet_run(scenario, table, arrivals, devices, workers)
+    behind = 1000.0 * np.asarray(devices.behind or [0.0])
+    quantiles = np.percentile(behind, (50, 99, 100)).tolist()
     return LiveRun(
-        answers=answers,
-        joules=exchange_joules(
-            answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
-        ),
-        devices=dict(devices.counters)
-        | {"audit_cost": sum(each.get("audit_cost", 0.0) for each in devices.gauges.values())},
-        workers=[_worker_counts(counted) for counted in workers],
-        troubles=[*devices.troubles, *deployment.troubles],
-        lost=len(every.row) - len(answers),
-        seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),
+        fleet=fleet,
+        timings=_measured_timings(scenario, table, arrivals, fleet),
         broker=deployment.broker.kind,
-        processes=count,
+        troubles=[*devices.troubles, *deployment.troubles],
         faults=deployment.faults,
-        behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
-        cpu_seconds=sum(figure["cpu_s"] for figure in figures),
-        peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
-        alarms=None if settings.audit is None else _alarms(workers),
+        behind_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
+        cpu_seconds=_children_cpu() - used_before,
+        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
     )
 
 
-def _named(policy: Policy | OwnPolicy) -> str:
-    """The policy as another process finds it: its name, or ``module:function``."""
-    if not callable(policy):
-        return policy
-    if not (path := object_path(policy)):
-        raise InputError("a live run needs a policy that other processes import: module:function")
-    return path
-
-
-def _alarms(workers: Sequence[Mapping[str, Any]]) -> list[int]:
-    tests = [test for counted in workers for test in counted.get("audits", {}).values()]
-    return [test["alarm_at"] for test in tests if test.get("alarm")]
-
-
-def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:
-    """What a worker counted, as numbers under the names that virtual time has for them."""
-    numbers = {
-        name: value
-        for name, value in counted.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+def _fleet_run(
+    scenario: Scenario,
+    table: RowTable,
+    arrivals: Arrivals,
+    devices: EdgeProcesses,
+    workers: Mapping[str, float],
+) -> FleetRun:
+    answers = answer_columns(scenario, table, arrivals, devices.lines, devices.counters, workers)
+    sums: dict[str, float] = {}
+    for counters in devices.counters:
+        for name, count in counters.items():
+            sums[name] = sums.get(name, 0.0) + count
+    answered = max(workers.get("answered", 0.0), 1.0)
+    available = scenario.seconds * scenario.workers * scenario.parallel
+    means = {
+        "utilisation": min(1.0, workers.get("busy_seconds", 0.0) / available),
+        "batch": workers.get("answered", 0.0) / max(workers.get("batches", 0.0), 1.0),
+        "wait_ms": 1000.0 * workers.get("queued_seconds", 0.0) / answered,
     }
-    if not counted or "model_us" not in counted:
-        return numbers
-    return {
-        **numbers,
-        "audits": sum(test["audits"] for test in counted.get("audits", {}).values()),
-        "busy": counted["errors"].get("busy", 0),
-        "busy_seconds": counted["model_us"] / 1e6,
-        "queued_seconds": counted["queue_us"] / 1e6,
-    }
+    return FleetRun(
+        answers=answers,
+        seconds=scenario.seconds,
+        devices=scenario.devices,
+        counts=sums,
+        workers=dict(workers) | means,
+        sampling=f"all of {plural(scenario.devices, 'device')} for {duration(scenario.seconds)}",
+        request_first=scenario.policy == "cloud-only",
+        lost=len(arrivals.time) - len(answers),
+    )
+
+
+def _measured_timings(
+    scenario: Scenario, table: RowTable, arrivals: Arrivals, fleet: FleetRun
+) -> Timings:
+    """Service times of the run; the hop is what is left of the median offload.
+
+    The live median of the offloaded is compared with that of virtual time without hops: half of
+    the difference is put on each way between broker and worker.
+    """
+    workers = fleet.workers
+    batches = max(workers.get("batches", 0.0), 1.0)
+    timings = Timings(
+        edge_ms=stage_medians(fleet.answers, table.n_stages),
+        run_us=round(workers.get("model_us", 0.0) / batches, 3),
+        instance_us=0.0,
+        hop_ms=0.0,
+        assumed=("message_us", "broker_us"),
+    )
+    live = fleet.answers.latency_ms[fleet.answers.offloaded]
+    if table.by_stage is not None or not len(live):
+        return timings
+    policy = FleetPolicy(
+        key="system", name="", offload=table.offload, request_first=fleet.request_first
+    )
+    if fleet.request_first:
+        policy = FleetPolicy(key="system", name="", offload=table.can_offload, request_first=True)
+    virtual = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
+    ideal = virtual.latency_ms[virtual.offloaded]
+    hop = max(0.0, float(np.median(live) - np.median(ideal)) / 2) if len(ideal) else 0.0
+    return msgspec.structs.replace(timings, hop_ms=round(hop, 4))
+
+
+class _Progress:
+    """Reports a live run to a listener."""
+
+    def __init__(self, listener: ProgressListener, devices: EdgeProcesses, expected: int) -> None:
+        self._listener = listener
+        self._devices = devices
+        self._expected = max(expected, 1)
+
+    def advance(self, now: float) -> None:
+        """Report the state at `now` (s)."""
+        lines = list(self._devices.lines.values())
+        routes = [line.get("route") for line in lines]
+        self._listener.advance(
+            Snapshot(
+                at=max(now, 0.0),
+                done=len(lines) / self._expected,
+                answered=len(lines),
+                cloud=routes.count("cloud"),
+                fallback=routes.count("fallback"),
+            )
+        )
 
 
 def _names(devices: int) -> list[str]:
@@ -239,18 +259,6 @@ def _names(devices: int) -> list[str]:
     return [f"{run}{index:04x}" for index in range(devices)]
 
 
-def _allow_files(devices: int) -> None:
-    """Let this process, and those it starts, open as many files as connections need."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows has no such limit
-        return
-    needed = _FILES[0] * devices + _FILES[1]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
-        raise InputError(
-            f"{devices} devices need {needed} open files and this machine allows {hard}: "
-            "raise the limit (ulimit -Hn), or run fewer devices"
-        )
-    if soft != resource.RLIM_INFINITY and needed > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

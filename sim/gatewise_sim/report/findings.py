@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,15 +20,29 @@ from gatewise.formats import (
     percent,
     plural,
 )
-from gatewise_sim.fleet.answers import AlarmCount
-from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
-from gatewise_sim.report.policy_result import PolicyResult, value
+from gatewise_sim.report.document import (
+    FaultSpan,
+    Figure,
+    PolicyResult,
+    Report,
+    TimelineBin,
+    value,
+)
 
 _BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
+#: Saved share that 0 digits would round to all.
+_NEARLY_ALL: Final = 0.995
 _NOTICED: Final = 0.002  # of accuracy
 _UNSURE: Final = 0.1  # the length of a share's interval that stands in the answer
-_LARGE: Final = re.compile(r"\d{5,}")
+_TIMINGS: Final = {
+    "edge_ms": "the time of a stage",
+    "run_us": "the time of a run of the high-cost model",
+    "instance_us": "the time of an instance in a run",
+    "message_us": "a worker's time for a message",
+    "broker_us": "the broker's time for a message",
+    "hop_ms": "the time between broker and worker",
+    "proxy_ms": "the time of the proxy",
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class KeyFigure:
     note: str = ""
 
 
-def bounds(figure: Measurement | None, form: Format) -> str:
+def bounds(figure: Figure | None, form: Format) -> str:
     """The ends of a figure's interval; empty without one."""
     if figure is None or figure.low is None or figure.high is None:
         return ""
@@ -64,6 +77,7 @@ def answer(report: Report) -> tuple[str, str]:
             f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
         )
     savings = listed(_savings(report, system, cloud))
+    alone = not system.offload_rate.value and report.policy("cloud_only") is not None
     unsure = _unsure(system)
     if system.accuracy is None:
         first = f"{percent(report.offload_rate)} of the instances go to the cloud"
@@ -76,6 +90,8 @@ def answer(report: Report) -> tuple[str, str]:
             same = reference == percent(system.accuracy.value) and not unsure
             first += ", the same as" if same else f" against {reference} for"
             first += " offloading every instance"
+        if alone:
+            first += "; no instance leaves its device"
         if savings:
             first += f", with {savings}"
     bill = report.money
@@ -102,17 +118,19 @@ def _unsure(system: PolicyResult) -> str:
 
 
 def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:
-    if cloud is None:
+    # Whoever never offloads has saved nothing: it has another accuracy.
+    if cloud is None or not system.offload_rate.value:
         return []
     found = []
 
     def add(share: float, less: str, what: str) -> None:
-        found.append(f"{percent(abs(share), 0)} {less if share >= 0 else 'more'} {what}")
+        digits = 0 if abs(share) < _NEARLY_ALL else 1
+        found.append(f"{percent(abs(share), digits)} {less if share >= 0 else 'more'} {what}")
 
-    if system.bytes.total is not None and cloud.bytes.total:
+    if cloud.bytes.total:
         add(1 - system.bytes.total / cloud.bytes.total, "fewer", "bytes")
     ours, theirs = system.joules_per_device_day, cloud.joules_per_device_day
-    if ours is not None and theirs:
+    if theirs:
         add(1 - ours / theirs, "less", "energy")
     elif report.cost_reduction is not None:
         add(report.cost_reduction, "less", "feature cost")
@@ -124,7 +142,7 @@ def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -
 
 def _outage(report: Report) -> str:
     """What became of accuracy while something was down."""
-    faults, bins = report.faults, report.timeline
+    faults, bins = report.faults, report.system.timeline
     down = {
         plural(f.count, "worker") if f.what == "workers" else f"the {f.what}": None for f in faults
     }
@@ -164,7 +182,7 @@ def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
 
 def caveats(report: Report) -> list[str]:
     """Caveats to the answer; most serious first."""
-    found = []
+    found = [] if report.promise is None else [report.promise]
     for policy in report.policies:
         answers = policy.answers
         if answers.lost:
@@ -198,17 +216,12 @@ def caveats(report: Report) -> list[str]:
             "The rows have no labels (--target names their column): nothing here says how many "
             "answers are right, and there is no oracle to compare with."
         )
-    if report.calibration.get("kind") == "assumed":
-        # A live run takes as long as it takes; what is simulated beside it does not.
-        what = "devices and workers take" if report.engine == "virtual" else "the baselines take"
+    if report.timings.assumed:
+        texts = [_TIMINGS.get(name, name) for name in report.timings.assumed]
+        found.append(f"Not measured on this machine but assumed: {listed(texts)}.")
+    if system.scaled:
         found.append(
-            f"How long {what} is assumed (a small model on an x86-64 machine), not measured on "
-            "yours: --calibrate measures it."
-        )
-    sampling = _LARGE.sub(lambda digits: f"{int(digits[0]):,}", report.sampling)
-    if "whole" not in sampling and report.engine == "virtual":
-        found.append(
-            f"Sampled, not stepped in full: {sampling}. Figures are estimates, with "
+            f"Stepped {system.sampling}. Figures are estimates, with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
     if any(policy.engine != report.engine for policy in report.policies):
@@ -223,7 +236,7 @@ def key_figures(report: Report) -> list[KeyFigure]:
     system, latency, found = report.system, report.system.latency_ms, []
     level = percent(report.confidence_level, 0)
 
-    def add(name: str, figure: Measurement | None, form: Format, note: str) -> None:
+    def add(name: str, figure: Figure | None, form: Format, note: str) -> None:
         ends = bounds(figure, form)
         interval = f"{level} interval {ends}" if ends else ""
         found.append(KeyFigure(name, form(value(figure)), interval, note))
@@ -247,18 +260,18 @@ def key_figures(report: Report) -> list[KeyFigure]:
     if latency.get("offloaded_p95") is not None:
         note = f"half within {millis(value(latency.get('offloaded_p50')))}"
         add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
-    if system.bytes.total is not None:
+    if system.bytes.total:
         note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
         others = against(lambda p: p.bytes.total or None, number)
         note = f"{note}; {others}" if others else note
-        add("bytes per instance", Measurement(system.bytes.total), number, note)
+        add("bytes per instance", Figure(value=system.bytes.total), number, note)
     note = against(lambda p: value(p.feature_cost), number)
     add("feature cost per instance", system.feature_cost, number, note)
     if system.joules_per_device_day:
         note = against(lambda p: p.joules_per_device_day, joules)
         if system.battery_days is not None:
             note = f"battery lasts {number(system.battery_days)} days; {note}"
-        add("energy per device and day", Measurement(system.joules_per_device_day), joules, note)
+        add("energy per device and day", Figure(value=system.joules_per_device_day), joules, note)
     if system.money is not None and system.money.total > 0:
         note = against(lambda p: None if p.money is None else p.money.total, number)
         text = money(system.money.total, system.money.currency)
@@ -271,33 +284,15 @@ def audit_findings(report: Report) -> str:
     audit = report.system.audit
     if audit is None:
         return ""
-    text = f"Audits: {count(audit.sent)} of the devices' own answers were sent to the high-cost "
-    text += f"model, {number(audit.bytes)} bytes per instance; {count(audit.disagreed)} of "
-    text += f"{count(audit.compared)} that came back disagreed."
+    text = f"Audits: {count(audit.compared)} of the devices' own answers were compared with the "
+    text += f"high-cost model's, {number(audit.bytes)} bytes per instance"
+    if audit.agreement is not None:
+        text += f"; it agrees with about {percent(audit.agreement)} of all instances"
+    text += f" ({percent(audit.promised)} promised)."
     if not audit.alarms:
-        return (
-            f"{text} Alarms are known only of a run that is stepped whole: give fewer devices "
-            "or a shorter time."
-        )
-    since = "" if audit.change is None else f" after the data changed at {duration(audit.change)}"
-    for found in audit.alarms:
-        text += f" {_alarms(found, since)}."
-    return text
-
-
-def _alarms(found: AlarmCount, since: str) -> str:
-    """Alarms of the workers' tests, and after how many instances they came."""
-    if found.raised == 0:
-        return "No worker raised an alarm"
-    text = "The fleet's alarm was raised"
-    if found.tests > 1:
-        text += f" by {count(found.raised)} of {plural(found.tests, 'worker')}"
-    if found.early:
-        which = f", {count(found.early)} of them" if found.raised > 1 else ""
-        text += f"{which} before the data changed"
-    if found.instances is not None:
-        text += f", {count(found.instances)} instances of all devices{since}"
-    return text
+        return f"{text} No worker's test raised an alarm."
+    after = "" if audit.alarm_instances is None else f" after {count(audit.alarm_instances)} audits"
+    return f"{text} {plural(audit.alarms, 'test')} of the workers raised an alarm{after}."
 
 
 def fault_name(fault: FaultSpan) -> str:

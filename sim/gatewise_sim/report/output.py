@@ -101,12 +101,12 @@ DEMO: Final = OutputFolder(
     (
         "arrivals.csv",
         "bundle",
-        "calibration.json",
         "classes.csv",
         "frontier.svg",
         "instances.csv",
-        "legs.csv",
+        "policies.csv",
         "timeline.csv",
+        "timings.toml",
         "report.html",
         "report.json",
     ),
@@ -115,7 +115,7 @@ DEMO: Final = OutputFolder(
 
 SIMULATION: Final = OutputFolder(
     "gatewise-simulation",
-    ("calibration.json", "legs.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
+    ("timings.toml", "policies.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )
 """``gatewise simulate``."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -30,15 +30,13 @@ class Plot:
     wide: bool = False  # over the whole width; a narrow page scrolls it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page: plots first, then tables."""
+    """A part of a page: plots first, narrow ones side by side, then tables."""
 
     key: str  # its id
     title: str
     text: str = ""
-    _: KW_ONLY
-    wide: bool = False  # over the whole width
     figures: Sequence[Plot] = ()
     tables: Sequence[PageTable] = ()
     pairs: Sequence[PageTable] = ()  # of names and values, side by side

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from gatewise.console import note
-from gatewise.formats import count, duration, millis, percent
-from gatewise_sim.fleet.progress import ProgressListener, Snapshot
+from gatewise.formats import count, duration, percent
+from gatewise_sim.progress import ProgressListener, Snapshot
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -43,17 +43,12 @@ def shown_progress() -> Iterator[ProgressListener]:
 
 
 def _state(snapshot: Snapshot) -> str:
-    """Counts, shares and latency of a snapshot in a few words."""
-    parts = [f"{count(snapshot.answered)} answered"]
-    if snapshot.answered:
-        rate = (snapshot.cloud + snapshot.fallback) / snapshot.answered
-        parts.append(f"{percent(rate)} offloaded")
+    """Counts of a snapshot in a few words."""
+    parts = [f"{count(snapshot.answered)} instances"]
+    if snapshot.cloud:
+        parts.append(f"{count(snapshot.cloud)} answered by the cloud")
     if snapshot.fallback:
         parts.append(f"{count(snapshot.fallback)} by fallback")
-    if snapshot.labelled:
-        parts.append(f"{percent(snapshot.right / snapshot.labelled)} right")
-    if snapshot.p50_ms is not None:
-        parts.append(f"offloaded p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
     return ", ".join(parts)
 
 
@@ -82,15 +77,14 @@ class PlainLines(ProgressListener):
         self._open(name, a_policy=True)
 
     def advance(self, snapshot: Snapshot) -> None:
-        if snapshot.piece is None:  # else parts come in any order: there is no now
-            for fault in sorted(f for f in self._faults if f[0] <= snapshot.at):
-                at, what, up = fault
-                self._write(f"  {what} {'back' if up else 'down'} after {duration(at)}")
-                self._faults.remove(fault)
+        for fault in sorted(f for f in self._faults if f[0] <= snapshot.at):
+            at, part, up = fault
+            self._write(f"  {part} {'back' if up else 'down'} after {duration(at)}")
+            self._faults.remove(fault)
         self._show(snapshot)
 
-    def fault(self, what: str, up: bool, at: float) -> None:
-        self._faults.append((at, what, up))
+    def fault(self, part: str, up: bool, at: float) -> None:
+        self._faults.append((at, part, up))
 
     def end(self, text: str) -> None:
         self._close()

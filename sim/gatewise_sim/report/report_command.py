@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from gatewise.console import emit
@@ -29,7 +30,7 @@ def report(
 
     read = [read_report(path) for path in reports]
     if as_json:
-        emit({"reports": [one.to_dict() for one in read]})
+        emit({"reports": [msgspec.to_builtins(one) for one in read]})
     elif len(read) == 1:
         print_report(read[0])
     else:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from gatewise.documents import decode_json
 from gatewise.errors import InputError
 from gatewise.formats import count
-from gatewise_sim.report.model import Report
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.tables import FIGURES, PageTable, figure_cell, plain_text
 
 _FILE = "report.json"
@@ -24,14 +24,10 @@ def read_report(path: Path) -> Report:
     """
     file = path / _FILE if path.is_dir() else path
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(document, dict):
-            raise InputError("not a report")
-        return Report.from_dict(document)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: {getattr(error, 'strerror', None) or error}") from error
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    return decode_json(data, Report, str(file))
 
 
 def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTable:

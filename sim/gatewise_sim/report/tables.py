@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from gatewise import console
-from gatewise.formats import Format, count, joules, listed, millis, number, percent
-from gatewise_sim.fleet.estimate.intervals import Measurement
+from gatewise.formats import DAY, Format, count, joules, listed, millis, number, percent
+from gatewise_sim.report.document import (
+    AnswerCounts,
+    ExampleInstance,
+    Figure,
+    PolicyResult,
+    Report,
+    StepUse,
+)
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
-from gatewise_sim.report.model import ExampleInstance, Report
-from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, StepUse
 
 Cell = str | tuple[str, str]
 """A text; or a text, and a smaller one below it."""
@@ -35,6 +42,7 @@ _REASONS: Final = {
     "timeout": "fallback: no response in time",
     "cloud:busy": "fallback: the workers were busy",
     "unsent": "fallback: the connection was lost",
+    "offload-limit": "fallback: the bound on offloads was reached",
 }
 
 
@@ -46,6 +54,7 @@ class PageTable:
     columns: Sequence[str]  # heads; empty for a table without
     rows: Sequence[Sequence[Cell]]
     marked: Sequence[int] = ()  # rows that stand out
+    text: str = ""  # what a reader must know of it
 
 
 def print_table(given: PageTable, title: str = "", *, small: bool = True) -> None:
@@ -66,9 +75,9 @@ def _table(name: str, things: Iterable[T], columns: Mapping[str, Callable[[T], C
     return PageTable(name, list(columns), rows)
 
 
-def figure_cell(figure: Measurement | float | None, form: Format) -> Cell:
+def figure_cell(figure: Figure | float | None, form: Format) -> Cell:
     """Write a figure with its interval, if it has one, in small type."""
-    if not isinstance(figure, Measurement):
+    if not isinstance(figure, Figure):
         return form(figure)
     ends = bounds(figure, form)
     return (form(figure.value), ends) if ends else form(figure.value)
@@ -77,10 +86,10 @@ def figure_cell(figure: Measurement | float | None, form: Format) -> Cell:
 def answer_tables(report: Report) -> list[PageTable]:
     """Answers by route and policy, the system's by reason, and the workers' queues."""
     routes = [
-        field.name
-        for field in fields(AnswerCounts)
-        if field.name in ("edge", "cloud", "fallback", "lost")
-        or any(getattr(p.answers, field.name) for p in report.policies)
+        name
+        for name in AnswerCounts.__struct_fields__
+        if name in ("edge", "cloud", "fallback", "lost")
+        or any(getattr(p.answers, name) for p in report.policies)
     ]
     found = [
         PageTable(
@@ -139,7 +148,7 @@ def example_table(report: Report) -> PageTable:
 
     def acquired(example: ExampleInstance) -> str:
         return _first_names(
-            [f"{report.features[k]} {number(example.values[k])}" for k in example.acquired]
+            [f"{report.features[k]} = {number(example.values[k])}" for k in example.acquired]
         )
 
     return _table(
@@ -164,9 +173,7 @@ def _first_names(features: Sequence[str]) -> str:
     return listed(features) or "nothing new"
 
 
-FIGURES: Final[
-    Sequence[tuple[str, Format, Callable[[PolicyResult], Measurement | float | None]]]
-] = (
+FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | float | None]]]] = (
     ("accuracy", percent, lambda p: p.accuracy),
     ("offloaded", percent, lambda p: p.offload_rate),
     ("cost per instance", number, lambda p: p.cost),
@@ -232,7 +239,7 @@ class Spending:
 def breakdowns(report: Report) -> list[Spending]:
     """Where milliseconds, bytes, joules and money of each policy go, where there are figures."""
     # Idling depends on time alone: the same for all.
-    idle = report.breakdown.joules.get("idle") or 0.0
+    idle = _idle_joules(report)
     currency = report.money.currency if report.money else ""
     every: list[tuple[str, str, str, Format, Callable[[PolicyResult], dict[str, float]]]] = [
         (
@@ -247,7 +254,7 @@ def breakdowns(report: Report) -> list[Spending]:
         ),
         (
             "joules", "Joules", "mean per instance, of the device", joules,
-            lambda p: {**vars(p.joules), "idle": idle},
+            lambda p: {**msgspec.structs.asdict(p.joules), "idle": idle},
         ),
         (
             "money", f"{currency} a month", "of the whole fleet", number,
@@ -263,6 +270,17 @@ def breakdowns(report: Report) -> list[Spending]:
             kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
             found.append(Spending(key, title, unit, form, kept))
     return found
+
+
+def _idle_joules(report: Report) -> float:
+    """Joules that a device draws at rest, per instance."""
+    system = report.system
+    days = float(report.settings.get("seconds") or 0.0) / DAY
+    devices = int(report.settings.get("devices") or 0)
+    if not system.instances:
+        return 0.0
+    drawn = system.joules_per_device_day * days * devices / system.instances
+    return max(0.0, drawn - system.joules.total)
 
 
 def computations(report: Report) -> list[Spending]:
@@ -289,34 +307,51 @@ def computations(report: Report) -> list[Spending]:
 
 def details(report: Report) -> list[PageTable]:
     """Settings, and what the figures rest on."""
-    transport, point = report.transport, vars(report.frontier.active)
-    validated = ("accuracy", "weighted_accuracy", "balanced_accuracy", "log_loss", "brier_score")
+    transport = report.transport
     settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
+    timings = msgspec.structs.asdict(report.timings)
     basis: dict[str, Any] = {
         "method": report.method,
         "transport": f"{transport.kind}, broker {transport.broker}, link {transport.link}",
-        "stepped": report.sampling,
+        "stepped": report.system.sampling,
         "confidence level": percent(report.confidence_level, 0),
-        **{f"calibration: {k.replace('_', ' ')}": v for k, v in report.calibration.items()},
+        **{f"timings: {k.replace('_', ' ')}": v for k, v in timings.items()},
         "radio": report.energy.radio,
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
-        "data": None if report.data is None else vars(report.data),
-        "operating point, on validation rows": {
-            name: point[name] for name in validated if point[name] is not None
-        },
+        "data": None if report.data is None else msgspec.structs.asdict(report.data),
+        **_operating_point(report),
         "seconds taken": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
     }
-    rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "")]
+    rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "", ())]
     return [PageTable("Settings", [], settings), PageTable("What the figures rest on", [], rows)]
+
+
+def _operating_point(report: Report) -> dict[str, Any]:
+    """The active operating point on validation rows; recall and precision by class."""
+    point = report.frontier.active
+    labels = [one.label for one in report.system.classes]
+    rows: dict[str, Any] = {
+        "operating point, on validation rows": {
+            "accuracy": point.accuracy,
+            "cost": point.cost,
+            "offload rate": point.offload_rate,
+        }
+    }
+    for name in ("recall", "precision"):
+        by_class = getattr(point, name)
+        if by_class is not None and len(by_class) == len(labels):
+            shares = {label: percent(x) for label, x in zip(labels, by_class, strict=True)}
+            rows[f"operating point: {name}"] = shares
+    return rows
 
 
 def plain_text(value: Any) -> str:
     """A setting of any kind."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{k.replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
+        return ", ".join(f"{str(k).replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(plain_text(v) for v in value)
     if isinstance(value, bool):
@@ -329,7 +364,7 @@ def plain_text(value: Any) -> str:
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
     """Print a run and the path of its page in `folder`, as JSON or for people."""
     if as_json:
-        console.emit(report.to_dict())
+        console.emit(msgspec.to_builtins(report))
     else:
         print_report(report)
         print(folder / "report.html", flush=True)

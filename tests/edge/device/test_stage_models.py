@@ -12,8 +12,8 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.stage_models import load_stages
-from gatewise_edge.device.stages import FlatRunner, GraphSession
+from gatewise_edge.device.stage_models import FlatRunner, GraphSession
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from tests.support import tiny_bundle
@@ -35,7 +35,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 import numpy as np
 from gatewise_edge import Device, self_test
-from gatewise_edge.device.stage_models import load_stages
+from gatewise_edge.device.stages import load_stages
 
 X = np.load(sys.argv[2])
 said = []
@@ -117,7 +117,7 @@ def test_a_given_graph_of_another_form_is_refused(tmp_path: Path, graph: bytes, 
 
 LIMITED = """
 import resource, sys
-from gatewise_edge.device.stage_models import load_stages
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 try:

@@ -7,8 +7,7 @@ import pytest
 
 from gatewise.decision import ALWAYS_STOP, STOP_RULES
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.stage_models import load_stages
-from gatewise_edge.device.stages import DeviceStage, StageOutput
+from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError

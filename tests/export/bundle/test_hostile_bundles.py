@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.stage_models import load_stages
+from gatewise_edge.device.stages import load_stages
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from tests.support.hostile_bundles.array_cases import ARRAY_CASES

@@ -19,7 +19,7 @@ from gatewise_export.bundle.errors import BundleError, ConversionError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.c99.writer import to_c
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.fleet.messages import Sizes
+from gatewise_sim.fleet.link import MessageSizes
 from tests.support.bundle_files import replace_file
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 
@@ -71,7 +71,14 @@ def test_a_simulation_takes_images_and_counts_their_bytes(packed):
     bundle = gw.Bundle.open(path)
     rows = Rows.from_arrays("digits", images[:50], y[:50], bundle.manifest)
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
-    sizes = Sizes.from_plan(InstalledBundle.load(bundle, check=False))
+    installed = InstalledBundle.load(bundle, check=False)
+    sizes = MessageSizes(
+        model=installed.model,
+        version=installed.version,
+        n_values=len(installed.request_inputs),
+        n_classes=len(installed.classes),
+        dtype=installed.dtype,
+    )
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
 
 

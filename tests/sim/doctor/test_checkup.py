@@ -25,8 +25,8 @@ from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings
 from gatewise_sim.doctor.probe import Probe
-from gatewise_sim.fleet.network.link import LinkProfile
-from gatewise_sim.fleet.network.proxy import DelayProxy
+from gatewise_sim.fleet.link import LinkProfile
+from gatewise_sim.live.proxy import DelayProxy
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_folder, run_as
 from tests.support.ports import free_port

@@ -13,8 +13,8 @@ from sklearn.datasets import load_iris
 from gatewise_cloud import ModelError
 from gatewise_export import pack
 from gatewise_sim import simulate
-from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.fleet.routes import Routes
+from gatewise_sim.experiment.row_table import make_row_table
+from gatewise_sim.scenario import Scenario
 from gatewise_training import ConfidenceCascade
 from tests.support.processes import run_here
 
@@ -100,11 +100,12 @@ def test_what_is_no_backend_is_said_in_a_line(run, backend, why):
 
 def test_a_simulation_takes_the_backends_answers(home, run):
     _, system, bundle, frame, y = home
-    routes = Routes.from_bundle(bundle, frame, backend=BACKEND)
-    assert system.classes_[routes.label].tolist() == system.predict(frame).tolist()
+    table, _ = make_row_table(bundle, frame, backend=BACKEND)
+    label = np.where(table.offload, table.cloud_label, table.local_label)
+    assert system.classes_[label].tolist() == system.predict(frame).tolist()
     with pytest.raises(ModelError, match="--backend python:module:attribute"):
-        Routes.from_bundle(bundle, frame)
-    args = ("simulate", "bundle", "--data", "iris.csv", "--target", "species", "--no-baselines")
+        make_row_table(bundle, frame)
+    args = ("simulate", "bundle", "--data", "iris.csv", "--target", "species")
     status, out, _ = run(*args, "--devices", "5", "--backend", BACKEND, "--json")
     report = json.loads(out)
     assert status == 0
@@ -117,10 +118,10 @@ def test_a_live_run_serves_the_backend(home, monkeypatch):
     folder, _, bundle, frame, y = home
     monkeypatch.chdir(folder)
     scenario = Scenario(
-        engine="live", devices=4, seconds=5.0, workload="periodic:200ms", link="none",
+        engine="live", devices=4, time="5s", workload="periodic:200ms", link="none",
         baselines=False, backend=BACKEND,
     )  # fmt: skip
     report = simulate(bundle, frame, y, scenario=scenario).report
     assert report.checked.compared > 50
     assert not any(report.checked.differing.values())
-    assert report.to_dict()["answers"]["cloud"] > 10
+    assert report.answers.cloud > 0

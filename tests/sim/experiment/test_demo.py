@@ -4,13 +4,14 @@ import shutil
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_sim.experiment.demo import training_settings
 from gatewise_sim.experiment.demo_settings import DemoSettings
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import DEMO
-from tests.sim.report.test_schema import check as check_schema
 from tests.support.demo_report import check_report
 from tests.support.processes import interrupt, named, refused, run_here
 
@@ -20,7 +21,7 @@ from tests.support.processes import interrupt, named, refused, run_here
 def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
     report = json.loads(quick_demo.printed)
     check_report(report)
-    check_schema(report)
+    msgspec.json.decode(quick_demo.printed, type=Report)
     assert report["instances"] == 90
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:
@@ -33,9 +34,7 @@ def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(qu
         assert repeated[key] == report[key]
     assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
     assert repeated["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
-    workers = repeated["run"]["workers"]
-    assert len(workers) == 2
-    assert min(counts["answered"] for counts in workers) > 2
+    assert repeated["run"]["workers"]["answered"] == repeated["answers"]["cloud"]
 
 
 @pytest.mark.slow
@@ -46,10 +45,10 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, command):
         "demo", "--dataset", "iris", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    routing = lambda: named("device_process", demo.process.pid)  # noqa: E731
+    routing = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
     status, out, err, children = interrupt(demo, signal.SIGINT, routing)
     assert (status, out) == (130, ""), err
-    assert len(children) >= 3  # broker, worker, device processes
+    assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
 

@@ -6,7 +6,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_sim.experiment.operating_point import at_goal, on_disk, open_whole, operating_points
+from gatewise_sim.experiment.operating_point import at_goal, frontier_points, on_disk, open_whole
 from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_signed_bundle_is_not_put_at_another_point_behind_its_signers_back(
 
 
 def test_the_frontier_is_the_estimators(small, packed):
-    found = operating_points(packed)
+    found = frontier_points(packed)
     assert [p.cost for p in found.points] == [p.cost for p in small.system.frontier_.points]
     assert found.active.cost == small.system.operating_point_.cost
     assert found.reference_accuracy == small.system.frontier_.reference_accuracy

@@ -1,18 +1,25 @@
 from gatewise_sim.fleet.clock import Clock
 
 
-def test_it_stops_before_until_and_goes_on():
-    clock, seen = Clock(), []
-    for when in (1.0, 2.0, 3.0):
-        clock.at(when, seen.append, when)
-    clock.run(2.0)
-    assert (seen, clock.now, clock.events) == ([1.0], 2.0, 1)
-    clock.run()
-    assert seen == [1.0, 2.0, 3.0]
+def test_an_event_in_the_past_happens_now_after_what_is_due():
+    clock = Clock()
+    done = []
+
+    def late() -> None:
+        clock.at(1.0, done.append, "late")
+
+    clock.at(2.0, late)
+    clock.at(2.0, done.append, "due")
+    clock.run(until=2.5)
+    assert done == ["due", "late"]
+    assert clock.now == 2.5
 
 
-def test_what_is_overdue_happens_at_once_and_time_never_goes_back():
-    clock, seen = Clock(), []
-    clock.at(5.0, lambda: clock.at(1.0, lambda: seen.append(clock.now)))
+def test_an_event_at_the_end_of_a_run_waits_for_the_next_one():
+    clock = Clock()
+    done = []
+    clock.at(2.0, done.append, "x")
+    clock.run(until=2.0)
+    assert done == []
     clock.run()
-    assert seen == [5.0]
+    assert done == ["x"]

@@ -1,332 +1,296 @@
-from dataclasses import fields, replace
+"""Fleets in virtual time: conservation, deadlines, outages, seeds, and parts of large fleets."""
 
+from dataclasses import fields
+
+import msgspec
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.wire import request_topic, response_topic
-from gatewise_sim.fleet.answers import REASON, ROUTES
-from gatewise_sim.fleet.energy import Radio
-from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
-from gatewise_sim.fleet.network.link import LinkProfile
-from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import RECONNECT_SECONDS, ServiceTime
-from tests.support.routes import make_routes, poisson
-
-pytestmark = pytest.mark.slow  # fleets are simulated
-
-EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
-NAME = "0" * 8
-
-
-def at(times, devices=None, rows=None):
-    """Arrivals at given times."""
-    times = np.asarray(times, np.float64)
-    zeros = np.zeros(len(times), np.int64)
-    chunk = (times, zeros if devices is None else devices, zeros if rows is None else rows)
-    return lambda n, seconds, rng: [chunk]
-
-
-def settings(**changes) -> FleetSettings:
-    common = {
-        "devices": 1,
-        "seconds": 600.0,
-        "service": ServiceTime(0.010, 0.0),
-        "broker_us": 0.0,
-        "edge_ms": 0.0,
-        "deadline_ms": 1e6,
-    }
-    return FleetSettings(**(common | changes))
+from gatewise_edge.link.offload import RoundTrip
+from gatewise_sim.fleet.link import PUBACK_BYTES, REQUEST_TOPIC, RESPONSE_TOPIC, publish_bytes
+from gatewise_sim.fleet.results import CLOUD, EDGE, FALLBACK, REASON
+from gatewise_sim.fleet.run import (
+    MAX_DEVICES,
+    MAX_INSTANCES,
+    MAX_REQUESTS,
+    FleetPolicy,
+    VirtualFleet,
+    choose_devices,
+)
+from gatewise_sim.fleet.worker import DETECT_SECONDS, RECONNECT_SECONDS
+from gatewise_sim.report.document import Timings
+from tests.support.fleets import (
+    PLAIN,
+    at_times,
+    figures,
+    make_scenario,
+    make_table,
+    run,
+    system,
+    write_link,
+)
 
 
-def assert_all_answered(run) -> None:
-    """One answer an instance, and every request ended in one way."""
-    answers = run.answers
+def assert_conserved(fleet) -> None:
+    """Each instance has exactly one answer, and every request ended in one way."""
+    answers = fleet.answers
     assert (answers.route >= 0).all()
     assert np.isfinite(answers.latency_ms).all()
-    counts = run.devices
-    ended = sum(counts[k] for k in ("answered", "refused", "timeouts", "unsent"))
+    counts = fleet.counts
+    ended = sum(counts[name] for name in ("answered", "refused", "timeouts", "unsent"))
     assert counts["sent"] == ended
     assert (answers.route == CLOUD).sum() == counts["answered"]
     assert counts["mismatched"] == counts["invalid"] == counts["unknown"] == 0
 
 
-def test_without_a_queue_latency_is_the_sum_of_its_parts():
-    link = LinkProfile("slow", rtt_ms=100, down_kbps=64, up_kbps=32)
-    run = simulate_fleet(
-        make_routes(),
-        settings(
-            arrivals=at([1.0]),
-            link=link,
-            service=ServiceTime(0.010, 0.002, message=0.003),
-            broker_us=500.0,
-            hop_ms=4.0,
-            edge_ms=7.0,
-        ),
+def test_without_a_queue_latency_is_the_sum_of_its_parts(tmp_path):
+    link = write_link(tmp_path, name="slow", rtt_ms=100, down_kbps=64, up_kbps=32)
+    timings = Timings(
+        edge_ms=(7.0,), run_us=10_000, instance_us=2000, message_us=3000, broker_us=500, hop_ms=4
     )
-    sizes = make_routes().sizes
-    up = publish_bytes(request_topic(NAME), sizes.request(999_000))
-    down = publish_bytes(response_topic(NAME), sizes.response(15_000))
+    fleet = run(make_table(), make_scenario(link=link), timings, arrivals=at_times([1.0]))
+    sizes = VirtualFleet(
+        make_table(), make_scenario(), system(make_table()), timings, n_devices=1
+    )._sizes
+    up = publish_bytes(REQUEST_TOPIC, sizes.request(999_000))
+    down = publish_bytes(RESPONSE_TOPIC, sizes.response(15_000))
     radio = up * 8 / 32 + down * 8 / 64  # ms
     parts = 7.0 + 100.0 + radio + 2 * 0.5 + 2 * 4.0 + 15.0
-    assert run.answers.latency_ms == pytest.approx([parts], abs=1e-6)
-    assert run.answers.up.tolist() == [up + PUBACK_BYTES]
-    assert run.answers.down.tolist() == [down + PUBACK_BYTES]
-    assert_all_answered(run)
+    assert fleet.answers.latency_ms == pytest.approx([parts], abs=1e-6)
+    assert fleet.answers.up.tolist() == [up + PUBACK_BYTES]
+    assert fleet.answers.down.tolist() == [down + PUBACK_BYTES]
+    assert_conserved(fleet)
 
 
-def test_requests_that_meet_run_in_batches():
-    """The first runs alone, the others meet in the queue: 4, 4 and 1 of them."""
-    service = ServiceTime(0.010, 0.001)
-    run = simulate_fleet(
-        make_routes(), settings(arrivals=at(np.zeros(10)), service=service, max_batch=4)
+def test_a_device_keeps_a_bound_on_its_requests():
+    scenario = make_scenario(outstanding=2)
+    fleet = run(make_table(), scenario, arrivals=at_times(np.zeros(5)))
+    assert_conserved(fleet)
+    assert (fleet.answers.reason == REASON["full"]).sum() == fleet.counts["full"] == 3
+    assert fleet.answers.cost[fleet.answers.route == FALLBACK].tolist() == [1.0] * 3
+
+
+def test_at_the_deadline_the_device_answers_itself(tmp_path):
+    link = write_link(tmp_path, name="far", rtt_ms=2000)
+    scenario = make_scenario(link=link, deadline_ms=500.0)
+    fleet = run(make_table(), scenario, arrivals=at_times([0.0, 100.0]))
+    assert_conserved(fleet)
+    assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK]
+    assert fleet.answers.latency_ms == pytest.approx([495.0, 495.0])
+    # Features of a request, and the request.
+    assert fleet.answers.cost.tolist() == [3.125, 3.125]
+    assert fleet.counts["late"] >= 2
+
+
+# -- outages ------------------------------------------------------------------------------------
+
+
+def with_outage(tmp_path, *outages: str, **changes):
+    link = write_link(tmp_path, name="l", rtt_ms=40, jitter_ms=10)
+    return make_scenario(**{"link": link, "deadline_ms": 500.0, "outage": outages} | changes)
+
+
+def test_an_outage_of_the_cloud(tmp_path):
+    """All are answered; accuracy is that of the edge meanwhile, and comes back."""
+    table = make_table(10, 5)
+    scenario = with_outage(
+        tmp_path, "cloud:+60s-+120s", workload="poisson:2/s", devices=20, time="240s"
     )
-    ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
-    assert run.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
-    assert run.workers[0]["batches"] == 4
-    # Workers take turns; of those out at a time a device has so many.
-    run = simulate_fleet(make_routes(), settings(arrivals=at(np.zeros(10)), workers=3, max_batch=1))
-    assert [w["received"] for w in run.workers] == [4, 3, 3]
-    assert run.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
-    run = simulate_fleet(make_routes(), settings(arrivals=at(np.zeros(5)), outstanding=2))
-    assert_all_answered(run)
-    assert (run.answers.reason == REASON["full"]).sum() == run.devices["full"] == 3
-    assert run.answers.cost[run.answers.route == FALLBACK].tolist() == [1.0] * 3
+    fleet = run(table, scenario)
+    assert_conserved(fleet)
+    answers = fleet.answers
+    right = answers.label == table.truth[answers.row]
+    during = (answers.time > 60.5) & (answers.time < 119)
+    edge_right = table.local_label == table.truth
+    assert np.array_equal(right[during], edge_right[answers.row[during]])
+    assert right[answers.time < 59].all()
+    assert right[answers.time > 120 + 45].all()  # 45 s: the longest pause of a breaker
+    assert fleet.counts["breaker_opened"] >= 20
+    assert fleet.counts["breaker_blocked"] > 100
+    blocked = answers.reason == REASON["breaker-open"]
+    assert (answers.cost[blocked] == 1.0).all()  # nothing is acquired for a cloud that is gone
+    assert (answers.latency_ms[blocked] == 0.0).all()
 
 
-@pytest.mark.parametrize(("spread", "factor"), [("fixed", 0.5), ("exponential", 1.0)])
-def test_waits_are_those_of_queueing_theory(spread, factor):
-    """M/D/1 and M/M/1: rho * s / (1 - rho), and half of it where the service time is fixed.
-
-    With 30,000 requests at rho = 0.6 the mean wait has a standard error of 1 to 2 %.
-    """
-    rho, mean = 0.6, 0.010
-    run = simulate_fleet(
-        make_routes(),
-        settings(
-            devices=500,
-            seconds=500.0,
-            arrivals=poisson(rho / mean, 10),
-            service=ServiceTime(mean, 0.0, spread=spread),
-            max_batch=1,
-            queue=100_000,
-        ),
-    )
-    assert_all_answered(run)
-    worker = run.workers[0]
-    wait = worker["queued_seconds"] / worker["answered"]
-    assert wait == pytest.approx(factor * rho * mean / (1 - rho), rel=0.06)
-    assert worker["busy_seconds"] / 500.0 == pytest.approx(rho, rel=0.03)
-    assert run.answers.latency_ms.mean() == pytest.approx(1000 * (wait + mean), rel=0.02)
-
-
-def test_a_full_worker_says_busy_and_is_asked_once_more():
-    """One runs, one is queued, two are refused: their retries find the worker still busy."""
-    run = simulate_fleet(
-        make_routes(),
-        settings(
-            arrivals=at(np.zeros(4)), queue=1, service=ServiceTime(10.0, 0.0), deadline_ms=8_000.0
-        ),
-    )
-    assert_all_answered(run)
-    assert (run.answers.route == FALLBACK).all()
-    assert run.workers[0]["busy"] == 4  # both copies of both
-    reasons = run.answers.reason.tolist()
-    assert reasons.count(REASON["cloud:busy"]) == 2
-    assert reasons.count(REASON["timeout"]) == 2
-
-
-def test_at_the_deadline_the_device_answers_itself():
-    run = simulate_fleet(
-        make_routes(),
-        settings(arrivals=at([0.0, 100.0]), link=LinkProfile("far", 2000), deadline_ms=500.0),
-    )
-    assert_all_answered(run)
-    assert run.answers.route.tolist() == [FALLBACK, FALLBACK]
-    assert run.answers.latency_ms == pytest.approx([495.0, 495.0])
-    assert run.answers.cost.tolist() == [3.125, 3.125]  # features of a request, and the request
-    assert run.devices["late"] >= 2
-
-
-def outage(text: str, **changes) -> FleetSettings:
-    link, outages = LinkProfile("l", 40, 10), Outages.parse(text)
-    return settings(deadline_ms=500.0, link=link, outages=outages, **changes)
-
-
-def test_an_outage_of_the_cloud():
-    """Everyone is answered; accuracy is that of the edge meanwhile, and comes back."""
-    routes = make_routes(10, 5)
-    begin, end = 60.0, 120.0
-    text = f"cloud:+{begin:g}s-+{end:g}s"
-    run = simulate_fleet(
-        routes, outage(text, arrivals=poisson(40.0, 10), devices=20, seconds=240.0)
-    )
-    assert_all_answered(run)
-    a = run.answers
-    right = a.label == routes.truth[a.row]
-    during = (a.time > begin + 0.5) & (a.time < end - 1)
-    after = a.time > end + 45  # the longest pause of a breaker
-    edge_only = routes.local_label == routes.truth
-    assert np.array_equal(right[during], edge_only[a.row[during]])
-    assert right[a.time < begin - 1].all()
-    assert right[after].all()
-    assert run.devices["breaker_opened"] >= 20
-    assert run.devices["breaker_blocked"] > 100
-    blocked = a.reason == REASON["breaker-open"]
-    assert (a.cost[blocked] == 1.0).all()  # nothing is acquired for a cloud that is gone
-    assert (a.latency_ms[blocked] == 0.0).all()
-
-
-@pytest.mark.parametrize("what", ["link", "broker", "workers:1"])
-def test_other_outages(what):
-    own = outage(f"{what}:+30s-+50s", arrivals=poisson(20.0, 10), devices=10, seconds=120.0)
-    run = simulate_fleet(make_routes(10, 5), replace(own, deadline_ms=1000.0, workers=2))
-    assert_all_answered(run)
-    a = run.answers
-    during = (a.time > 36) & (a.time < 49) & (a.row < 5)
-    if what == "workers:1":
-        # The broker deals to the other one; only what was in the dead one's hands is lost.
-        assert (a.route[during] == CLOUD).all()
-        assert run.workers[1]["received"] > 1.1 * run.workers[0]["received"]
+@pytest.mark.parametrize("part", ["link", "broker", "workers:1"])
+def test_other_outages(tmp_path, part):
+    scenario = with_outage(
+        tmp_path, f"{part}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
+        deadline_ms=1000.0, workers=2,
+    )  # fmt: skip
+    fleet = run(make_table(10, 5), scenario)
+    assert_conserved(fleet)
+    answers = fleet.answers
+    hard = answers.row < 5
+    during = (answers.time > 36) & (answers.time < 49) & hard
+    if part == "workers:1":
+        # The broker deals to the other one.
+        assert (answers.route[during] == CLOUD).all()
     else:
-        assert (a.reason[during] == REASON["link-down"]).all()
-    assert (a.route[(a.time > 60) & (a.row < 5)] == CLOUD).all()
+        assert (answers.reason[during] == REASON["link-down"]).all()
+    assert (answers.route[(answers.time > 60) & hard] == CLOUD).all()
 
 
-def test_a_short_break_of_the_link_only_delays():
-    run = simulate_fleet(
-        make_routes(),
-        settings(
-            arrivals=at([10.0]),
-            link=LinkProfile("l", 40),
-            deadline_ms=5000.0,
-            outages=Outages.parse("link:+9500ms-+11s"),
-        ),
-    )
-    assert run.answers.route.tolist() == [CLOUD]
-    assert 1000.0 < run.answers.latency_ms[0] < 3000.0
+@pytest.mark.parametrize(("seconds", "noticed"), [(3.0, False), (4.0, True)])
+def test_an_outage_of_the_link_shorter_than_its_detection_only_delays(tmp_path, seconds, noticed):
+    """TCP delivers late what a short break held up; after a long one there is a new connection."""
+    assert 3.0 < DETECT_SECONDS < 4.0
+    scenario = with_outage(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
+    fleet = run(make_table(), scenario, arrivals=at_times([10.5, 13.9]))
+    assert_conserved(fleet)
+    if noticed:
+        # What was in the connection is gone with it; the second instance finds it gone.
+        assert fleet.answers.reason[1] == REASON["link-down"]
+    else:
+        assert fleet.answers.route.tolist() == [CLOUD, CLOUD]
+        assert fleet.answers.latency_ms[0] > 1000 * (10 + seconds - 10.5)
+        assert fleet.answers.latency_ms[1] < 1000 * seconds
 
 
 @pytest.mark.parametrize(("tls", "trips"), [(False, 3), (True, 4)])
-def test_a_new_connection_begins_with_handshakes(tls, trips):
+def test_a_new_connection_begins_with_handshakes(tmp_path, tls, trips):
     """TCP, TLS 1.3, MQTT, subscribing: a round trip each, on every device's own link."""
-    trip, begun = 0.8, 60.0 + RECONNECT_SECONDS
-    before, behind = begun + trip * trips - 0.01, begun + trip * trips + 0.01
-    run = simulate_fleet(
-        make_routes(),
-        settings(
-            arrivals=at([55.0, before, behind, 90.0]),
-            link=LinkProfile("l", 1000 * trip),
-            outages=Outages.parse("broker:+50s-+60s"),
-            tls=tls,
-        ),
+    trip = 0.8
+    ready = 60.0 + RECONNECT_SECONDS + trip * trips
+    scenario = make_scenario(
+        link=write_link(tmp_path, name="l", rtt_ms=800), outage=("broker:+50s-+60s",), tls=tls
     )
-    down = REASON["link-down"]
-    assert run.answers.reason.tolist()[:2] == [down, down]
-    assert run.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
+    fleet = run(make_table(), scenario, arrivals=at_times([55.0, ready - 0.01, ready + 0.01, 90.0]))
+    assert fleet.answers.reason.tolist()[:2] == [REASON["link-down"]] * 2
+    assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
     # Handshakes are not counted among the bytes, nor do they delay a request.
-    assert run.answers.up[3] == run.answers.up[2]
-    assert abs(run.answers.latency_ms[3] - run.answers.latency_ms[2]) < 1e-6
+    assert fleet.answers.up[3] == fleet.answers.up[2]
+    assert abs(fleet.answers.latency_ms[3] - fleet.answers.latency_ms[2]) < 1e-6
 
 
-def columns(run) -> list[bytes]:
-    return [getattr(run.answers, f.name).tobytes() for f in fields(run.answers)]
+# -- seeds, costs, policies -----------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_run():
-    def run(seed: int):
-        return simulate_fleet(
-            make_routes(10, 5),
-            settings(
-                devices=30,
-                seconds=60.0,
-                arrivals=poisson(50.0, 10),
-                link=LinkProfile("l", 80, 40, loss=0.05),
-                service=ServiceTime(0.01, 0.002, spread="exponential"),
-                deadline_ms=400.0,
-                outages=Outages.parse("cloud:+20s-+25s"),
-                seed=seed,
-            ),
-        )
+def columns(fleet) -> list[bytes]:
+    return [getattr(fleet.answers, column.name).tobytes() for column in fields(fleet.answers)]
 
-    first, again, other = run(3), run(3), run(4)
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    def seeded(seed: int):
+        scenario = make_scenario(
+            devices=30, time="60s", workload="poisson:100/min", deadline_ms=400.0, seed=seed,
+            link=write_link(tmp_path, name="l", rtt_ms=80, jitter_ms=40, loss=0.05),
+            outage=("cloud:+20s-+25s",),
+        )  # fmt: skip
+        return run(make_table(10, 5), scenario)
+
+    first, again, other = seeded(3), seeded(3), seeded(4)
     assert columns(first) == columns(again)
-    assert (first.devices, first.workers, first.events) == (
-        again.devices,
+    assert (first.counts, first.workers, first.events) == (
+        again.counts,
         again.workers,
         again.events,
     )
     assert columns(first) != columns(other)
-    for one in (first, other):
-        assert_all_answered(one)
-    assert first.devices["retries"] > 0
+    assert_conserved(first)
+    assert first.counts["retries"] > 0
 
 
-def test_costs_and_labels_are_the_estimators(small, routes):
+def test_costs_and_labels_are_the_estimators(small, table):
     """Where the cloud answers in time, each instance costs what the system says of its row."""
-    n = len(small.rows)
-    run = simulate_fleet(
-        routes,
-        settings(
-            devices=20,
-            seconds=120.0,
-            arrivals=poisson(40.0, n),
-            link=LinkProfile("l", 45, 15),
-        ),
+    timings = Timings(edge_ms=(0.0, 0.0), run_us=1000, instance_us=0)
+    scenario = make_scenario(devices=20, time="60s", workload="poisson:2/s", link="4g")
+    answers = run(table, scenario, timings).answers
+    assert set(answers.route.tolist()) == {EDGE, CLOUD}
+    assert np.array_equal(answers.cost, small.system.cost(small.rows)[answers.row])
+    assert np.array_equal(answers.label, small.system.predict(small.rows)[answers.row])
+    assert np.array_equal(answers.route == CLOUD, small.system.offload(small.rows)[answers.row])
+
+
+def test_a_policy_that_requests_first_runs_stages_only_for_fallbacks(tmp_path):
+    table = make_table(4, 2)
+    policy = FleetPolicy(
+        key="cloud_only", name="All cloud", offload=table.can_offload, request_first=True
     )
-    assert_all_answered(run)
-    a = run.answers
-    assert set(a.route.tolist()) == {EDGE, CLOUD}
-    assert np.array_equal(a.cost, small.system.cost(small.rows)[a.row])
-    assert np.array_equal(a.label, small.system.predict(small.rows)[a.row])
-    assert np.array_equal(a.route == CLOUD, small.system.offload(small.rows)[a.row])
-    turn = [list(range(50))]
-    edge = simulate_fleet(routes, settings(in_turn=turn, policy="edge-only"))
-    assert (edge.answers.route == EDGE).all()
-    assert np.array_equal(edge.answers.label, routes.local_label[:50])
-    cloud = simulate_fleet(routes, settings(in_turn=turn, policy="cloud-only"))
-    assert (cloud.answers.route == CLOUD).all()
-    assert np.array_equal(cloud.answers.label, routes.cloud_label[:50])
-    assert (cloud.answers.feature_cost == routes.alone_cost).all()
+    scenario = make_scenario(
+        link=write_link(tmp_path, name="l", rtt_ms=10), outage=("cloud:+50s-+100s",),
+        deadline_ms=1000.0,
+    )  # fmt: skip
+    timings = msgspec.structs.replace(PLAIN, edge_ms=(20.0,))
+    answers = run(
+        table, scenario, timings, policy=policy, arrivals=at_times([0.0, 60.0], rows=[3, 3])
+    ).answers
+    assert answers.route.tolist() == [CLOUD, FALLBACK]
+    assert answers.device_ms.tolist() == [0.0, 20.0]
+    assert answers.latency_ms[1] == pytest.approx(995.0 + 20.0)
+    assert answers.feature_cost[0] == table.request_only_cost
 
 
-def test_joules_are_those_of_the_radio():
-    """Two requests within one tail wake the radio once; what stays on the device costs nothing."""
-    radio = Radio("r", wake_w=1, wake_s=1, active_w=2, tail_w=1, tail_s=10)
-    link = LinkProfile("l", rtt_ms=990, radio=radio)
-    run = simulate_fleet(
-        make_routes(10, 5),
-        settings(arrivals=at([0.0, 5.0, 6.0], rows=np.array([0, 1, 9])), link=link),
-    )
-    assert run.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
-    assert run.joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
+def test_chance_offloads_its_share_of_the_instances():
+    table = make_table(10, 0)
+    policy = FleetPolicy(key="random", name="Random", offload=table.offload, chance=0.25)
+    scenario = make_scenario(devices=10, time="100s", workload="poisson:4/s")
+    answers = run(table, scenario, policy=policy).answers
+    assert answers.requested.sum() == pytest.approx(0.25 * len(answers), abs=1)
+    assert len(set(answers.row[answers.requested])) == 10
 
 
-def test_rows_in_turn_wait_for_each_other():
-    run = simulate_fleet(
-        make_routes(10, 5),
-        settings(devices=2, in_turn=[[0, 9, 1], [2]], edge_ms=1.0, pause_ms=2.0),
-    )
-    assert run.answers.time == pytest.approx([0.0, 0.013 + 0.008, 0.016 + 0.008, 0.0], abs=0.02)
-    times, took = run.answers.time[:3], run.answers.latency_ms[:3] / 1000
-    assert times[1:] == pytest.approx(times[:-1] + took[:-1] + 0.002)
-    assert run.answers.route.tolist() == [CLOUD, EDGE, CLOUD, CLOUD]
+def test_rows_that_the_cloud_refuses_stay_on_the_device():
+    table = make_table(2, 2, cloud_label=np.array([1, -1]))
+    policy = FleetPolicy(key="x", name="x", offload=table.offload & table.can_offload)
+    answers = run(table, make_scenario(), policy=policy, arrivals=at_times([0, 1], rows=[0, 1]))
+    assert answers.answers.route.tolist() == [CLOUD, EDGE]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"devices": 0}, "devices is 0"),
-        ({"seconds": 0}, "seconds is 0"),
-        ({"policy": "both"}, "policy 'both'"),
-        ({"arrivals": None}, "one of a workload, arrivals, and rows in turn"),
-        ({"hop_ms": -1}, "hop_ms is -1"),
-        ({"arrivals": None, "workload": "often"}, "workload 'often'"),
-        ({"audit": 2.0}, "audit is 2.0; give a share"),
-    ],
-)
-def test_settings_are_checked(changes, words):
-    with pytest.raises(InputError, match=words):
-        settings(**({"arrivals": at([0.0])} | changes))
+def test_timings_must_name_every_stage():
+    with pytest.raises(InputError, match="edge_ms has 1 entries"):
+        run(make_table(2, 0, exit=np.array([0, 1])), make_scenario())
+
+
+# -- parts of large fleets ------------------------------------------------------------------------
+
+
+def test_all_of_a_small_fleet_is_stepped_and_of_a_large_one_what_is_affordable():
+    table = make_table(10, 1)
+    small = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
+    assert choose_devices(table, small, system(table)) == MAX_DEVICES
+    everything = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
+    n_devices = choose_devices(table, everything, system(table))
+    assert n_devices * 1440 <= MAX_INSTANCES
+    all_cloud = FleetPolicy(key="c", name="c", offload=np.ones(10, bool))
+    assert choose_devices(table, everything, all_cloud) * 1440 <= MAX_REQUESTS
+    # A device at least, whatever it does.
+    busy = make_scenario(devices=5, time="30day", workload="poisson:100/s")
+    assert choose_devices(table, busy, all_cloud) == 1
+
+
+def test_a_fleet_in_proportion_has_the_figures_of_the_whole(tmp_path):
+    """A tenth of the devices, at workers as busy as those of all."""
+    table = make_table(100, 20)
+    scenario = make_scenario(
+        devices=2000, workers=2, time="300s", workload="poisson:6/min", deadline_ms=500.0,
+        link=write_link(tmp_path, name="l", rtt_ms=40, jitter_ms=10, loss=0.01),
+    )  # fmt: skip
+    timings = Timings(edge_ms=(0.1,), run_us=30_000, instance_us=1000, message_us=1000)
+    whole, part = (run(table, scenario, timings, n_devices=n) for n in (2000, 200))
+    assert whole.scale == 1.0
+    assert part.scale == 10.0
+    assert "200 of 2,000 devices" in part.sampling
+    assert "in proportion" in part.sampling
+    assert whole.sampling == "all of 2,000 devices for 5 min"
+    first, second = (figures(table, scenario, one) for one in (whole, part))
+    assert second.scaled
+    assert not first.scaled
+    assert second.instances == pytest.approx(first.instances, rel=0.05)
+    assert second.bytes.total == pytest.approx(first.bytes.total, rel=0.1)
+    assert second.joules_per_device_day == pytest.approx(first.joules_per_device_day, abs=1e-9)
+    for name in ("offloaded_p50", "offloaded_p95"):
+        ours, theirs = second.latency_ms[name].value, first.latency_ms[name].value
+        assert ours == pytest.approx(theirs, rel=0.1)
+    assert second.utilisation == pytest.approx(first.utilisation, rel=0.1)
+    assert second.answers.cloud == pytest.approx(first.answers.cloud, rel=0.1)
+
+
+def test_a_devices_first_patience_is_that_of_a_usual_round_trip(tmp_path):
+    link = write_link(tmp_path, name="l", rtt_ms=100)
+    table = make_table()
+    fleet = VirtualFleet(table, make_scenario(link=link), system(table), PLAIN, n_devices=1)
+    trip = fleet._usual_trip()
+    assert isinstance(trip, RoundTrip)
+    assert trip.smoothed == pytest.approx(0.110, abs=0.002)

@@ -1,57 +1,63 @@
-"""Settings of small live fleets, and what their tests look at."""
+"""Scenarios of small live fleets, and what their tests look at."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from gatewise_edge.device.answer import DecisionPoint
-from gatewise_sim.fleet.answers import ROUTES, Answers
-from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.experiment.policies import system_policy
+from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.fleet.results import Answers, FleetRun, RowTable
+from gatewise_sim.fleet.run import run_fleet
 from gatewise_sim.live.run import LiveRun, run_live
+from gatewise_sim.scenario import Scenario
 
-EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
+COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
 
 
-def settings(**changes) -> FleetSettings:
+def scenario(**changes: Any) -> Scenario:
+    """A live scenario of a few devices, with all the time that an answer may need."""
     common = {
-        "devices": 20,
-        "seconds": 6.0,
+        "devices": 4,
+        "time": "6s",
         "deadline_ms": 10_000.0,
-        "service": ServiceTime(0.001, 0.0),
         "seed": 3,
+        "workload": "poisson:3/s",
+        "link": "none",
+        "engine": "live",
     }
-    if not {"in_turn", "arrivals"} & set(changes):
-        common["workload"] = "poisson:1/s"
-    return FleetSettings(**{**common, **changes})
+    return Scenario(**{**common, **changes})
 
 
 def asks_early(point: DecisionPoint) -> str:
-    """A policy that looks at what does not depend on the time, and takes every decision."""
+    """A policy that looks at what does not depend on the time."""
     best = float(point.probabilities.max())
     if point.last:
         return "stop" if best > 0.9 else "continue"
-    if point.cost > 0 and best < 0.24:
-        return "offload"
     return "stop" if best > 0.3 else "continue"
 
 
-def ends_the_process(point: DecisionPoint) -> str:
-    """A policy whose process dies of it."""
-    os._exit(3)
+def run(small: Any, table: RowTable, chosen: Scenario, **options: Any) -> LiveRun:
+    """Run a live fleet on the small system's rows."""
+    rows = Rows("rows", small.rows, None)
+    return run_live(small.bundle.path, rows.instances, chosen, table, **options)
 
 
-COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
+def twin(table: RowTable, chosen: Scenario, live: LiveRun) -> FleetRun:
+    """The same instances in virtual time, with the live run's timings."""
+    return run_fleet(
+        table,
+        chosen,
+        system_policy(chosen, table),
+        live.timings,
+        arrivals=chosen.arrivals(table.n_rows, table.truth),
+    )
 
 
 def assert_same(live: Answers, virtual: Answers, names: Iterable[str] = COLUMNS) -> None:
     """The answers of a live run are those of virtual time."""
     for name in names:
         assert np.array_equal(getattr(live, name), getattr(virtual, name)), name
-
-
-def run(small, chosen: FleetSettings, **options) -> LiveRun:
-    return run_live(small.bundle.path, small.rows, chosen, **options)

@@ -6,32 +6,28 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
-from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.live.run import check_live
-from tests.sim.live.runs import run, settings
+from tests.sim.live.runs import run, scenario
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_the_embedded_broker_and_somebodys(small, monkeypatch):
-    chosen = settings(devices=3, seconds=2.0)
+def test_the_embedded_broker_and_somebodys(small, table, monkeypatch):
     with EmbeddedBroker() as broker:
         with pytest.raises(InputError, match="does not serve shared subscriptions"):
-            check_live(settings(workers=2), broker=broker.url)
-        live = run(small, chosen, broker=broker.url)
-        assert live.broker == broker.url
-        assert live.lost == 0
+            check_live(scenario(workers=2, broker=broker.url))
+        live = run(small, table, scenario(devices=2, time="2s", broker=broker.url))
+        assert (live.broker, live.fleet.lost) == (broker.url, 0)
     monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
-    live = run(small, settings(devices=3, seconds=4.0, outages=Outages.parse("broker:+1s-+2s")))
-    assert live.broker == "embedded"
-    assert live.lost == 0
+    live = run(small, table, scenario(devices=2, time="4s", outage=("broker:+1s-+2s",)))
+    assert (live.broker, live.fleet.lost) == ("embedded", 0)
     assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
 
 
-def test_somebodys_broker_forgets_the_devices(small):
+def test_somebodys_broker_forgets_the_devices(small, table):
     with MosquittoBroker() as broker:
-        run(small, settings(devices=5, seconds=1.0), broker=broker.url)
+        run(small, table, scenario(devices=2, time="1s", broker=broker.url))
         retained = retained_topics(broker.url)
     assert retained == []
 

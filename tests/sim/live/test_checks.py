@@ -1,32 +1,36 @@
+"""What cannot be is said before anything starts."""
+
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.live.run import check_live
-from tests.sim.live.runs import settings
+from tests.sim.live.runs import scenario
+
+NOWHERE = "mqtt://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
-    ("changes", "broker", "error", "message"),
+    ("changes", "message"),
     [
-        ({"devices": 70_000}, None, InputError, "devices is 70000"),
-        (
-            {"outages": Outages.parse("broker:+1s-+2s")},
-            "mqtt://127.0.0.1:9",
-            InputError,
-            "leave out its URL",
-        ),
-        ({"link": PROFILES["4g"]}, "mqtts://127.0.0.1:9", InputError, "in front of mqtt://"),
-        ({}, "http://x", InputError, "mqtt://"),
+        ({"devices": 70_000}, "devices is 70000"),
+        ({"outage": ("broker:+1s-+2s",), "broker": NOWHERE}, "leave out its URL"),
+        ({"link": "4g", "broker": "mqtts://127.0.0.1:9"}, "in front of mqtt://"),
+        ({"broker": "http://x"}, "mqtt://"),
+        ({"breaker": False}, "breaker goes with the virtual engine"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(changes, broker, error, message):
-    with pytest.raises(error, match=message):
-        check_live(settings(**changes), broker=broker)
+def test_what_cannot_be_is_said_before_anything_starts(changes, message):
+    with pytest.raises(InputError, match=message):
+        check_live(scenario(**changes))
+
+
+def test_a_policy_must_be_one_that_other_processes_import():
+    chosen = scenario().changed(policy=lambda point: "stop")
+    with pytest.raises(InputError, match="module:function"):
+        check_live(chosen)
 
 
 def test_the_embedded_broker_serves_one_worker(monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
-        check_live(settings(workers=2))
+        check_live(scenario(workers=2))

@@ -4,44 +4,52 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from dataclasses import replace
 from typing import Any
 
-from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.fleet.money import Bill
-from gatewise_sim.report.model import (
-    SIMULATION_KIND,
-    Breakdown,
+from msgspec.structs import replace
+
+from gatewise_sim.report.document import (
+    AnswerCounts,
+    Bill,
+    ByteUse,
     ClassResult,
     EnergyUse,
     FaultSpan,
-    OperatingPoints,
-    PointOnFrontier,
-    Report,
-    RowCheck,
-    TimelineBin,
-    Transport,
-    TwinFigures,
-)
-from gatewise_sim.report.policy_result import (
-    POLICY_NAMES,
-    AnswerCounts,
-    ByteUse,
+    Figure,
+    FrontierPoint,
+    FrontierPoints,
     JouleUse,
     LatencyHistogram,
     PolicyResult,
+    Report,
+    RowCheck,
+    StageResult,
+    TimelineBin,
+    Timings,
+    Transport,
+    TwinFigures,
 )
 
+NAMES = {
+    "system": "Gatewise",
+    "edge_only": "All edge",
+    "cloud_only": "All cloud",
+    "confidence": "Confidence",
+    "random": "Random",
+    "oracle": "Oracle",
+    "thresholds": "Thresholds",
+}
 SENT = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
+MEASURED = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
 
-def about(value: float, half: float) -> Measurement:
-    return Measurement(value, value - half, value + half)
+def about(value: float, half: float) -> Figure:
+    return Figure(value=value, low=value - half, high=value + half)
 
 
 def policy(
     key: str, *, accuracy: float | None = 0.9, half: float = 0.01, cost: float = 10.0,
-    p95: float = 50.0, money: float | None = None, engine: str = "virtual",
+    p95: float = 50.0, money: float | None = None, **changes: Any,
 ) -> PolicyResult:  # fmt: skip
     """A policy of 1,000 instances, a fifth of which it sends; 10 of them fall back."""
     sent = SENT.get(key, 0.2)
@@ -49,13 +57,15 @@ def policy(
     latency = {q: about(share * p95, 1.0) for q, share in (("p50", 0.5), ("p95", 1), ("p99", 1.5))}
     if sent:
         latency |= {f"offloaded_{q}": about(2 * f.value, 2.0) for q, f in latency.items()}
-    return PolicyResult(
+    result = PolicyResult(
         key=key,
-        name=POLICY_NAMES[key],
-        engine=engine,
-        sampling="all 10 devices, 3600 s stepped whole",
+        name=NAMES[key],
+        engine="virtual",
+        sampling="all of 10 devices for 1 h",
+        scaled=False,
         instances=1000,
         accuracy=None if accuracy is None else about(accuracy, half),
+        edge_accuracy=None if accuracy is None else about(accuracy - 0.1, half),
         offload_rate=about(sent, 0.05 if 0 < sent < 1 else 0.0),
         cost=about(cost, 0.1),
         feature_cost=about(cost, 0.1),
@@ -68,7 +78,7 @@ def policy(
             protocol=80 * sent,
         ),
         joules=JouleUse(radio=5 * sent, features=0.5, stages=0.25),
-        joules_per_device_day=1000 * sent + 75.0,
+        joules_per_device_day=2400 * (5 * sent + 0.75) + 300.0,
         battery_days=None,
         answers=AnswerCounts(
             edge=round(1000 * (1 - sent)),
@@ -93,18 +103,31 @@ def policy(
         ),
         breakdown_ms={"device": 0.2, "network": 40 * sent, "cloud": 3 * sent, "waiting": sent},
         reasons={"stopped": 1000 * (1 - sent), "offloaded": 950 * sent, "timeout": 50 * sent},
+        timeline=tuple(bins(labels=accuracy is not None)),
+        classes=tuple(
+            ClassResult(
+                label=f"kind {i}",
+                instances=200.0 * (i < 5),
+                offload_rate=0.1 * i if i < 5 else None,
+                accuracy=0.98 - 0.04 * i if i < 5 and accuracy is not None else None,
+                edge_accuracy=0.95 - 0.1 * i if i < 5 and accuracy is not None else None,
+                precision=None,
+            )
+            for i in range(6)
+        ),
     )  # fmt: skip
+    return replace(result, **changes)
 
 
 def made_up(
     *, accuracy: float | None = 0.9, half: float = 0.01, cost: float = 10.0, p95: float = 50.0,
-    money: float | None = None, keys: tuple[str, ...] = tuple(POLICY_NAMES),
-    settings: dict[str, Any] | None = None, **changes: Any,
+    money: float | None = None, keys: tuple[str, ...] = tuple(NAMES),
+    settings: dict[str, Any] | None = None, system: dict[str, Any] | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """A report of a simulated hour with an outage; `changes` are fields of the report."""
     better = {"cloud_only": 0.05, "oracle": 0.06, "edge_only": -0.08}
     prices = {"cloud_only": 4.0, "edge_only": 0.8}
-    policies = tuple(
+    policies = [
         policy(
             key,
             accuracy=None if accuracy is None else min(0.99, accuracy + better.get(key, 0.0)),
@@ -112,66 +135,40 @@ def made_up(
             cost=cost * prices.get(key, 1.0),
             p95=p95 if key != "edge_only" else 1.0,
             money=None if money is None else money * prices.get(key, 1.0),
+            **(system or {}) if key == "system" else {},
         )
         for key in keys
-    )
+    ]
     points = tuple(
-        PointOnFrontier(cost=c, accuracy=0.99 - 0.6 * 2.0 ** (-c / 4), offload_rate=c / 64)
+        FrontierPoint(cost=c, accuracy=0.99 - 0.6 * 2.0 ** (-c / 4), offload_rate=c / 64)
         for c in (2.0, 5.0, 8.0, 10.0, 12.0, 18.0, 24.0, 40.0, 64.0)
     )
-    system = policies[0]
-    report = Report(
-        kind=SIMULATION_KIND,
-        dataset="rows",
-        method="m/1",
-        transport=Transport(kind="virtual", broker="simulated", link="4g"),
-        engine="virtual",
-        policies=policies,
-        timeline=tuple(bins(labels=accuracy is not None)),
-        faults=(FaultSpan(what="cloud", begin=1200.0, end=1800.0, count=1),),
-        classes=tuple(
-            ClassResult(
-                class_index=i,
-                label=f"kind {i}",
-                instances=200.0 * (i < 5),
-                offload_rate=0.1 * i if i < 5 else None,
-                accuracy=0.98 - 0.04 * i if i < 5 and accuracy is not None else None,
-                edge_accuracy=0.95 - 0.1 * i if i < 5 and accuracy is not None else None,
-            )
-            for i in range(6)
+    fields: dict[str, Any] = {
+        "dataset": "rows",
+        "method": "m/1",
+        "transport": Transport(kind="virtual", broker="simulated", link="4g"),
+        "features": ("a", "b"),
+        "stages": (
+            StageResult(
+                name="stage 0", features=2, acquires=("a", "b"), price=2.0, answers=800, share=0.8
+            ),
         ),
-        frontier=OperatingPoints(
+        "examples": (),
+        "faults": (FaultSpan(what="cloud", begin=1200.0, end=1800.0, count=1),),
+        "frontier": FrontierPoints(
             points=points, hull=points[::2], active=points[4], reference_accuracy=0.99
         ),
-        breakdown=Breakdown(
-            ms=system.breakdown_ms,
-            bytes={"request": 90.0, "response": 44.0, "protocol": 16.0},
-            joules={"radio": 1.0, "features": 0.5, "stages": 0.25, "idle": 0.125},
-        ),
-        energy=EnergyUse(
-            radio="lte", joules_per_device_day=275.0, battery_wh=None, battery_days=None
-        ),
-        workload="poisson:1/min",
-        sampling=system.sampling,
-        confidence_level=0.95,
-        calibration={"kind": "assumed", "model": "m/1", "service": {"base_us": 115.0}},
-        settings={
+        "energy": EnergyUse(radio="lte", battery_wh=None),
+        "timings": Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0),
+        "settings": {
             "devices": 10, "workers": 2, "seconds": 3600.0, "day_start": "00:00",
-            "deadline_ms": 500.0, "link": "4g", "seed": 0,
+            "deadline_ms": 500.0, "link": "4g", "seed": 0, "workload": "poisson:1/min",
         } | (settings or {}),
-        command="gatewise simulate bundle --data rows.csv --devices 10 --workers 2 --time 3600s",
-        versions={"python": "3.11.7", "gatewise": "0.1.0"},
-        notes=(),
-        troubles=(),
-    )  # fmt: skip
-    return replace(report, **changes)
-
-
-def simulation(**how: Any) -> dict[str, Any]:
-    """A report as JSON holds it, of the system and all-cloud; what else is given are settings."""
-    names = ("accuracy", "half", "cost", "p95", "money")
-    figures = {name: how.pop(name) for name in names if name in how}
-    return made_up(keys=("system", "cloud_only"), settings=how, **figures).to_dict()
+        "command": "gatewise simulate bundle --data rows.csv --devices 10 --workers 2 --time 1h",
+        "versions": {"python": "3.11.7", "gatewise": "0.1.0"},
+        "notes": (),
+    }  # fmt: skip
+    return Report.from_policies(policies, **fields | changes)
 
 
 def bins(*, labels: bool = True) -> list[TimelineBin]:
@@ -192,18 +189,16 @@ def bins(*, labels: bool = True) -> list[TimelineBin]:
 
 def live(**changes: Any) -> Report:
     """A report of a live run."""
-    report = made_up(**changes)
-    return replace(
-        report,
-        engine="live",
+    return made_up(
+        system={"engine": "live"},
         transport=Transport(kind="mqtt", broker="embedded", link="wifi"),
-        policies=(replace(report.system, engine="live"), *report.policies[1:]),
         checked=RowCheck(compared=990, differing={"labels": 0, "routes": 0, "costs": 0}),
         twin=TwinFigures(
             live={"accuracy": 0.9, "offload_rate": 0.2, "p95_ms": 50.0},
             virtual={"accuracy": 0.91, "offload_rate": 0.2, "p95_ms": None},
         ),
         run={"seconds": 20.0, "created": "2026-01-01T00:00:00+00:00", "machine": "Linux x86_64"},
+        **changes,
     )
 
 

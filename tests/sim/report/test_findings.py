@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gatewise.formats import millis, percent
-from gatewise_sim.fleet.estimate.intervals import Measurement
+from gatewise_sim.report.document import Figure
 from gatewise_sim.report.findings import answer, caveats, key_figures
-from tests.sim.report.reports import about, live, made_up
+from tests.sim.report.reports import MEASURED, about, live, made_up
 
 
 def sentence(report) -> str:
@@ -19,8 +19,8 @@ def sentence(report) -> str:
 
 def with_accuracy(report, accuracy):
     """The same, accuracy over time given by a function of a bin's begin."""
-    bins = tuple(replace(b, accuracy=accuracy(b.begin)) for b in report.timeline)
-    return replace(report, timeline=bins)
+    bins = (replace(b, accuracy=accuracy(b.begin)) for b in report.system.timeline)
+    return with_system(report, timeline=tuple(bins))
 
 
 def with_system(report, **changes):
@@ -32,7 +32,7 @@ def test_the_answer_says_what_it_costs_and_saves():
     text = sentence(report)
     assert text.startswith(percent(report.system.accuracy.value))
     assert percent(report.policy("cloud_only").accuracy.value) in text
-    assert "80 % fewer bytes and 74 % less energy" in text
+    assert "80 % fewer bytes and 68 % less energy" in text
     assert millis(report.system.latency_ms["p95"].value) in text
     assert "with the cloud down for 10 min" in text
     assert text.endswith(".")
@@ -55,21 +55,36 @@ def test_the_answer_by_what_is_known(changes, part):
 
 
 def test_few_rows_are_not_taken_for_more():
-    wide = Measurement(0.99, 0.44, 1.0)
+    wide = Figure(value=0.99, low=0.44, high=1.0)
     report = with_system(made_up(accuracy=0.99), accuracy=wide, offload_rate=about(0.02, 0.01))
     first, _ = answer(report)
     assert "99.0 % right against 99.0 % for offloading every instance" in first
     assert first.endswith("(too few rows to tell more than 44.0 to 100 % right)")
-    unlabelled = with_system(made_up(accuracy=None), offload_rate=Measurement(0.0, 0.0, 0.56))
+    unlabelled = with_system(
+        made_up(accuracy=None), offload_rate=Figure(value=0.0, low=0.0, high=0.56)
+    )
     assert answer(unlabelled)[0].endswith("(too few rows to tell more than 0 to 56.0 % offloaded)")
+
+
+def test_a_system_that_never_offloads_has_saved_nothing():
+    report = with_system(made_up(), offload_rate=Figure(value=0.0, low=0.0, high=0.0))
+    text = sentence(report)
+    assert "less energy" not in text
+    assert "no instance leaves its device" in text
+
+
+def test_nearly_all_is_not_all():
+    up = Figure(value=1.0, low=1.0, high=1.0)
+    few = replace(made_up().system.bytes, up=up, down=up)
+    assert "99.7 % fewer bytes" in sentence(with_system(made_up(), bytes=few))
 
 
 def test_a_loss_is_called_a_loss():
     report = made_up()
     system = report.system
     up = replace(system.bytes.up, value=900.0, low=890.0, high=910.0)
-    worse = with_system(report, bytes=replace(system.bytes, up=up), joules_per_device_day=2000.0)
-    assert "27 % more bytes and 86 % more energy" in sentence(worse)
+    worse = with_system(report, bytes=replace(system.bytes, up=up), joules_per_device_day=20_000.0)
+    assert "27 % more bytes and 42 % more energy" in sentence(worse)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +104,14 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     ("report", "part"),
     [
         (made_up(), "1.00 % of the answers are fallbacks (see the run over time)"),
-        (made_up(), "is assumed"),
+        (made_up(), "Not measured on this machine but assumed: a worker's time for a message"),
+        (made_up(promise="The rows break the bundle's promise."), "break the bundle's promise"),
         (made_up(accuracy=None), "The rows have no labels"),
-        (made_up(sampling="5 of 100000 devices"), "Sampled, not stepped in full: 5 of 100,000"),
+        (
+            with_system(made_up(), scaled=True, sampling="in proportion: 5 of 100,000 devices"),
+            "Stepped in proportion: 5 of 100,000 devices. Figures are estimates",
+        ),
         (live(), "Only Gatewise itself was run live"),
-        (live(), "the baselines take is assumed"),
         (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),
         (with_system(made_up(), utilisation=0.9), "the workers are busy 90 % of the time"),
         (
@@ -107,7 +125,7 @@ def test_what_to_know_before_relying_on_it(report, part):
 
 
 def test_a_clean_run_has_no_caveats():
-    report = made_up(calibration={"kind": "measured"}, keys=("system",))
+    report = made_up(timings=MEASURED, keys=("system",))
     answers = replace(report.answers, fallback=0)
     assert caveats(with_system(report, answers=answers)) == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.report.output import DEMO, SIMULATION, to_csv
-from gatewise_sim.report.run_page import csv_files
+from gatewise_sim.report.run_page import report_files
 from tests.sim.report.reports import made_up
 
 
@@ -63,9 +63,9 @@ def test_a_write_that_fails_halfway_leaves_the_earlier_run_whole(tmp_path, simul
     out = tmp_path / "out"
     SIMULATION.write(out, simulation)
     with pytest.raises(UnicodeEncodeError):
-        SIMULATION.write(out, {**simulation, "legs.csv": "new", "report.html": "\ud800"})
+        SIMULATION.write(out, {**simulation, "policies.csv": "new", "report.html": "\ud800"})
     assert tree(out) == set(SIMULATION.files)
-    assert (out / "legs.csv").read_text() == "legs.csv"
+    assert (out / "policies.csv").read_text() == "policies.csv"
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def read(text: str) -> list[dict[str, str]]:
 
 def test_a_report_comes_back_from_its_csv_files():
     report = made_up(money=30.0)
-    files = csv_files(report)
-    assert set(files) == {"legs.csv", "timeline.csv", "classes.csv"}
-    for row, policy in zip(read(files["legs.csv"]), report.policies, strict=True):
+    files = report_files(report)
+    assert set(files) == set(SIMULATION.files) - {"timings.toml"}
+    for row, policy in zip(read(files["policies.csv"]), report.policies, strict=True):
         assert row["key"] == policy.key
         assert float(row["accuracy"]) == policy.accuracy.value
         assert float(row["latency_ms_p95_high"]) == policy.latency_ms["p95"].high
         assert int(row["answers_fallback"]) == policy.answers.fallback
-        assert float(row["money_total"]) == policy.money.total
+        assert float(row["money_data"]) == policy.money.data
         assert not any(name.startswith("histogram") for name in row)
     timeline = read(files["timeline.csv"])
     assert sum(float(row["fallback"]) for row in timeline) == 40.0
     classes = read(files["classes.csv"])
-    assert len(classes) == len(report.classes)
+    assert len(classes) == len(report.system.classes)
     assert classes[5]["accuracy"] == ""
 
 

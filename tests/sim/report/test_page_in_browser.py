@@ -1,12 +1,12 @@
 """The pages in a real browser: nothing breaks, everything is drawn, read and reached."""
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
-from gatewise_sim.report.model import StageResult
+from gatewise_sim.report.document import StageResult
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import DRAWN, live, made_up
 
@@ -53,16 +53,17 @@ COLOURS = """
 def pages(tmp_path_factory):
     """Addresses of pages."""
     folder = tmp_path_factory.mktemp("pages")
-    one = made_up().classes[1]
+    one = made_up().system.classes[1]
     names = tuple(f"a feature with a name {k}" for k in range(6))
     stage = StageResult(name="s", features=6, acquires=names, price=1.0, answers=9, share=0.1)
+    letters = tuple(replace(one, label=chr(65 + k)) for k in range(26))
     reports = {
         "full": made_up(money=30.0),
         "live": live(),
         "plain": made_up(keys=("system",), faults=()),
         "unlabelled": made_up(accuracy=None),
         "stages": made_up(stages=(stage,)),
-        "classes": made_up(classes=tuple(replace(one, label=chr(65 + k)) for k in range(26))),
+        "classes": made_up(system={"classes": letters}),
     }
     found = {}
     for name, report in reports.items():

@@ -50,6 +50,6 @@ def test_the_command_prints_one_table_or_json(tmp_path, capsys):
     assert "accuracy" in printed
     assert cli.main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [one["kind"] for one in document["reports"]] == [made_up().kind] * 2
+    assert [one["dataset"] for one in document["reports"]] == ["rows", "rows"]
     assert cli.main(["report", folders[0]]) == 0
     assert "All cloud" in capsys.readouterr().out

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gatewise_sim.report import tables
-from gatewise_sim.report.model import DataCounts, StageResult
-from gatewise_sim.report.policy_result import StepUse
+from gatewise_sim.report.document import DataCounts, ExampleInstance, StageResult, StepUse
 from gatewise_sim.report.run_page import render
 from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import live, made_up
@@ -30,8 +28,8 @@ def test_figures_have_their_intervals_below_them():
 
 def test_answers_are_counted_by_route_reason_and_worker():
     routes, reasons, workers = tables.answer_tables(made_up())
-    assert list(routes.columns) == ["", "edge", "cloud", "fallback", "late", "retries", "lost"]
-    assert cells(routes)["Gatewise"] == ["800", "190", "10", "5", "10", "0"]
+    assert list(routes.columns) == ["", "edge", "cloud", "fallback", "late", "lost", "retries"]
+    assert cells(routes)["Gatewise"] == ["800", "190", "10", "5", "0", "10"]
     assert cells(reasons)["the cloud answered"] == ["190", "19.00 %"]
     assert cells(workers)["All cloud"] == ["10.0 %", "2", "1.5 ms"]
 
@@ -56,6 +54,23 @@ def test_stages_are_listed_with_what_they_acquire():
     (row,) = tables.stage_table(made_up(stages=(stage,))).rows
     assert row[1] == ("5", "50.0 %")
     assert row[-1].endswith("f13 and 6 more")
+
+
+def test_what_was_acquired_is_listed_by_column_and_value():
+    example = ExampleInstance(
+        row=7, answered_by="stage 0", label="x", truth="x", cost=2.0, acquired=(1,),
+        values=(4.0, 2.5),
+    )  # fmt: skip
+    (row,) = tables.example_table(made_up(examples=(example,))).rows
+    assert row[-1] == "b = 2.5"
+
+
+def test_recalls_carry_the_names_of_the_classes():
+    report = made_up()
+    active = replace(report.frontier.active, recall=(0.9, None, 0.8, 0.7, 0.6, 0.5))
+    report = replace(report, frontier=replace(report.frontier, active=active))
+    rows = cells(tables.details(report)[1])
+    assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a, kind 2 80.0 %")
 
 
 def test_details_name_what_the_figures_rest_on():
@@ -88,7 +103,7 @@ def test_a_run_on_a_terminal(capsys):
     assert lines["EUR a month"].split()[3:5] == ["30", "24"]
     assert "lost" not in lines
     assert "offloading every instance" in out
-    assert "is assumed" in out
+    assert "but assumed" in out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gatewise_sim.report.model import ExampleInstance
+from gatewise_sim.report.document import ExampleInstance
 from gatewise_sim.report.plots.style import COLOURS, draw
 
 _PIXEL: Final = re.compile(r"pixel_(\d+)_(\d+)")

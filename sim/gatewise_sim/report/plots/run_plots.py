@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatewise.formats import millis, number, percent
-from gatewise_sim.fleet.estimate.intervals import Measurement
-from gatewise_sim.report.model import ClassResult, Report
+from gatewise_sim.report.document import ClassResult, PolicyResult, Report
+from gatewise_sim.report.document import Figure as Measured
 from gatewise_sim.report.plots.style import (
     COLOURS,
     MARKERS,
@@ -22,7 +22,6 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
     widened,
 )
-from gatewise_sim.report.policy_result import PolicyResult
 from gatewise_sim.report.tables import Spending
 
 _LABEL = 36
@@ -37,8 +36,9 @@ _PART_COLOURS = {
 
 
 def frontier_plot(report: Report) -> Markup:
-    """Plot the operating points, the active one, and what each policy came to on the rows."""
+    """Plot the operating points, the active one, the high-cost model, and each policy's result."""
     points, active = report.frontier.points, report.frontier.active
+    reference = report.frontier.reference_accuracy
     placed = _placed(report)
 
     def paint(figure: Figure) -> None:
@@ -53,9 +53,14 @@ def frontier_plot(report: Report) -> Markup:
             color=blue, linewidth=1.4,
         )  # fmt: skip
         axes.plot(
-            [active.cost], [active.accuracy], "o", markersize=11, markerfacecolor="none",
-            markeredgecolor=blue, markeredgewidth=1.5, label="operating point",
+            [active.cost], [active.accuracy], "o", markersize=13, markerfacecolor="none",
+            markeredgecolor=blue, markeredgewidth=1.5, label="active point", clip_on=False,
         )  # fmt: skip
+        if reference is not None:
+            axes.axhline(
+                reference, color=COLOURS["muted"], linestyle=(0, (5, 3)), linewidth=1.2,
+                label="high-cost model",
+            )  # fmt: skip
         for policy, cost, accuracy in placed:
             error_bars(axes, cost, accuracy, policy.key, policy.name)
         limits = frontier_limits(report)
@@ -69,13 +74,15 @@ def frontier_plot(report: Report) -> Markup:
 
     texts = [f"{p.name} {percent(a.value)} at cost {number(c.value)}" for p, c, a in placed]
     texts.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
+    if reference is not None:
+        texts.append(f"high-cost model {percent(reference)} on validation rows")
     return draw(
         paint, name="frontier", title="Accuracy against cost", description=f"{'; '.join(texts)}.",
         height=300,
     )  # fmt: skip
 
 
-def _placed(report: Report) -> list[tuple[PolicyResult, Measurement, Measurement]]:
+def _placed(report: Report) -> list[tuple[PolicyResult, Measured, Measured]]:
     """The policies with their cost and accuracy."""
     return [(p, p.cost, p.accuracy) for p in report.policies if p.cost and p.accuracy]
 
@@ -89,15 +96,17 @@ def frontier_limits(report: Report) -> tuple[tuple[float, float], tuple[float, f
     if not placed:
         return None
     points, active = report.frontier.points, report.frontier.active
-    low = min(active.accuracy, *(m.value if m.low is None else m.low for _, _, m in placed))
-    high = max(active.accuracy, *(m.value if m.high is None else m.high for _, _, m in placed))
+    reference = report.frontier.reference_accuracy
+    known = [active.accuracy] if reference is None else [active.accuracy, reference]
+    low = min(*known, *(m.value if m.low is None else m.low for _, _, m in placed))
+    high = max(*known, *(m.value if m.high is None else m.high for _, _, m in placed))
     low, high = widened(low, high)
     ends = [low, high, *(p.accuracy for p in points)]
     if max(ends) - min(ends) <= _FURTHEST * (high - low):
         low, high = min(ends), max(ends)
     margin = 0.08 * (high - low)
     right = max(active.cost, *(cost.value for _, cost, _ in placed), *(p.cost for p in points))
-    return (-0.03 * right, 1.05 * right), (low - margin, high + margin)
+    return (0.0, 1.05 * right or 1.0), (max(0.0, low - margin), min(1.0, high + margin))
 
 
 def latency_plot(report: Report) -> Markup | None:
@@ -233,7 +242,10 @@ def classes_plot(classes: Sequence[ClassResult]) -> Markup:
                 ("edge_only", alone, "device alone"),
                 ("system", system, "Gatewise"),
             ):
-                right.plot(values, at, MARKERS[key], color=COLOURS[key], label=label, markersize=6)
+                right.plot(
+                    values, at, MARKERS[key], color=COLOURS[key], markerfacecolor="none",
+                    markersize=9 if key == "edge_only" else 6, markeredgewidth=1.6, label=label,
+                )  # fmt: skip
             head(right, "accuracy")
             figure.legend(loc="outside lower left", ncols=2)
         else:

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gatewise.formats import Format
-from gatewise_sim.fleet.estimate.intervals import Measurement
+from gatewise_sim.report.document import Figure as Measured
 
 HALF: Final = 370.0
 """Width of a plot in half a page's width."""
@@ -123,21 +123,22 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_formatter(_formatter(form))
 
 
-def reach(figure: Measurement) -> list[list[float]] | None:
+def reach(figure: Measured) -> list[list[float]] | None:
     """How far an interval goes below and above its figure, as matplotlib takes it."""
     if figure.low is None or figure.high is None:
         return None
     return [[figure.value - figure.low], [figure.high - figure.value]]
 
 
-def error_bars(
-    axes: Axes, x: Measurement, y: Measurement, look: str, label: str | None = None
-) -> None:
-    """Plot a figure against another with both intervals, in a policy's look."""
+def error_bars(axes: Axes, x: Measured, y: Measured, look: str, label: str | None = None) -> None:
+    """Plot a figure against another with both intervals, in a policy's look.
+
+    Marks are outlines of different shapes: two at one place can both be seen.
+    """
     axes.errorbar(
-        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=8,
-        color=COLOURS[look], markeredgecolor=COLOURS["panel"], markeredgewidth=0.8,
-        elinewidth=1.2, label=label,
+        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=9,
+        color=COLOURS[look], markerfacecolor="none", markeredgecolor=COLOURS[look],
+        markeredgewidth=1.7, elinewidth=1.2, label=label, clip_on=False,
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gatewise.formats import listed, number, percent, plural
+from gatewise_sim.report.document import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.findings import fault_name, when
-from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.plots.style import (
     COLOURS,
     draw,
@@ -27,7 +27,7 @@ _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 
 
 def timeline_plots(report: Report) -> list[tuple[str, Markup]]:
     """Plot the whole run, and the time around the longest outage if that is short."""
-    bins = report.timeline
+    bins = report.system.timeline
     if not bins:
         return []
     end = float(report.settings.get("seconds") or bins[-1].end)
@@ -46,7 +46,7 @@ def timeline_plots(report: Report) -> list[tuple[str, Markup]]:
 
 
 def _plot(report: Report, first: float, last: float, name: str) -> Markup:
-    bins = [b for b in report.timeline if b.end > first and b.begin < last]
+    bins = [b for b in report.system.timeline if b.end > first and b.begin < last]
     faults = [f for f in report.faults if f.end > first and f.begin < last]
     unit, word = next((size, w) for least, size, w in _UNITS if last - first >= least)
     edges = [b.begin / unit for b in bins] + [bins[-1].end / unit]

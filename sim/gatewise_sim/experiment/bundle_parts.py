@@ -1,0 +1,154 @@
+"""Parts of a report that follow from the bundle and its rows: stages, examples, steps of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_signals.graph import SignalGraph
+from gatewise_sim.fleet.results import RowTable
+from gatewise_sim.report.document import ExampleInstance, StageResult, StepUse
+
+FloatArray = NDArray[np.float64]
+
+_EXAMPLES_OF_EACH: Final = 3
+#: Values that a report holds of an instance at most.
+_MAX_FEATURES: Final = 1024
+
+
+def stage_results(
+    manifest: Manifest, table: RowTable, n_instances: int, weights: FloatArray
+) -> tuple[StageResult, ...]:
+    """Stages of the bundle in order, the cloud last; answers as the operating point decides them.
+
+    `weights`, shape (n_rows,), is how often each row comes.
+    """
+    costs = manifest.feature_costs()
+    steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(table.n_stages)]
+    if manifest.cloud is not None:
+        steps.append(("cloud", manifest.cloud_inputs()))
+    acquired = np.zeros(costs.n_features, np.bool_)
+    results = []
+    for stage, (name, inputs) in enumerate(steps):
+        needed = costs.mask(inputs)
+        new = np.flatnonzero(needed & ~acquired)
+        answered = table.offload if name == "cloud" else ~table.offload & (table.exit == stage)
+        share = float(weights[answered].sum() / weights.sum())
+        results.append(
+            StageResult(
+                name=name,
+                features=int(needed.sum()),
+                acquires=tuple(manifest.feature_names[k] for k in new),
+                price=float(costs.price(new, acquired)),
+                answers=round(share * n_instances),
+                share=share,
+            )
+        )
+        acquired |= needed
+    return tuple(results)
+
+
+# -- examples -----------------------------------------------------------------------------------
+
+
+def choose_examples(
+    manifest: Manifest, table: RowTable, rows: NDArray[np.float32]
+) -> tuple[ExampleInstance, ...]:
+    """The cheapest of the device's own answers, then offloaded instances, each of another answer.
+
+    Of equally cheap ones the first counts; of offloaded ones those of the lowest confidence.
+    """
+    if rows.shape[1] > _MAX_FEATURES:
+        return ()
+    own = np.flatnonzero(~table.offload & (table.exit >= 0))
+    offloaded = np.flatnonzero(table.offload)
+    easy = own[np.argsort(table.local_cost[own], kind="stable")]
+    hard = offloaded[np.argsort(table.confidence[offloaded], kind="stable")]
+    label = np.where(table.offload, table.cloud_label, table.local_label)
+    return tuple(
+        _example(manifest, table, rows, row)
+        for candidates in (easy, hard)
+        for row in _of_different_answers(candidates, label)
+    )
+
+
+def _of_different_answers(candidates: NDArray[np.intp], label: NDArray[np.int64]) -> list[int]:
+    rows: dict[int, int] = {}
+    for row in candidates.tolist():
+        rows.setdefault(int(label[row]), row)
+        if len(rows) == _EXAMPLES_OF_EACH:
+            break
+    return list(rows.values())
+
+
+def _example(
+    manifest: Manifest, table: RowTable, rows: NDArray[np.float32], row: int
+) -> ExampleInstance:
+    offloaded = bool(table.offload[row])
+    label = int(table.cloud_label[row] if offloaded else table.local_label[row])
+    cost = table.request_cost[row] + table.offload_price if offloaded else table.local_cost[row]
+    number = table.request_set[row] if offloaded else table.local_set[row]
+    truth = int(table.truth[row])
+    known = 0 <= truth < len(manifest.classes)
+    return ExampleInstance(
+        row=row,
+        answered_by="cloud" if offloaded else f"stage {table.exit[row]}",
+        label=table.classes[label],
+        truth=table.classes[truth] if known else None,
+        cost=float(cost),
+        acquired=tuple(np.flatnonzero(table.sets[number]).tolist()),
+        values=tuple(v if np.isfinite(v) else None for v in rows[row].astype(float).tolist()),
+    )
+
+
+# -- steps of blocks ------------------------------------------------------------------------------
+
+
+def step_computation(
+    manifest: Manifest, sets: NDArray[np.bool_]
+) -> Callable[[FloatArray], dict[str, StepUse]] | None:
+    """Function from instances by set of features to the use of each step; None without blocks.
+
+    `sets`, shape (n_sets, n_features), are those of the :class:`RowTable`.
+    """
+    signal = manifest.signal
+    if signal is None:
+        return None
+    computed = _computed_steps(signal.graph, sets)
+    labels = [step.label for step in signal.graph.steps]
+    price = {group.name: group.shared for group in manifest.groups}
+    prices = signal.prices
+
+    def use(counts: FloatArray) -> dict[str, StepUse]:
+        shares = counts @ computed / max(float(counts.sum()), 1e-300)
+        uses = {}
+        for label, share in zip(labels, shares.tolist(), strict=True):
+            microjoules = None if prices is None else prices.microjoules(label)
+            uses[label] = StepUse(
+                share=share,
+                price=price[label],
+                ms=None if prices is None else prices.microseconds[label] / 1e3,
+                joules=None if microjoules is None else microjoules / 1e6,
+            )
+        return uses
+
+    return use
+
+
+def _computed_steps(graph: SignalGraph, sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether a set of features needs each step, shape (n_sets, n_steps).
+
+    Features behind those of blocks are values of a window: nothing computes them.
+    """
+    blocks = np.array(graph.block_of)
+    computed = np.zeros((len(sets), len(graph.steps)), np.bool_)
+    for number, chosen in enumerate(sets[:, : len(blocks)]):
+        computed[number, [graph.step_of_block[b] for b in np.unique(blocks[chosen])]] = True
+    for step in reversed(range(len(graph.steps))):  # each stands behind those that it needs
+        for needed in graph.needed[step]:
+            computed[:, needed] |= computed[:, step]
+    return computed

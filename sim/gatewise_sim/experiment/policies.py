@@ -1,0 +1,146 @@
+"""Policies that a simulation compares: the system, and others for the same instances.
+
+All of them use the same bundle; its stages decide what the device itself answers and what that
+costs, not what is offloaded. A further policy is an entry of :data:`POLICIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_sim.fleet.results import BoolArray, RowTable
+from gatewise_sim.fleet.run import FleetPolicy
+from gatewise_sim.scenario import Scenario
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PolicyContext:
+    """What policies are made of.
+
+    `table` has the outcomes of the rows at the operating point, `weights`, shape (n_rows,), how
+    often each row comes, and `offload_rate` is the system's. `labelled`: the rows have labels.
+    """
+
+    table: RowTable
+    weights: NDArray[np.float64]
+    offload_rate: float
+    labelled: bool
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class ComparedPolicy:
+    """A policy beside the system: `offload` chooses the rows, or says None where it is no use.
+
+    `chance`, in place of rows, is the share of the instances to offload at random.
+    """
+
+    key: str
+    name: str
+    offload: Callable[[PolicyContext], BoolArray | None]
+    chance: Callable[[PolicyContext], float] = lambda context: 0.0
+    request_first: bool = False
+
+    def make(self, context: PolicyContext) -> FleetPolicy | None:
+        """Make the policy of a fleet; None where it is no use."""
+        offload = self.offload(context)
+        if offload is None:
+            return None
+        return FleetPolicy(
+            key=self.key,
+            name=self.name,
+            offload=offload & context.table.can_offload,
+            chance=self.chance(context),
+            request_first=self.request_first,
+        )
+
+
+def _no_rows(context: PolicyContext) -> BoolArray:
+    return np.zeros(len(context.table), np.bool_)
+
+
+def _all_rows(context: PolicyContext) -> BoolArray | None:
+    return np.ones(len(context.table), np.bool_) if context.table.has_cloud else None
+
+
+def _least_confident(context: PolicyContext) -> BoolArray | None:
+    """Rows with the lowest confidence, as many as the system offloads."""
+    table = context.table
+    if not table.has_cloud:
+        return None
+    # Where the device has no answer, it is least sure.
+    confidence = np.where(np.isnan(table.confidence), -1.0, table.confidence)
+    order = np.argsort(confidence, kind="stable")
+    return fill_share(order[table.can_offload[order]], context.weights, context.offload_rate)
+
+
+def _no_rows_with_cloud(context: PolicyContext) -> BoolArray | None:
+    return _no_rows(context) if context.table.has_cloud else None
+
+
+def _same_rate(context: PolicyContext) -> float:
+    """Share of the instances that may be offloaded, so that the system's rate comes out."""
+    possible = float(context.weights[context.table.can_offload].sum() / context.weights.sum())
+    return min(1.0, context.offload_rate / possible) if possible else 0.0
+
+
+def _oracle(context: PolicyContext) -> BoolArray | None:
+    """Rows that the device gets wrong and the cloud right."""
+    table = context.table
+    if not (table.has_cloud and context.labelled):
+        return None
+    return np.asarray(
+        (table.cloud_label == table.truth) & (table.local_label != table.truth), np.bool_
+    )
+
+
+def _thresholds(context: PolicyContext) -> BoolArray | None:
+    """Rows that the operating point offloads, where the fleet runs another policy."""
+    is_system = context.scenario.policy_name == "system"
+    return None if is_system or not context.table.has_cloud else context.table.offload
+
+
+SYSTEM: Final = "system"
+POLICIES: Final = (
+    ComparedPolicy("edge_only", "All edge", _no_rows),
+    ComparedPolicy("cloud_only", "All cloud", _all_rows, request_first=True),
+    ComparedPolicy("confidence", "Confidence", _least_confident),
+    # Drawn among instances: a lucky draw among rows would last for the whole run.
+    ComparedPolicy("random", "Random", _no_rows_with_cloud, _same_rate),
+    ComparedPolicy("oracle", "Oracle", _oracle),
+    ComparedPolicy("thresholds", "Thresholds", _thresholds),
+)
+
+
+def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
+    """Policy that the fleet of a scenario runs; `table` is by stage for a policy of one's own."""
+    name = "Gatewise" if scenario.policy_name == "system" else scenario.policy_name
+    none = np.zeros(len(table), np.bool_)
+    if scenario.own_policy is not None:
+        return FleetPolicy(key=SYSTEM, name=name, offload=none, decide=scenario.own_policy)
+    if scenario.policy == "edge-only":
+        return FleetPolicy(key=SYSTEM, name=name, offload=none)
+    if scenario.policy == "cloud-only":
+        if not table.has_cloud:
+            raise InputError("policy cloud-only: no instance of this bundle leaves its device")
+        return FleetPolicy(key=SYSTEM, name=name, offload=table.can_offload, request_first=True)
+    return FleetPolicy(key=SYSTEM, name=name, offload=table.offload, limited=True)
+
+
+def fill_share(order: NDArray[np.intp], weights: NDArray[np.float64], share: float) -> BoolArray:
+    """Take rows in an order until their share of all is nearest to `share`.
+
+    >>> fill_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
+    [True, False, True, False]
+    """
+    shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    n_rows = int(np.argmin(np.abs(shares - share)))
+    chosen = np.zeros(len(weights), np.bool_)
+    chosen[order[:n_rows]] = True
+    return chosen

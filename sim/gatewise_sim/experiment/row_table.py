@@ -1,0 +1,347 @@
+"""The table of row outcomes of a bundle, and how long its models take on this machine.
+
+Every row goes through a real :class:`gatewise_edge.Device` without a link and through the real
+:class:`gatewise_cloud.models.cloud_model.CloudModel`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.worker.fleet_audit import disagreement_bound
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.link import Receive
+from gatewise_edge.sensors.feature_reader import Reading
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_sim.fleet.results import (
+    EDGE,
+    ERROR,
+    FALLBACK,
+    NO_LABEL,
+    BoolArray,
+    IntArray,
+    RowTable,
+    StageScores,
+)
+from gatewise_sim.report.document import Timings
+
+_CHUNK: Final = 1024
+#: Rows and seconds for which the high-cost model is timed.
+_TIMED_ROWS: Final = (1, 4, 16)
+_TIMING_SECONDS: Final = 0.3
+#: Milliseconds that a stage on no row of the table is assumed to take, by the stage's number.
+_ASSUMED_STAGE_MS: Final = 0.03
+_ASSUMED_RUN_US: Final = (115.0, 29.0)
+
+FloatArray = NDArray[np.float64]
+
+
+def make_row_table(
+    bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None, *, backend: str | None = None
+) -> tuple[RowTable, Timings]:
+    """Compute the outcomes of rows, and time the models.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        With its cloud model, at its operating point.
+    X : array-like of shape (n, n_features)
+        Rows in the manifest's order.
+    truth : array-like of shape (n,), optional
+        Class indices.
+    backend : str, optional
+        What runs the high-cost model, as of ``gatewise cloud``.
+
+    Returns
+    -------
+    table : RowTable
+        Outcomes of the rows.
+    timings : Timings
+        Measured times of stages and high-cost model, and assumed ones of the rest.
+
+    Raises
+    ------
+    InputError
+        If the bundle answers with values, or the rows do not fit it.
+    """
+    manifest = bundle.manifest
+    plan = InstalledBundle.load(bundle, check=False, functions=None)
+    if not plan.classes:
+        raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
+    rows = np.ascontiguousarray(X, np.float32)
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(plan.names):
+        raise InputError(f"rows of shape {rows.shape}; the bundle has {len(plan.names)} columns")
+    labels = np.full(len(rows), NO_LABEL) if truth is None else np.asarray(truth, np.int64)
+    if labels.shape != (len(rows),):
+        raise InputError(f"{len(rows)} rows and labels of shape {labels.shape}")
+
+    outcomes = _run_device(bundle, plan, rows)
+    request_features = np.zeros(len(plan.names), np.bool_)
+    cloud_label = np.full(len(rows), NO_LABEL, np.int64)
+    run_us, instance_us = _ASSUMED_RUN_US
+    if plan.has_cloud:
+        request_features[plan.request_inputs] = True
+        takes = _cloud_takes(plan, rows)
+        stuck = outcomes.offload & ~takes & (outcomes.label != NO_LABEL)
+        outcomes.offload &= takes
+        outcomes.failed |= stuck
+        _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), outcomes.acquired)
+        with closing(cloud_model(bundle, backend)) as model:
+            cloud_label[takes] = _run_cloud(model, rows[takes][:, plan.request_inputs])
+            if takes.any():
+                run_us, instance_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
+    fallback = np.where(outcomes.failed, FALLBACK, EDGE)
+    table = RowTable(
+        model=plan.model,
+        version=plan.version,
+        classes=tuple(map(str, plan.classes)),
+        n_stages=len(plan.stages),
+        has_cloud=plan.has_cloud,
+        offload_price=plan.offload_price,
+        request_price=plan.request_price,
+        n_values=len(plan.request_inputs),
+        dtype=plan.dtype,
+        truth=labels,
+        exit=outcomes.exit,
+        offload=outcomes.offload,
+        local_route=np.where(outcomes.label == NO_LABEL, ERROR, fallback),
+        local_label=outcomes.label,
+        cloud_label=cloud_label,
+        confidence=outcomes.confidence,
+        promised=disagreement_bound(manifest),
+        **_acquired_columns(outcomes.acquired, request_features, manifest.feature_costs()),
+    )
+    timings = Timings(
+        edge_ms=_stage_medians(outcomes, len(plan.stages)),
+        run_us=run_us,
+        instance_us=instance_us,
+    )
+    return table, timings
+
+
+def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
+    """Load a bundle's high-cost model, or what an operator names in its place."""
+    if backend is None:
+        return CloudModel.from_bundle(bundle)
+    from gatewise_cloud.models.backend_choice import chosen_backend
+
+    return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
+
+
+# -- the device ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _DeviceOutcomes:
+    """Results of the device's own stages by row; `failed`: a value stopped them."""
+
+    exit: IntArray
+    label: IntArray
+    failed: BoolArray
+    offload: BoolArray
+    acquired: BoolArray
+    confidence: NDArray[np.float32]
+    milliseconds: FloatArray
+
+
+def _run_device(
+    bundle: Bundle, plan: InstalledBundle, rows: NDArray[np.float32]
+) -> _DeviceOutcomes:
+    n = len(rows)
+    outcomes = _DeviceOutcomes(
+        exit=np.full(n, -1, np.int64),
+        label=np.full(n, NO_LABEL, np.int64),
+        failed=np.zeros(n, np.bool_),
+        offload=np.zeros(n, np.bool_),
+        acquired=np.zeros(rows.shape, np.bool_),
+        confidence=np.full(n, np.nan, np.float32),
+        milliseconds=np.full(n, np.nan),
+    )
+    with Device(bundle, policy="edge-only", check=False) as device:
+        for i, row in enumerate(rows):
+            try:
+                answer = device.begin(row)
+            except SensorError as error:
+                outcomes.offload[i] = plan.has_cloud and error.why != "infinite"
+                continue
+            assert isinstance(answer, Answer)  # without a link no answer is ever pending
+            outcomes.exit[i] = answer.stage
+            outcomes.label[i] = answer.class_index
+            outcomes.acquired[i, list(answer.acquired)] = True
+            outcomes.confidence[i] = answer.probabilities.max()
+            outcomes.milliseconds[i] = answer.latency_ms
+            fell_back = answer.route == "fallback"
+            refused = not plan.has_cloud or answer.reason.startswith("infinite")
+            outcomes.failed[i] = fell_back and refused
+            outcomes.offload[i] = answer.reason == "edge-only" or (fell_back and not refused)
+    return outcomes
+
+
+def _stage_medians(outcomes: _DeviceOutcomes, n_stages: int) -> tuple[float, ...]:
+    """Median ms until each stage has answered; a stage on no row lies between its neighbours."""
+    known = np.unique(outcomes.exit[outcomes.exit >= 0])
+    if not len(known):
+        return tuple(_ASSUMED_STAGE_MS * (stage + 1) for stage in range(n_stages))
+    medians = [float(np.median(outcomes.milliseconds[outcomes.exit == s])) for s in known]
+    filled = np.interp(np.arange(n_stages), known, medians)
+    return tuple(round(ms, 6) for ms in filled.tolist())
+
+
+class _RefusingLink:
+    """A link that is up and takes nothing."""
+
+    ready = True
+
+    def open(self, receive: Receive) -> None:
+        pass
+
+    def send(self, payload: bytes) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def _acquire_in_vain(
+    bundle: Bundle, rows: NDArray[np.float32], chosen: NDArray[np.intp], acquired: BoolArray
+) -> None:
+    """Enter the features acquired for a request that cannot be made, as a value is no good."""
+    with Device(bundle, link=_RefusingLink(), check=False) as device:
+        for i in chosen.tolist():
+            answer = device.answer(rows[i])
+            acquired[i, list(answer.acquired)] = True
+
+
+def _acquired_columns(
+    local: BoolArray, request_features: BoolArray, costs: FeatureCosts
+) -> dict[str, Any]:
+    """Columns of :class:`RowTable`: sets of features and their prices.
+
+    Shapes: `local` (n, n_features), acquired by the device's stages, `request_features`
+    (n_features,), those that a request carries.
+    """
+    both = np.concatenate([local, local | request_features])
+    sets, number = np.unique(both, axis=0, return_inverse=True)
+    local_set, request_set = number.reshape(2, len(local))
+    prices = np.array([costs.price(each) for each in sets], np.float64)
+    return {
+        "sets": np.concatenate([sets, request_features[None]]),
+        "local_set": local_set,
+        "request_set": request_set,
+        "local_cost": prices[local_set],
+        "request_cost": prices[request_set],
+        "request_only_cost": float(costs.price(request_features)),
+    }
+
+
+# -- the cloud ----------------------------------------------------------------------------------
+
+
+def _cloud_takes(plan: InstalledBundle, rows: NDArray[np.float32]) -> BoolArray:
+    """Whether the cloud takes the values of a row, shape (n,)."""
+    inputs = rows[:, plan.request_inputs]
+    refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
+    return np.asarray(~refused.any(axis=1), np.bool_)
+
+
+def _run_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> IntArray:
+    """Class indices of the high-cost model, shape (n,)."""
+    labels = [
+        model.run(np.ascontiguousarray(inputs[begin : begin + _CHUNK])).labels
+        for begin in range(0, len(inputs), _CHUNK)
+    ]
+    return np.concatenate(labels) if labels else np.zeros(0, np.int64)
+
+
+def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, float]:
+    """Microseconds of a run and of each of its instances: a line through a few sizes."""
+    seconds = [
+        _shortest_run(model.run, np.resize(inputs, (n, inputs.shape[1]))) for n in _TIMED_ROWS
+    ]
+    sizes = np.array(_TIMED_ROWS, np.float64)
+    times = np.array(seconds)
+    # Relative errors count: a run of one must come out as well as a run of 16.
+    lines = np.column_stack([np.ones_like(sizes), sizes]) / times[:, None]
+    (run, instance), *_ = np.linalg.lstsq(lines, np.ones_like(times))
+    if run < 0 or instance < 0:
+        run, instance = 0.0, float(np.mean(times / sizes))
+    return round(1e6 * float(run), 3), round(1e6 * float(instance), 3)
+
+
+def _shortest_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:
+    """Median seconds of a run on `X`, over a tenth of a second and three runs at least."""
+    taken: list[float] = []
+    while len(taken) < 3 or sum(taken) < _TIMING_SECONDS / len(_TIMED_ROWS):
+        begun = time.perf_counter()
+        run(np.ascontiguousarray(X))
+        taken.append(time.perf_counter() - begun)
+    return float(np.median(taken))
+
+
+# -- a policy of one's own ------------------------------------------------------------------------
+
+_REFUSED: Final = (
+    "row {}: {}; a policy of one's own is simulated on rows that have all their values"
+)
+
+
+def table_by_stage(bundle: Bundle, X: ArrayLike, table: RowTable) -> RowTable:
+    """Outcomes of the same rows, ended at each of the device's stages; see :class:`StageScores`.
+
+    A policy of one's own may stop or offload after any stage. InputError if a value keeps a row
+    from a stage or from the cloud: policies are asked only where there is a choice.
+    """
+    plan = InstalledBundle.load(bundle, check=False, functions=None)
+    n = len(table)
+    n_stages = len(plan.stages)
+    if plan.has_cloud and not table.can_offload.all():
+        row = int(np.flatnonzero(~table.can_offload)[0])
+        raise InputError(_REFUSED.format(row, "the cloud takes no such value"))
+    scores = np.zeros((n_stages, n))
+    labels = np.zeros((n_stages, n), np.int64)
+    probabilities = np.zeros((n_stages, n, len(plan.classes)))
+    acquired = np.zeros((n_stages, n, len(plan.names)), np.bool_)
+    for i, values in enumerate(np.ascontiguousarray(X, np.float32)):
+        reading = Reading(plan.source_of(values), plan.meter, lambda: math.inf)
+        for s, stage in enumerate(plan.stages):
+            try:
+                output = stage.visit(reading, allow_missing=plan.stages_take_nan)
+            except SensorError as error:
+                raise InputError(_REFUSED.format(i, error)) from error
+            scores[s, i] = output.score
+            labels[s, i] = output.label
+            probabilities[s, i] = output.probabilities
+            acquired[s, i] = reading.acquired
+    request_features = np.zeros(len(plan.names), np.bool_)
+    request_features[plan.request_inputs] = plan.has_cloud
+    return replace(
+        table,
+        truth=np.tile(table.truth, n_stages),
+        exit=np.repeat(np.arange(n_stages), n),
+        offload=np.zeros(n_stages * n, np.bool_),
+        local_route=np.full(n_stages * n, EDGE),
+        local_label=labels.ravel(),
+        cloud_label=np.tile(table.cloud_label, n_stages),
+        confidence=probabilities.max(axis=2).ravel().astype(np.float32),
+        by_stage=StageScores(
+            n,
+            scores.ravel().tolist(),
+            probabilities.reshape(n_stages * n, -1),
+            tuple(stage.threshold for stage in plan.stages),
+        ),
+        **_acquired_columns(acquired.reshape(n_stages * n, -1), request_features, plan.meter.costs),
+    )

@@ -1,0 +1,200 @@
+"""A sweep: one simulation for each combination of settings, one CSV file, one table, one plot.
+
+Settings are written ``devices=10,100,1000``; values that hold commas themselves are joined by
+``|``: ``outage=none|cloud:12:00-12:10``. ``none`` stands for what can be left out. Points that the
+CSV file holds already are not run again, so a sweep that was broken off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from gatewise.console import Progress, table
+from gatewise.errors import GatewiseError, InputError
+from gatewise.formats import number
+from gatewise_sim.experiment.run import run_scenario
+from gatewise_sim.experiment.simulation import Job
+from gatewise_sim.report.document import PolicyResult, value
+from gatewise_sim.scenario import GOALS, Scenario
+
+CSV_FILE: Final = "sweep.csv"
+PLOT_FILE: Final = "sweep.svg"
+MAX_POINTS: Final = 1000
+#: Points of a live run side by side would disturb each other's times.
+_LEFT_OUT: Final = ("engine", "broker", "decide", "timings", "baselines")
+NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _LEFT_OUT)
+FIGURES: Final = (
+    "accuracy",
+    "offload_rate",
+    "cost",
+    "bytes",
+    "p50_ms",
+    "p95_ms",
+    "fallbacks",
+    "joules_per_device_day",
+    "money_per_month",
+)
+_COLUMNS: Final = (*FIGURES, "error")
+
+Settings = dict[str, tuple[str, ...]]
+Row = dict[str, str]
+
+
+def read_sweeps(texts: Iterable[str]) -> Settings:
+    """Read sweeps by the name of their setting; InputError names the one that cannot be.
+
+    >>> read_sweeps(["devices=10,100", "outage=none|cloud:12:00-12:10"])
+    {'devices': ('10', '100'), 'outage': ('none', 'cloud:12:00-12:10')}
+    """
+    settings: Settings = {}
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
+        if name not in NAMES:
+            close = get_close_matches(name, NAMES, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(NAMES)}"
+            raise InputError(f"sweep: no setting {name!r}{hint}")
+        separator = "|" if "|" in rest or name in ("outage", "mix") else ","
+        values = tuple(part.strip() for part in rest.split(separator))
+        for part in values:
+            _change(name, part)
+        settings[name] = tuple(dict.fromkeys(settings.get(name, ()) + values))
+    several = [name for name in GOALS if name in settings]
+    if len(several) > 1:
+        raise InputError(f"sweep: {' and '.join(several)} each choose the operating point")
+    n_points = math.prod(map(len, settings.values()))
+    if n_points > MAX_POINTS:
+        raise InputError(f"sweep: {n_points:,} points; at most {MAX_POINTS:,} can be run")
+    return settings
+
+
+def _change(name: str, text: str) -> dict[str, Any]:
+    """Change of a scenario that a value of a sweep stands for; InputError if it cannot be."""
+    hint = get_type_hints(Scenario)[name]
+    default = getattr(Scenario(), name)
+    setting: Any
+    if text == "none" and default in (None, ()):
+        setting = default
+    elif name == "outage":
+        setting = tuple(part.strip() for part in text.split(","))
+    else:
+        try:
+            setting = msgspec.convert(text, hint, strict=False)
+        except msgspec.ValidationError:
+            raise InputError(f"sweep {name}: {text!r} is no value of this setting") from None
+    try:
+        Scenario().changed(**{name: setting})
+    except InputError as error:
+        raise InputError(f"sweep {name}: {error}") from None
+    return {name: setting}
+
+
+def run_sweep(
+    job: Job,
+    settings: Settings,
+    folder: Path,
+    *,
+    progress: Progress | None = None,
+) -> list[Row]:
+    """Run every combination that the folder's CSV file lacks, and append it; return all rows.
+
+    The times of the models are measured once, for all points. A point that fails has its `error`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / CSV_FILE
+    rows = _read_rows(path, settings)
+    timings = job.prepare().timings
+    combinations = list(itertools.product(*settings.values()))
+    for count, values in enumerate(combinations):
+        point = dict(zip(settings, values, strict=True))
+        if progress is not None:
+            progress(count, len(combinations), ", ".join(map("=".join, point.items())))
+        if any(all(row[name] == point[name] for name in point) for row in rows):
+            continue
+        changes: dict[str, Any] = {"baselines": False, "timings": timings}
+        for name, text in point.items():
+            changes |= _change(name, text)
+        row = point | dict.fromkeys(_COLUMNS, "")
+        try:
+            own = replace(job, scenario=job.scenario.changed(**changes))
+            row |= _figures(run_scenario(own.prepare(), own.command()).system)
+        except GatewiseError as error:
+            row["error"] = str(error)
+        _append_row(path, row)
+        rows.append(row)
+    _draw(rows, settings, folder / PLOT_FILE)
+    return rows
+
+
+def _figures(system: PolicyResult) -> Row:
+    figures = {
+        "accuracy": value(system.accuracy),
+        "offload_rate": system.offload_rate.value,
+        "cost": system.cost.value,
+        "bytes": system.bytes.total,
+        "p50_ms": system.latency_ms["p50"].value,
+        "p95_ms": system.latency_ms["p95"].value,
+        "fallbacks": system.answers.fallback / system.instances,
+        "joules_per_device_day": system.joules_per_device_day,
+        "money_per_month": None if system.money is None else system.money.total,
+    }
+    return {name: "" if figure is None else f"{figure:.6g}" for name, figure in figures.items()}
+
+
+def _read_rows(path: Path, settings: Settings) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != (*settings, *_COLUMNS):
+            raise InputError(f"{path} is of another sweep: give another --out")
+        return [row for row in reader if not row["error"]]
+
+
+def _append_row(path: Path, row: Row) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def show_table(rows: Sequence[Mapping[str, str]], settings: Settings, folder: Path) -> None:
+    """Print the points as a table, and the files of the sweep."""
+    columns = [*settings, *(name for name in _COLUMNS if any(row[name] for row in rows))]
+    cells = [[_cell(row[name], name in FIGURES) for name in columns] for row in rows]
+    table("sweep", [name.replace("_", " ") for name in columns], cells)
+    print(folder / CSV_FILE, folder / PLOT_FILE, sep="\n", flush=True)
+
+
+def _cell(text: str, is_figure: bool) -> str:
+    return number(float(text)) if is_figure and text else text
+
+
+def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> None:
+    """Draw accuracy, or else the p95 latency, against cost: a point for each combination."""
+    from matplotlib.figure import Figure
+
+    y = "accuracy" if any(row["accuracy"] for row in rows) else "p95_ms"
+    figure = Figure(figsize=(7.0, 4.5))
+    axes = figure.subplots()
+    for row in rows:
+        if row["cost"] and row[y]:
+            label = ", ".join(row[name] for name in settings)
+            axes.plot(float(row["cost"]), float(row[y]), "o", color="tab:blue")
+            axes.annotate(label, (float(row["cost"]), float(row[y])), fontsize=7)
+    axes.set_xlabel("cost per instance")
+    axes.set_ylabel(y.replace("_", " "))
+    figure.savefig(path, metadata={"Date": None})

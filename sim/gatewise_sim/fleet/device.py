@@ -1,0 +1,460 @@
+"""A device in virtual time: the real bookkeeping of requests and breaker, on a virtual link.
+
+Follows the device's and the uplink's own code step by step; the outcomes of stages and cloud come
+from a :class:`~gatewise_sim.fleet.results.RowTable`. A device handles several instances at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from gatewise_edge.device.answer import DecisionPoint, OwnPolicy
+from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.auditor import AUDIT_PATIENCE
+from gatewise_edge.device.offload_budget import OffloadBudget
+from gatewise_edge.link.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.messages import AuditMark, Response
+from gatewise_edge.link.offload import InFlight, OffloadCounts, Offloads, RoundTrip
+from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.link import (
+    PUBACK_BYTES,
+    REQUEST_TOPIC,
+    RESPONSE_TOPIC,
+    MessageSizes,
+    VirtualLink,
+    publish_bytes,
+)
+from gatewise_sim.fleet.results import CLOUD, ERROR, FALLBACK, REASON, RowTable
+from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket
+from gatewise_sim.scenario import Scenario
+
+_ONE_ROW: Final = np.zeros((1, 0), np.float32)
+#: Settled requests that a device remembers, to know a late response.
+_REMEMBERED: Final = 32
+_HELD: Final = "cloud:busy"  # the reason of an instance that is kept back, as by the uplink
+
+
+def audit_seed(seed: int, device: int) -> int:
+    """Seed of a device's choice of answers to audit, in a run with a seed of its own.
+
+    >>> audit_seed(1, 2) == (1 << 32) + 2
+    True
+    """
+    return (seed << 32) + device
+
+
+class StepColumns:
+    """Answers of the instances that are stepped, a list for each fact."""
+
+    def __init__(self, n: int) -> None:
+        self.route = [-1] * n
+        self.reason = [0] * n
+        self.end = [math.nan] * n
+        self.cloud_ms = [0.0] * n
+        self.row = [0] * n
+        self.up = [0] * n
+        self.down = [0] * n
+        self.payload_up = [0] * n
+        self.payload_down = [0] * n
+        self.requested = [False] * n
+        self.audited = [False] * n
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class FleetState:
+    """What the devices of a run share; the lists are by row of the table.
+
+    `stage_seconds` is how long a row occupies its device, `deadline` the seconds until an answer is
+    due, and `guard` how much earlier a device stops waiting. `usual_trip` is what a device has
+    learnt from requests that met no others. The counts are sums over the devices.
+    """
+
+    clock: Clock
+    availability: Availability
+    broker: VirtualBroker
+    scenario: Scenario
+    table: RowTable
+    sizes: MessageSizes
+    columns: StepColumns
+    rng: random.Random
+    stage_seconds: list[float]
+    can_offload: list[bool]
+    local_label: list[int]
+    confidence: list[float]
+    request_first: bool
+    decide: OwnPolicy | None
+    deadline: float
+    guard: float
+    usual_trip: RoundTrip
+    counts: OffloadCounts = field(default_factory=OffloadCounts)
+    breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
+    audit_cost: float = 0.0
+    next_id: int = 0
+
+    def new_id(self) -> bytes:
+        """Id of the next request: a number, so that every run has the same."""
+        self.next_id += 1
+        return self.next_id.to_bytes(16, "big")
+
+
+class VirtualDevice:
+    """One device; its instances are numbers of :class:`StepColumns`.
+
+    Only where it is `limited` the scenario's bound on offloads and its audits hold.
+    """
+
+    __slots__ = ("_breaker", "_budget", "_connection", "_ready_at", "_replies", "_sampler",
+                 "_state", "link", "name", "offloads")  # fmt: skip
+
+    def __init__(self, state: FleetState, number: int, *, limited: bool) -> None:
+        scenario = state.scenario
+        self.name = f"{number:08d}"
+        self.offloads = Offloads(
+            limit=scenario.outstanding,
+            remember=_REMEMBERED,
+            counts=state.counts,
+            on_outcome=self._record_outcome if scenario.breaker else None,
+        )
+        trip = state.usual_trip
+        self.offloads.round_trip = RoundTrip(trip.smoothed, trip.deviation)
+        outages = scenario.outages if scenario.outages else None
+        self.link = VirtualLink(scenario.link_profile, state.rng, outages)
+        self._state = state
+        self._breaker: Breaker | None = None  # made when a request first goes without a reply
+        self._replies = 0
+        self._connection = 0.0  # when the latest connection was begun
+        self._ready_at = 0.0  # when it could carry requests
+        self._sampler: AuditSampler | None = None
+        if limited and scenario.audit:
+            # Seeded as a live device, so that both audit the same instances.
+            rng = random.Random(audit_seed(scenario.seed, number))
+            self._sampler = AuditSampler(scenario.audit, rng)
+        self._budget: OffloadBudget | None = None
+        if limited and scenario.max_offloads is not None:
+            self._budget = OffloadBudget.parse(scenario.max_offloads)
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has a connection; a new one begins with handshakes."""
+        availability = self._state.availability
+        if availability.quiet:
+            return True
+        if not availability.connected:
+            return False
+        now = self._state.clock.now
+        begun = availability.connected_at
+        if self._connection < begun <= now:
+            self._connection = begun
+            self._ready_at = self.link.session(begun, tls=self._state.scenario.tls)
+        return now >= self._ready_at
+
+    # -- one instance ---------------------------------------------------------------------------
+
+    def decide(self, number: int, row: int, came: float) -> None:
+        """Decide by a policy of one's own about an instance that came at `came` (s)."""
+        state = self._state
+        table, now = state.table, state.clock.now
+        assert table.by_stage is not None
+        assert state.decide is not None
+        stages = table.by_stage
+        stage = row // stages.n_rows
+        trip = self.offloads.round_trip.smoothed
+        point = DecisionPoint(
+            stage=stage,
+            last=stage == len(stages.thresholds) - 1,
+            score=stages.scores[row],
+            threshold=stages.thresholds[stage],
+            probabilities=stages.probabilities[row],
+            cost=float(table.local_cost[row]),
+            left_ms=1000.0 * (came + state.deadline - state.guard - now),
+            connected=self.connected,
+            round_trip_ms=0.0 if trip is None else 1000.0 * trip,
+            outstanding=len(self.offloads),
+        )
+        decision = point.decide(state.decide)
+        if decision == "continue":
+            row += stages.n_rows
+            due = came + state.stage_seconds[row]
+            state.clock.at(due, self.decide, number, row, came)
+            return
+        state.columns.row[number] = row
+        if decision == "offload" and state.can_offload[row]:
+            self.offload(number, row, came)
+        else:
+            state.columns.end[number] = now
+
+    def offload(self, number: int, row: int, came: float) -> None:
+        """Offload an instance after its stages, or fall back."""
+        state = self._state
+        now = state.clock.now
+        deadline = came + state.deadline - state.guard
+        refusal = self._refusal(now, deadline)
+        if refusal is not None:
+            self._fall_back(number, row, refusal)
+            return
+        ttl_ms = math.floor(1000.0 * (deadline - now))
+        if ttl_ms <= 0:
+            self._release(now)
+            self._fall_back(number, row, "deadline")
+            return
+        table = state.table
+        flight = self.offloads.open(
+            state.new_id(), table.model, table.version, now=now, deadline=deadline
+        )
+        if flight is None:
+            self._release(now)
+            self._fall_back(number, row, "full")
+            return
+        state.columns.requested[number] = True
+        request = VirtualRequest(self, flight, number, row, ttl_ms)
+        request.transmit(state.sizes.request(ttl_ms))
+        if flight.settled:
+            self.conclude(request)
+        else:
+            state.clock.at(flight.wake_at, request.poll)
+
+    def _refusal(self, now: float, deadline: float) -> str | None:
+        """Why no request may be made now, as the device's uplink decides; None: it may."""
+        if not self.connected:
+            return "link-down"
+        if now < self.offloads.hold_until:
+            return _HELD
+        if len(self.offloads) >= self.offloads.limit:
+            self.offloads.counts.full += 1
+            return "full"
+        if self._budget is not None and not self._budget.take(now):
+            return "offload-limit"
+        if self._breaker is not None and not self._breaker.admit(now, deadline):
+            if self._budget is not None:
+                self._budget.give_back()
+            return "breaker-open"
+        return None
+
+    def _release(self, now: float) -> None:
+        """Give up an offload that was admitted and not made."""
+        if self._breaker is not None:
+            self._breaker.release(now)
+        if self._budget is not None:
+            self._budget.give_back()
+
+    def _record_outcome(self, flight: InFlight, now: float) -> None:
+        """Report a request's end to the breaker."""
+        if flight.on_answer is not None:
+            return
+        replied = flight.response is not None
+        if self._breaker is None:
+            if replied:
+                self._replies += 1
+                return
+            state = self._state
+            self._breaker = Breaker(draw=state.rng.random, counts=state.breaker_counts)
+            for _ in range(min(self._replies, self._breaker.window)):
+                self._breaker.record(True, sent=now, now=now)
+        self._breaker.record(replied, sent=flight.sent_at, now=now)
+
+    def conclude(self, request: VirtualRequest) -> None:
+        """Turn a request's outcome into the instance's answer."""
+        flight = request.flight
+        number, state = request.number, self._state
+        if flight.state == "answered":
+            state.columns.route[number] = CLOUD
+            state.columns.reason[number] = REASON["offloaded"]
+            state.columns.cloud_ms[number] = request.worker_us / 1000.0
+            state.columns.end[number] = state.clock.now
+            if self._may_audit():
+                assert self._sampler is not None
+                self._sampler.choose("cloud", int(state.table.cloud_label[request.row]), 1.0)
+            return
+        reason = "unsent" if flight.state == "unsent" else "timeout"
+        if flight.response is not None:
+            reason = f"cloud:{flight.response.error}"
+        if reason == "unsent":
+            state.columns.requested[number] = False
+        self._fall_back(number, request.row, reason)
+
+    def _fall_back(self, number: int, row: int, reason: str) -> None:
+        state = self._state
+        state.columns.route[number] = FALLBACK if state.local_label[row] >= 0 else ERROR
+        state.columns.reason[number] = REASON[reason]
+        # A device that offloads first runs its stages only now.
+        late = state.stage_seconds[row] if state.request_first else 0.0
+        state.columns.end[number] = state.clock.now + late
+
+    # -- audits ---------------------------------------------------------------------------------
+
+    def _may_audit(self) -> bool:
+        """Whether an audit could be sent now: other instances are no evidence."""
+        if self._sampler is None or not self.connected:
+            return False
+        replies = self._breaker is None or self._breaker.state == "closed"
+        return replies and self.offloads.admit_audit(self._state.clock.now)
+
+    def audit(self, number: int, row: int) -> None:
+        """Send an answer of the device's own to the high-cost model if it is chosen."""
+        state = self._state
+        label = state.local_label[row]
+        if label < 0 or not self._may_audit():
+            return
+        assert self._sampler is not None
+        mark = self._sampler.choose("edge", label, state.confidence[row])
+        if mark is None or not state.can_offload[row]:
+            return
+        table, now = state.table, state.clock.now
+        state.audit_cost += float(table.request_cost[row] - table.local_cost[row])
+        deadline = now + AUDIT_PATIENCE
+        ttl_ms = math.floor(1000.0 * (deadline - now))
+        flight = self.offloads.open(
+            state.new_id(),
+            table.model,
+            table.version,
+            now=now,
+            deadline=deadline,
+            on_answer=_no_one_waits,
+        )
+        assert flight is not None  # an audit takes no request's place
+        state.columns.audited[number] = True
+        request = VirtualRequest(self, flight, number, row, ttl_ms, mark)
+        request.transmit(state.sizes.audit(mark, ttl_ms))
+
+
+def _no_one_waits(response: Response) -> None:
+    """Take the answer to an audit."""
+
+
+class VirtualRequest:
+    """One request of a device: sent, at the broker, and back; `ttl_ms` is its time to live.
+
+    An audit, with a `mark`, is of an instance that is answered already.
+    """
+
+    __slots__ = (
+        "_device",
+        "_mark",
+        "_size",
+        "_state",
+        "_ttl",
+        "flight",
+        "number",
+        "row",
+        "worker_us",
+    )
+
+    def __init__(
+        self,
+        device: VirtualDevice,
+        flight: InFlight,
+        number: int,
+        row: int,
+        ttl_ms: int,
+        mark: AuditMark | None = None,
+    ) -> None:
+        self._device = device
+        self._state = device._state
+        self._ttl = ttl_ms / 1000.0
+        self._size = 0
+        self._mark = mark
+        self.flight = flight
+        self.number = number
+        self.row = row
+        self.worker_us = 0
+
+    def transmit(self, payload: int) -> None:
+        """Send the request over the link."""
+        state, device = self._state, self._device
+        self._size = payload
+        if not device.connected:  # a link takes nothing then
+            if not self.flight.resent:
+                device.offloads.abandon(self.flight, state.clock.now)
+            return
+        packet = publish_bytes(REQUEST_TOPIC, payload)
+        state.columns.payload_up[self.number] += payload
+        state.columns.up[self.number] += packet
+        if state.availability.quiet or state.availability.link_delivers:
+            due = device.link.send(state.clock.now, packet, True)
+            state.clock.at(due, self._arrive_at_broker)
+
+    def poll(self) -> None:
+        """Send again or give up when it is time to, as the device's uplink does."""
+        flight, device = self.flight, self._device
+        if not flight.settled and device.offloads.poll(flight, self._state.clock.now):
+            self.transmit(self._size)
+        if not flight.settled:
+            self._state.clock.at(flight.wake_at, self.poll)
+        elif math.isnan(self._state.columns.end[self.number]):
+            device.conclude(self)
+
+    def _arrive_at_broker(self) -> None:
+        state, flight = self._state, self.flight
+        availability = state.availability
+        if not (availability.quiet or availability.broker_up):
+            return
+        state.columns.down[self.number] += PUBACK_BYTES
+        if availability.quiet or availability.link_delivers:
+            # The response, on the same connection, cannot overtake the acknowledgement.
+            self._device.link.down.due(state.clock.now, PUBACK_BYTES)
+        ticket = VirtualTicket(
+            device=self._device.name,
+            id=flight.id,
+            digest=b"",
+            model=state.table.key,
+            audit=self._mark,
+            label=int(state.table.cloud_label[self.row]) if self._mark is not None else -1,
+            rows=_ONE_ROW,
+            arrived=0.0,
+            expires=0.0,
+            requester=self,
+        )
+        state.broker.deliver(ticket, self._ttl)
+
+    def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
+        """Take the worker's response to the device."""
+        state = self._state
+        sizes = state.sizes
+        size = sizes.response(worker_us) if error is None else sizes.refusal(wait_ms)
+        departure = state.broker.response_departure()
+        if state.availability.quiet:
+            due = self._device.link.send(departure, publish_bytes(RESPONSE_TOPIC, size), False)
+            state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
+        else:
+            state.clock.at(departure, self._depart, size, error, worker_us, wait_ms)
+
+    def _depart(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
+        """Leave the broker while something may be down."""
+        state = self._state
+        if state.availability.link_delivers:
+            packet = publish_bytes(RESPONSE_TOPIC, size)
+            due = self._device.link.send(state.clock.now, packet, False)
+            state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
+
+    def _arrive(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
+        state, device, number = self._state, self._device, self.number
+        now = state.clock.now
+        state.columns.payload_down[number] += size
+        state.columns.down[number] += publish_bytes(RESPONSE_TOPIC, size)
+        state.columns.up[number] += PUBACK_BYTES
+        if state.availability.quiet or state.availability.link_delivers:
+            device.link.up.due(now, PUBACK_BYTES)
+        was_settled = self.flight.settled
+        device.offloads.receive(self._response(error, wait_ms), now)
+        if self._mark is not None or was_settled:
+            return
+        if self.flight.settled:
+            self.worker_us = worker_us
+            device.conclude(self)
+        else:
+            # An error may have moved the time of the retry.
+            state.clock.at(self.flight.wake_at, self.poll)
+
+    def _response(self, error: str | None, wait_ms: int) -> Response:
+        table = self._state.table
+        if error is not None:
+            fields: dict[str, Any] = {"error": error, "wait_ms": wait_ms}
+            return Response(id=self.flight.id, model=table.model, version=table.version, **fields)
+        response = table.response
+        response.id = self.flight.id  # its other fields were checked when it was made
+        return response

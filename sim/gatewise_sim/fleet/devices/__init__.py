@@ -1,1 +1,0 @@
-"""Devices in virtual time."""

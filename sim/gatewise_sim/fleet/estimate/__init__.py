@@ -1,1 +1,0 @@
-"""Estimates of what a large fleet does, from sampled windows, with confidence intervals."""

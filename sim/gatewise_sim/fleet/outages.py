@@ -1,0 +1,182 @@
+"""Outages on a schedule: what is down, and until when.
+
+A window is written ``WHAT:FROM-TO``. A time of day is that of every simulated day; ``+30s`` counts
+from the start of the run and happens once::
+
+    cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker)
+    link:+30s-+35s               the link, once, for five seconds
+    workers:2:+1min-+90s         two of the workers
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+from gatewise.errors import InputError
+from gatewise.formats import DAY, read_clock, read_span
+
+PARTS: Final = ("cloud", "link", "broker", "workers")
+_MARGIN: Final = 2 * DAY  # seconds after the run for which the schedule is still known
+
+
+@dataclass(frozen=True)
+class OutageWindow:
+    """One window in which a part is down: ``[begin, end)``, in s since the start of the run.
+
+    A daily one counts from midnight, and runs over it unless its end lies behind its begin.
+    `count` of the workers are down.
+    """
+
+    part: str
+    begin: float
+    end: float
+    daily: bool = False
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.begin == self.end or (self.end < self.begin and not self.daily):
+            raise InputError(f"outage of {self.part}: its end must lie behind its begin")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one window, as the module's head shows."""
+        text = text.strip()
+        part, colon, window = text.partition(":")
+        if not colon or part not in PARTS:
+            raise InputError(
+                f"outage {text!r}: write it as cloud:12:00-12:10 or link:+30s-+35s; "
+                f"{', '.join(PARTS)} can be down"
+            )
+        count = 1
+        if part == "workers":
+            number, _, window = window.partition(":")
+            if not number.isdecimal() or not int(number):
+                raise InputError(f"outage {text!r}: say how many workers, as workers:2:+30s-+35s")
+            count = int(number)
+        begin, dash, end = window.partition("-")
+        if not dash or begin.startswith("+") != end.startswith("+"):
+            raise InputError(
+                f"outage {text!r}: give both ends as times of day (12:00-12:10) or both since the "
+                "start (+30s-+35s)"
+            )
+        where = f"outage {text!r}"
+        if begin.startswith("+"):
+            return cls(part, read_span(begin[1:], where), read_span(end[1:], where), count=count)
+        # 24:00 begins the next day.
+        first = read_clock(begin, where) % DAY
+        return cls(part, first, read_clock(end, where), daily=True, count=count)
+
+    def spans(self, until: float, day_begins: float) -> Iterator[tuple[float, float]]:
+        """Spans of time (s since the start of the run) that it is down, if they begin by `until`.
+
+        `day_begins` is the time of day (s) when the run starts.
+        """
+        if not self.daily:
+            if self.begin < until:
+                yield self.begin, self.end
+            return
+        length = self.end - self.begin if self.end > self.begin else self.end + DAY - self.begin
+        begin = self.begin - day_begins
+        begin -= DAY * math.ceil(max(begin, 0.0) / DAY)
+        while begin < until:
+            if begin + length > 0:
+                yield max(begin, 0.0), begin + length
+            begin += DAY
+
+
+class Outages:
+    """What is down in a run of `seconds`; `day_begins` is the time of day (s) when it starts.
+
+    >>> outages = Outages.parse(["cloud:12:00-12:10", "workers:2:+30s-+40s"], seconds=60.0)
+    >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
+    (43800.0, None)
+    >>> outages.workers_down(35.0)
+    2
+    """
+
+    def __init__(
+        self, windows: Iterable[OutageWindow] = (), *, seconds: float, day_begins: float = 0.0
+    ) -> None:
+        self.windows = tuple(windows)
+        self.seconds = seconds
+        self.day_begins = day_begins
+        self._horizon = seconds + _MARGIN
+        #: Spans by part, each with how many are down.
+        self._spans = [
+            (window.part, begin, end, window.count)
+            for window in self.windows
+            for begin, end in window.spans(self._horizon, day_begins)
+        ]
+        self._merged = {
+            part: merged((begin, end) for name, begin, end, _ in self._spans if name == part)
+            for part in PARTS
+        }
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], *, seconds: float, day_begins: float = 0.0) -> Self:
+        """Read windows; InputError names the one that cannot be read."""
+        windows = [OutageWindow.parse(text) for text in texts]
+        return cls(windows, seconds=seconds, day_begins=day_begins)
+
+    def __bool__(self) -> bool:
+        return bool(self.windows)
+
+    def down(self, part: str, now: float) -> float | None:
+        """Time (s) until which a part is down at `now` (s); None: it is up, infinity: for good.
+
+        Windows that touch or overlap are one. Of ``workers``: until all are back.
+        """
+        spans = self._merged[part]
+        place = bisect_right(spans, now, key=lambda span: span[0]) - 1
+        if place < 0 or now >= spans[place][1]:
+            return None
+        end = spans[place][1]
+        return math.inf if end >= self._horizon else end
+
+    def workers_down(self, now: float) -> int:
+        """Number of workers that are down at `now` (s): windows that overlap add up."""
+        return sum(
+            count
+            for part, begin, end, count in self._spans
+            if part == "workers" and begin <= now < end
+        )
+
+    def changes(self) -> list[float]:
+        """Times (s) of the run when something goes down or comes back, sorted."""
+        times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
+        return sorted(time for time in times if time < self.seconds)
+
+    def faults(self) -> list[tuple[str, float, float, int]]:
+        """Outages of the run by time: part, begin, end within the run (s), and how many."""
+        return sorted(
+            (part, begin, min(end, self.seconds), count)
+            for part, begin, end, count in self._spans
+            if begin < self.seconds
+        )
+
+    def unreached(self) -> list[str]:
+        """Parts of windows that never come in the run."""
+        return [
+            window.part
+            for window in self.windows
+            if next(window.spans(self.seconds, self.day_begins), None) is None
+        ]
+
+
+def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Sort spans of time, and join those that touch or overlap.
+
+    >>> merged([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0)])
+    [(0.0, 3.0), (5.0, 6.0)]
+    """
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(end, joined[-1][1])
+        else:
+            joined.append((begin, end))
+    return joined

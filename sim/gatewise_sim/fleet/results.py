@@ -1,0 +1,318 @@
+"""Outcomes of rows, and answers of a fleet: what a run of either engine results in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.link.messages import Response
+from gatewise_sim.fleet.energy import (
+    radio_joules,
+)
+from gatewise_sim.scenario import Scenario
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+#: Routes of an answer; an error took the place of an answer.
+ROUTES: Final = ("edge", "cloud", "fallback", "error")
+EDGE: Final = 0
+CLOUD: Final = 1
+FALLBACK: Final = 2
+ERROR: Final = 3
+#: Reasons as of :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite.
+REASONS: Final = (
+    "stopped",
+    "edge-only",
+    "value",
+    "offloaded",
+    "link-down",
+    "full",
+    "breaker-open",
+    "offload-limit",
+    "deadline",
+    "unsent",
+    "timeout",
+    "cloud:busy",
+    "cloud:failed",
+    # These come from real devices only.
+    "cloud:no-model",
+    "cloud:bad-request",
+    "cloud:expired",
+    "no-link",
+)
+REASON: Final = {reason: number for number, reason in enumerate(REASONS)}
+#: Reasons of answers that a device gives by itself.
+LOCAL_REASONS: Final = tuple(REASON[name] for name in ("stopped", "edge-only", "value"))
+_ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent"))
+
+NO_LABEL: Final = -1
+N_BATCHES: Final = 20
+_SLICES: Final = 2000
+_T: Final = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
+_Z: Final = 1.960
+_BINS: Final = 48  # of the timeline
+_CUTS_OF_FAULT: Final = 5
+_QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+_WORKER_US: Final = 1000  # of an answer of the usual length
+
+
+# -- what stages and cloud say of each row ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageScores:
+    """What a policy of one's own decides by.
+
+    Rows are those of the table once for each stage on the device: row ``stage * n_rows + i`` is the
+    i-th, ended at that stage. `thresholds` are the operating point's, by stage.
+    """
+
+    n_rows: int
+    scores: Sequence[float]
+    probabilities: FloatArray
+    thresholds: Sequence[float | None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RowTable:
+    """Outcomes of the rows of a table on the device and in the cloud, arrays of shape (n,).
+
+    A row's last stage, feature costs and cloud answer do not depend on the time: a real device and
+    the real high-cost model compute them once, and only the waiting is left to simulate.
+
+    Parameters
+    ----------
+    model, version : str
+        Bundle that answers.
+    classes : tuple of str
+        Labels of the classes.
+    n_stages : int
+        Stages on the device; the cloud is the stage of this number.
+    has_cloud : bool
+        Whether an instance may leave its device.
+    offload_price, request_price : float
+        Cost of an answer by the cloud, and of a request without an answer, beside the features.
+    n_values, dtype : int, numpy dtype
+        Values of a request and their type.
+    truth : array of int
+        Class indices; NO_LABEL without labels, others unknown to the bundle.
+    exit : array of int
+        Last stage that ran on the device; -1 if none could.
+    offload : array of bool
+        Whether the operating point offloads the row.
+    local_route, local_label, local_cost : array
+        The device's own answer: its route (EDGE, FALLBACK or ERROR), its label (or NO_LABEL), and
+        the price of the features acquired for it.
+    cloud_label : array of int
+        The cloud's answer; NO_LABEL where a value keeps the row from being offloaded.
+    request_cost : array of float
+        Price of the features acquired once a request was made.
+    request_only_cost : float
+        The same if no stage ran before.
+    confidence : array of float
+        Largest probability of the device's own answer; NaN without one.
+    sets : array of bool, shape (n_sets, n_features)
+        Sets of features; the last one is that of a request alone.
+    local_set, request_set : array of int
+        Sets acquired for the device's own answer, and once a request was made.
+    promised : float or None
+        Share of instances that may be answered otherwise than by the high-cost model.
+    by_stage : StageScores, optional
+        For a policy of one's own.
+    """
+
+    model: str
+    version: str
+    classes: tuple[str, ...]
+    n_stages: int
+    has_cloud: bool
+    offload_price: float
+    request_price: float
+    n_values: int
+    dtype: np.dtype[Any]
+    truth: IntArray
+    exit: IntArray
+    offload: BoolArray
+    local_route: IntArray
+    local_label: IntArray
+    local_cost: FloatArray
+    cloud_label: IntArray
+    request_cost: FloatArray
+    request_only_cost: float
+    confidence: NDArray[np.float32]
+    sets: BoolArray
+    local_set: IntArray
+    request_set: IntArray
+    promised: float | None = None
+    by_stage: StageScores | None = None
+
+    def __len__(self) -> int:
+        return len(self.exit)
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that instances are drawn from."""
+        return len(self) if self.by_stage is None else self.by_stage.n_rows
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        """Name and version of the model, as of a ticket."""
+        return self.model, self.version
+
+    @cached_property
+    def can_offload(self) -> BoolArray:
+        """Whether the cloud takes the row, shape (n,)."""
+        return np.asarray(self.cloud_label != NO_LABEL, np.bool_)
+
+    @cached_property
+    def response(self) -> Response:
+        """An answer of the cloud; one object for all, with the id of the latest request."""
+        return Response(
+            id=bytes(16),
+            model=self.model,
+            version=self.version,
+            labels=np.zeros(1, np.int64),
+            probabilities=np.zeros((1, max(len(self.classes), 2)), np.float32),
+        )
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Answers:
+    """Answers of a run, columns of shape (n,) by time of arrival.
+
+    `time` (s), `device` and `row` are those of the instance; `route` is an index of :data:`ROUTES`,
+    -1 of a lost instance, `reason` one of :data:`REASONS`; `stage` is the number of stages for the
+    cloud. Of the latency `device_ms` is the time of the device's own stages and `cloud_ms` the
+    worker's with its queue. `up` and `down` are bytes of MQTT, late responses included, and
+    ``payload_`` their payloads' share. `joules` are the radio's. `requested`: a request was made;
+    `audited`: the device's own answer was sent to the high-cost model as well.
+    """
+
+    time: FloatArray
+    device: NDArray[np.int32]
+    row: NDArray[np.int32]
+    route: NDArray[np.int8]
+    reason: NDArray[np.int8]
+    stage: NDArray[np.int8]
+    label: NDArray[np.int32]
+    cost: FloatArray
+    feature_cost: FloatArray
+    latency_ms: FloatArray
+    device_ms: NDArray[np.float32]
+    cloud_ms: NDArray[np.float32]
+    up: NDArray[np.int32]
+    down: NDArray[np.int32]
+    payload_up: NDArray[np.int32]
+    payload_down: NDArray[np.int32]
+    joules: NDArray[np.float32]
+    requested: BoolArray
+    audited: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    @property
+    def offloaded(self) -> BoolArray:
+        """Whether the instance was to be offloaded, answered by the cloud or not, shape (n,)."""
+        return ~np.isin(self.reason, LOCAL_REASONS)
+
+    @property
+    def acquired(self) -> BoolArray:
+        """Whether the features of a request were acquired for the answer, shape (n,)."""
+        return np.asarray(self.requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
+
+    def subset(self, chosen: Any) -> Answers:
+        """Some of them, by indices or a mask."""
+        return Answers(*(getattr(self, column.name)[chosen] for column in fields(self)))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FleetRun:
+    """Result of a fleet's run under one policy, virtual or live.
+
+    Parameters
+    ----------
+    answers : Answers
+        One entry per instance that came at the devices of the run.
+    seconds : float
+        Length of the run, in s.
+    devices : int
+        Devices of the run.
+    counts : mapping of str to float
+        Sums of the devices' counters, such as ``sent``, ``retries``, ``late``.
+    workers : mapping of str to float
+        Sums of the workers' counters, such as ``answered``, ``batches``, ``busy_seconds``, and
+        ``utilisation``, ``batch``, ``wait_ms``.
+    scale : float
+        Devices of the fleet for each device of the run.
+    sampling : str
+        Part of the fleet that was stepped, in words.
+    request_first : bool
+        Whether stages run only where the cloud did not answer.
+    audit_cost : float
+        Feature cost of audits beside that of the answers.
+    alarms : sequence of int
+        Instances that each test of the workers had observed when it raised its alarm.
+    lost : int
+        Instances without an answer.
+    """
+
+    answers: Answers
+    seconds: float
+    devices: int
+    counts: Mapping[str, float]
+    workers: Mapping[str, float]
+    scale: float = 1.0
+    sampling: str = ""
+    request_first: bool = False
+    audit_cost: float = 0.0
+    alarms: Sequence[int] = ()
+    lost: int = 0
+    events: int = 0
+
+
+def fill_costs(answers: Answers, table: RowTable, *, request_first: bool) -> None:
+    """Fill in the costs of answers: they follow from row, route and reason, as on a device."""
+    row = answers.row
+    cloud = answers.route == CLOUD
+    features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
+    if request_first:
+        features = np.where(cloud, table.request_only_cost, features)
+    asked = np.where(answers.requested, table.request_price, 0.0)
+    answers.feature_cost[:] = features
+    answers.cost[:] = features + np.where(cloud, table.offload_price, asked)
+
+
+def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) -> None:
+    """Fill in the energy (J) that the messages of each answer cost its device's radio.
+
+    An exchange ends with its answer; that of an audit takes as long as half of the others do.
+    """
+    sent = np.flatnonzero(answers.payload_up > 0)
+    if not len(sent):
+        return
+    before = 0.0 if request_first else answers.device_ms[sent].astype(np.float64) / 1000.0
+    begin = answers.time[sent] + before
+    end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
+    by_cloud = answers.route[sent] == CLOUD
+    if by_cloud.any():
+        usual = float(np.median((end - begin)[by_cloud]))
+        end = np.where(answers.audited[sent], begin + usual, end)
+    answers.joules[sent] = radio_joules(
+        scenario.link_profile.radio,
+        answers.device[sent].astype(np.int64),
+        begin,
+        end,
+        up=answers.up[sent].astype(np.int64),
+        down=answers.down[sent].astype(np.int64),
+    )

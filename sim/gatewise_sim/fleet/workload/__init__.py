@@ -1,1 +1,0 @@
-"""When instances come, at which device, and which rows they are."""

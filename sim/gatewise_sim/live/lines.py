@@ -1,0 +1,176 @@
+"""The columns of a live run's answers, from the lines that devices print and their counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.fleet.link import PUBACK_BYTES, REQUEST_TOPIC, RESPONSE_TOPIC, publish_bytes
+from gatewise_sim.fleet.results import (
+    CLOUD,
+    EDGE,
+    ERROR,
+    REASON,
+    ROUTES,
+    Answers,
+    RowTable,
+    fill_joules,
+)
+from gatewise_sim.fleet.workload import Arrivals
+from gatewise_sim.scenario import Scenario
+
+#: Costs of lines are rounded to nine digits.
+_ROUNDING: Final = 2e-9
+
+Line = Mapping[str, Any]
+
+
+def answer_columns(
+    scenario: Scenario,
+    table: RowTable,
+    arrivals: Arrivals,
+    lines: Mapping[int, Line],
+    counters: Sequence[Line],
+    workers: Mapping[str, float],
+) -> Answers:
+    """Make the columns of the instances that were answered.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The deployment.
+    table : RowTable
+        Outcomes of the rows.
+    arrivals : Arrivals
+        All instances, by time.
+    lines : mapping of int to mapping
+        Line of each answered instance, by its number.
+    counters : sequence of mapping
+        Counters of each device.
+    workers : mapping of str to float
+        Sums of the workers' counters.
+    """
+    numbers = np.array(sorted(lines), np.int64)
+    ordered = [lines[number] for number in numbers.tolist()]
+    class_index = {label: index for index, label in enumerate(table.classes)}
+    route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered], np.int8)
+    reason = np.array([_reason(line) for line in ordered], np.int8)
+    stage = np.array([line.get("stage", -1) for line in ordered], np.int8)
+    row = arrivals.row[numbers]
+    if table.by_stage is not None:
+        row = _rows_by_stage(row, stage, route, table)
+    answers = Answers(
+        time=arrivals.time[numbers],
+        device=arrivals.device[numbers],
+        row=row,
+        route=route,
+        reason=reason,
+        stage=stage,
+        label=np.array([class_index.get(str(line.get("label")), -1) for line in ordered], np.int32),
+        cost=np.array([line.get("cost", 0.0) for line in ordered], np.float64),
+        feature_cost=np.zeros(len(ordered)),
+        latency_ms=np.array([line.get("latency_ms", 0.0) for line in ordered], np.float64),
+        device_ms=np.zeros(len(ordered), np.float32),
+        cloud_ms=np.zeros(len(ordered), np.float32),
+        up=np.zeros(len(ordered), np.int32),
+        down=np.zeros(len(ordered), np.int32),
+        payload_up=np.zeros(len(ordered), np.int32),
+        payload_down=np.zeros(len(ordered), np.int32),
+        joules=np.zeros(len(ordered), np.float32),
+        requested=(route == CLOUD) | (reason == REASON["timeout"]) | _is_refusal(reason),
+        audited=np.zeros(len(ordered), np.bool_),
+    )
+    _fill_costs(answers, table)
+    _fill_times(answers, table, workers)
+    _fill_bytes(answers, counters)
+    fill_joules(answers, scenario, request_first=scenario.policy == "cloud-only")
+    return answers
+
+
+def _reason(line: Line) -> int:
+    """Index of the reason, or of the nearest one that virtual time distinguishes."""
+    reason = line.get("reason", "value")
+    if reason in REASON:
+        return REASON[reason]
+    if reason == "last-stage":
+        return REASON["stopped"]
+    if reason == "cloud-only":
+        return REASON["offloaded"]
+    return REASON["cloud:busy" if reason.startswith("cloud:") else "value"]
+
+
+def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
+    refusals = [number for name, number in REASON.items() if name.startswith("cloud:")]
+    return np.isin(reason, refusals)
+
+
+def _rows_by_stage(
+    row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
+) -> NDArray[np.int32]:
+    """Rows of a table by stage; a cloud's answer counts as asked after the last stage."""
+    last = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
+    return (last.astype(np.int64) * table.n_rows + row).astype(np.int32)
+
+
+def _fill_costs(answers: Answers, table: RowTable) -> None:
+    """Undo the rounding of costs, and take the part of the features."""
+    row = answers.row
+    cloud = answers.route == CLOUD
+    added = np.where(cloud, table.offload_price, answers.requested * table.request_price)
+    features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
+    exact = features + added
+    close = np.abs(exact - answers.cost) <= _ROUNDING
+    answers.cost[close] = exact[close]
+    answers.feature_cost[:] = answers.cost - added
+
+
+def stage_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
+    """Median ms until each stage has answered; a stage without answers lies between others."""
+    local = answers.route == EDGE
+    known = np.unique(answers.stage[local])
+    if not len(known):
+        return (0.0,) * n_stages
+    medians = [float(np.median(answers.latency_ms[local & (answers.stage == s)])) for s in known]
+    return tuple(np.interp(np.arange(n_stages), known, medians).round(6).tolist())
+
+
+def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
+    """Divide latencies: the device's part by its stage, the worker's by the mean of all."""
+    medians = np.array(stage_medians(answers, table.n_stages))
+    local = np.isin(answers.route, (EDGE, ERROR))
+    stages = medians[np.maximum(table.exit[answers.row], 0)]
+    answers.device_ms[:] = np.where(
+        local, answers.latency_ms, np.minimum(stages, answers.latency_ms)
+    )
+    answered = workers.get("answered", 0.0)
+    if answered:
+        worker_ms = (workers["queue_us"] / answered + workers["model_us"] / answered) / 1000.0
+        rest = np.maximum(answers.latency_ms - answers.device_ms, 0.0)
+        answers.cloud_ms[:] = np.where(answers.route == CLOUD, np.minimum(worker_ms, rest), 0.0)
+
+
+def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
+    """Deal each device's bytes, which it counts, evenly to the instances that made a request."""
+    for device, counted in enumerate(counters):
+        asked = np.flatnonzero((answers.device == device) & answers.requested)
+        if not counted or not len(asked):
+            continue
+        copies = counted["sent"] + counted["retries"] - counted["unsent"]
+        responses = counted["answered"] + counted["refused"] + counted["late"]
+        request = counted["bytes_up"] / max(copies, 1)
+        response = counted["bytes_down"] / max(responses, 1)
+        up = copies * publish_bytes(REQUEST_TOPIC, round(request)) + responses * PUBACK_BYTES
+        down = responses * publish_bytes(RESPONSE_TOPIC, round(response)) + copies * PUBACK_BYTES
+        shares = {
+            "payload_up": counted["bytes_up"],
+            "payload_down": counted["bytes_down"],
+            "up": up,
+            "down": down,
+        }
+        for name, total in shares.items():
+            # The integers differ by one, so that their sum is exact.
+            cuts = np.round(np.linspace(0, total, len(asked) + 1)).astype(np.int64)
+            getattr(answers, name)[asked] = np.diff(cuts)

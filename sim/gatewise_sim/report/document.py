@@ -1,0 +1,493 @@
+"""The report of a run: the typed document behind ``report.json``, pages, tables and comparisons.
+
+Virtual and live runs, simulations and the demo write the same document. :class:`PolicyResult` is
+the record of one policy's run; the headline keys of :class:`Report` repeat figures of the policies
+under names that stay stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Self
+
+import msgspec
+
+from gatewise_sim.fleet.energy import Bill
+
+SCHEMA_VERSION: Final = 3
+#: Values of :attr:`Report.kind`.
+SIMULATION_KIND: Final = "gatewise-simulation"
+DEMO_KIND: Final = "gatewise-demo"
+#: Confidence level of every interval.
+CONFIDENCE_LEVEL: Final = 0.95
+
+EngineName = Literal["virtual", "live"]
+
+
+class ReportRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of the document's records: immutable, read strictly."""
+
+
+# -- one policy's run -------------------------------------------------------------------------
+
+
+class Figure(ReportRecord, frozen=True, kw_only=True):
+    """A figure with its 95 % confidence interval, where it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def value(figure: Figure | None) -> float | None:
+    """Value of a figure without its interval."""
+    return None if figure is None else figure.value
+
+
+class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
+    """Instances by what became of them, and what their requests and audits came to.
+
+    `late` responses came after their deadline, `retries` are requests sent a second time, and
+    `lost` instances have no answer at all. `audits` is how many of the devices' own answers a
+    worker compared with the high-cost model's, `audits_disagreed` how many of them differed.
+    """
+
+    edge: int
+    cloud: int
+    fallback: int
+    late: int
+    lost: int
+    error: int = 0
+    retries: int = 0
+    audits: int = 0
+    audits_disagreed: int = 0
+
+    @property
+    def answered(self) -> int:
+        """Answers by edge, cloud and fallback."""
+        return self.edge + self.cloud + self.fallback
+
+    @property
+    def cloud_too_late(self) -> bool:
+        """Whether the cloud answered fewer than one offload in twenty."""
+        return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
+
+
+class ByteUse(ReportRecord, frozen=True, kw_only=True):
+    """Bytes per instance, both ways, and the same by payload and protocol overhead."""
+
+    up: Figure
+    down: Figure
+    request: float = 0.0
+    response: float = 0.0
+    protocol: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Bytes both ways."""
+        return self.up.value + self.down.value
+
+
+class JouleUse(ReportRecord, frozen=True, kw_only=True):
+    """Joules of a device per instance."""
+
+    radio: float
+    features: float
+    stages: float
+
+    @property
+    def total(self) -> float:
+        """Joules of radio, features and stages."""
+        return self.radio + self.features + self.stages
+
+
+class StepUse(ReportRecord, frozen=True, kw_only=True):
+    """Computation of one step of a bundle's blocks.
+
+    `share` is the share of the instances for which it was computed, `price` is in the unit of the
+    feature costs, and `ms` and `joules` are of one computation, where the bundle states them.
+    """
+
+    share: float
+    price: float
+    ms: float | None = None
+    joules: float | None = None
+
+
+class AuditUse(ReportRecord, frozen=True, kw_only=True):
+    """Audits of the devices' own answers.
+
+    Parameters
+    ----------
+    share : float
+        Share of the devices' own answers that is marked for an audit.
+    compared, disagreed : int
+        Audits that a worker compared with the high-cost model, and those that differed.
+    agreement : float or None
+        Estimated share of the instances answered as the high-cost model would; None without one.
+    promised : float
+        Share that the bundle promises.
+    bytes : float
+        Bytes per instance of the fleet, both ways.
+    feature_cost : float
+        Feature cost of audits per instance of the fleet.
+    alarms : int
+        Workers whose test raised an alarm.
+    alarm_instances : float or None
+        Instances that the first test had observed when it raised its alarm.
+    """
+
+    share: float
+    compared: int
+    disagreed: int
+    agreement: float | None
+    promised: float
+    bytes: float
+    feature_cost: float
+    alarms: int = 0
+    alarm_instances: float | None = None
+
+
+class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
+    """Instances by latency: all, and the offloaded ones. There is one more edge than bins."""
+
+    edges_ms: tuple[float, ...] = ()
+    all: tuple[float, ...] = ()
+    offloaded: tuple[float, ...] = ()
+
+
+class TimelineBin(ReportRecord, frozen=True, kw_only=True):
+    """A part of the run: instances, accuracy, latency of the offloaded instances."""
+
+    begin: float
+    end: float
+    instances: float
+    edge: float
+    cloud: float
+    fallback: float
+    error: float
+    accuracy: float | None
+    edge_accuracy: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class ClassResult(ReportRecord, frozen=True, kw_only=True):
+    """Instances of one true class; shares are None without instances.
+
+    `accuracy` is the recall of the class, `precision` the share of right answers among the answers
+    of this class.
+    """
+
+    label: str
+    instances: float
+    offload_rate: float | None
+    accuracy: float | None
+    edge_accuracy: float | None
+    precision: float | None
+
+
+class PolicyResult(ReportRecord, frozen=True, kw_only=True):
+    """What the fleet did under one policy: the system, or what it is compared with.
+
+    Figures are those of the whole fleet, also where only a part of it was stepped; `sampling` says
+    in words which part. Accuracies are None without labels.
+
+    Parameters
+    ----------
+    key, name : str
+        Key of the policy (``system``, ``edge_only``, ...), and its name for people.
+    engine : {"virtual", "live"}
+        Engine that ran it.
+    sampling : str
+        Part of the fleet that was stepped.
+    scaled : bool
+        Whether that is less than all of it.
+    instances : int
+        Instances of the whole fleet.
+    accuracy, edge_accuracy, offload_rate : Figure or None
+        Shares of the instances; an offload counts whether or not it was answered.
+    cost, feature_cost : Figure
+        Means per instance, in the unit of the feature costs.
+    latency_ms : dict of str to Figure
+        ``p50``, ``p95``, ``p99`` of all instances, and of the offloaded ones as
+        ``offloaded_p50`` and so on, if there are any.
+    joules_per_device_day : float
+        Joules of a device in a day, idling included.
+    battery_days : float or None
+        Days that a battery lasts; None for a plug.
+    utilisation : float or None
+        Share of the workers' time in runs.
+    workers : dict of str to float
+        Sums of the workers' counters, and ``wait_ms`` and ``batch``, their means.
+    breakdown_ms : dict of str to float
+        Mean ms per instance on ``device``, ``network``, ``cloud``, and ``waiting`` in vain.
+    reasons : dict of str to float
+        Answers by their reason.
+    computation : dict of str to StepUse
+        Steps of a bundle with blocks.
+    """
+
+    key: str
+    name: str
+    engine: EngineName
+    sampling: str
+    scaled: bool
+    instances: int
+    accuracy: Figure | None
+    edge_accuracy: Figure | None
+    offload_rate: Figure
+    cost: Figure
+    feature_cost: Figure
+    latency_ms: dict[str, Figure]
+    bytes: ByteUse
+    joules: JouleUse
+    joules_per_device_day: float
+    battery_days: float | None
+    answers: AnswerCounts
+    money: Bill | None
+    utilisation: float | None
+    workers: dict[str, float]
+    histogram: LatencyHistogram
+    breakdown_ms: dict[str, float]
+    reasons: dict[str, float]
+    timeline: tuple[TimelineBin, ...]
+    classes: tuple[ClassResult, ...]
+    computation: dict[str, StepUse] = msgspec.field(default_factory=dict)
+    audit: AuditUse | None = None
+
+
+# -- the report -------------------------------------------------------------------------------
+
+
+class Transport(ReportRecord, frozen=True, kw_only=True):
+    """What carried the messages."""
+
+    kind: str
+    broker: str
+    link: str
+
+
+class FaultSpan(ReportRecord, frozen=True, kw_only=True):
+    """Something that was down from `begin` to `end` (s); `count` is of workers."""
+
+    what: str
+    begin: float
+    end: float
+    count: int = 1
+
+
+class FrontierPoint(ReportRecord, frozen=True, kw_only=True):
+    """Operating point as measured on validation rows; recall and precision by class."""
+
+    cost: float
+    accuracy: float
+    offload_rate: float
+    recall: tuple[float | None, ...] | None = None
+    precision: tuple[float | None, ...] | None = None
+
+
+class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
+    """Operating points of the bundle, their convex hull and the active one."""
+
+    points: tuple[FrontierPoint, ...]
+    hull: tuple[FrontierPoint, ...]
+    active: FrontierPoint
+    reference_accuracy: float | None = None
+
+
+class StageResult(ReportRecord, frozen=True, kw_only=True):
+    """A stage, or the cloud: the features that it acquires, their price, and its answers."""
+
+    name: str
+    features: int
+    acquires: tuple[str, ...]
+    price: float
+    answers: int
+    share: float
+
+
+class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
+    """An instance to look at: its values, who answered, and what that cost."""
+
+    row: int
+    answered_by: str
+    label: str
+    truth: str | None
+    cost: float
+    acquired: tuple[int, ...]
+    values: tuple[float | None, ...]
+
+
+class Timings(ReportRecord, frozen=True, kw_only=True):
+    """How long devices, broker and workers take for what they do.
+
+    Parameters
+    ----------
+    edge_ms : tuple of float
+        Milliseconds until each stage on the device has answered.
+    run_us, instance_us, message_us : float
+        A worker's run of n instances from m requests takes ``run + n * instance + m * message``
+        microseconds.
+    broker_us : float
+        Microseconds of the broker's time for a message.
+    hop_ms : float
+        Milliseconds one way between broker and worker.
+    proxy_ms : float
+        Milliseconds that the proxy of an emulated link adds one way (live runs).
+    assumed : tuple of str
+        Names of the fields above that were not measured.
+    """
+
+    edge_ms: tuple[float, ...]
+    run_us: float
+    instance_us: float
+    message_us: float = 265.0
+    broker_us: float = 30.0
+    hop_ms: float = 0.16
+    proxy_ms: float = 0.0
+    assumed: tuple[str, ...] = ("message_us", "broker_us", "hop_ms")
+
+
+class EnergyUse(ReportRecord, frozen=True, kw_only=True):
+    """What the energy figures rest on."""
+
+    radio: str
+    battery_wh: float | None
+
+
+class RowCheck(ReportRecord, frozen=True, kw_only=True):
+    """Answers of a live run compared row by row with the bundle's own.
+
+    `compared` counts answers by edge and cloud, `differing` those that differ in labels, routes and
+    costs.
+    """
+
+    compared: int
+    differing: dict[str, int]
+
+
+class TwinFigures(ReportRecord, frozen=True, kw_only=True):
+    """Figures of a live run, and of the same run in virtual time."""
+
+    live: dict[str, float | None]
+    virtual: dict[str, float | None]
+
+
+class DataCounts(ReportRecord, frozen=True, kw_only=True):
+    """Size of the demo's data."""
+
+    rows: int
+    features: int
+    classes: int
+    train_rows: int
+    test_rows: int
+
+
+class Report(ReportRecord, frozen=True, kw_only=True):
+    """Result of a run: the document ``report.json``.
+
+    The keys from `dataset` to `transport` are stable. :meth:`from_policies` fills in those that
+    repeat figures of the policies; the system is the first policy.
+    """
+
+    schema_version: Literal[3] = SCHEMA_VERSION
+    kind: Literal["gatewise-simulation", "gatewise-demo"] = "gatewise-simulation"
+    dataset: str
+    method: str
+    instances: int
+    offload_rate: float
+    accuracy: dict[str, float | None]
+    balanced_accuracy: float | None
+    feature_cost: dict[str, float]
+    cost_reduction: float | None
+    bytes: dict[str, int]
+    latency_ms: dict[str, dict[str, float]]
+    answers: AnswerCounts
+    money: Bill | None
+    transport: Transport
+    engine: EngineName
+    policies: tuple[PolicyResult, ...]
+    features: tuple[str, ...]
+    stages: tuple[StageResult, ...]
+    examples: tuple[ExampleInstance, ...]
+    frontier: FrontierPoints
+    faults: tuple[FaultSpan, ...]
+    energy: EnergyUse
+    timings: Timings
+    confidence_level: float = CONFIDENCE_LEVEL
+    settings: dict[str, Any]
+    command: str
+    versions: dict[str, str]
+    promise: str | None = None
+    notes: tuple[str, ...]
+    troubles: tuple[str, ...] = ()
+    data: DataCounts | None = None
+    high_cost_model: str | None = None
+    seconds: dict[str, float] | None = None
+    checked: RowCheck | None = None
+    twin: TwinFigures | None = None
+    run: dict[str, Any] | None = None
+
+    @classmethod
+    def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
+        """Make a report of the policies' results, the system first, and its other `fields`."""
+        system = policies[0]
+        three = {
+            policy.key: policy
+            for policy in policies
+            if policy.key in ("system", "edge_only", "cloud_only")
+        }
+        feature_cost = _each(three, lambda policy: policy.feature_cost.value)
+        reference = feature_cost.get("cloud_only")
+        recalls = [each.accuracy for each in system.classes if each.accuracy is not None]
+        return cls(
+            policies=tuple(policies),
+            engine=system.engine,
+            instances=system.instances,
+            offload_rate=system.offload_rate.value,
+            accuracy=_each(three, lambda policy: value(policy.accuracy)),
+            balanced_accuracy=sum(recalls) / len(recalls) if recalls else None,
+            feature_cost=feature_cost,
+            cost_reduction=1.0 - feature_cost["system"] / reference if reference else None,
+            bytes={
+                key: round(policy.instances * policy.bytes.total)
+                for key, policy in three.items()
+                if key != "edge_only"
+            },
+            latency_ms=_each(
+                three,
+                lambda policy: {
+                    name: figure.value
+                    for name, figure in policy.latency_ms.items()
+                    if name in ("p50", "p95", "p99")
+                },
+            ),
+            answers=system.answers,
+            money=system.money,
+            **fields,
+        )
+
+    @property
+    def system(self) -> PolicyResult:
+        """Result of the system."""
+        return self.policies[0]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
+        return self.system.accuracy is not None
+
+    def policy(self, key: str) -> PolicyResult | None:
+        """Result of a policy, if it was run."""
+        return next((policy for policy in self.policies if policy.key == key), None)
+
+    def to_json(self) -> str:
+        """Text of ``report.json``."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+
+def _each(
+    policies: Mapping[str, PolicyResult], figure: Callable[[PolicyResult], Any]
+) -> dict[str, Any]:
+    return {key: figure(policy) for key, policy in policies.items()}

@@ -1,0 +1,279 @@
+"""The scenario of a simulation: fleet, link, workload, outages, prices. Plain values.
+
+One record for the command, the settings file, both engines and the report.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Self
+
+import msgspec
+import typer
+from msgspec import Meta
+
+from gatewise.documents import Amount, Share
+from gatewise.errors import InputError
+from gatewise.formats import DAY, read_clock, read_span
+from gatewise.imports import import_object, object_path
+from gatewise.settings import FileOption, Settings, option_words
+from gatewise_edge.device.answer import OwnPolicy
+from gatewise_edge.device.offload_budget import OffloadBudget
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
+from gatewise_sim.fleet.outages import Outages
+from gatewise_sim.fleet.workload import Arrivals, RowMix, Workload, draw_arrivals, read_workload
+from gatewise_sim.report.document import Timings
+
+Count = Annotated[int, Meta(ge=1)]
+
+#: Ways to choose an operating point.
+GOALS: Final = ("budget", "max_loss", "offload_rate")
+POLICIES: Final = ("system", "edge-only", "cloud-only")
+_LIVE_TIME: Final = "60s"
+_CALLABLE: Final = re.compile(r"[\w.]+:\w+")
+
+
+class Scenario(Settings, frozen=True, kw_only=True, dict=True):
+    """A deployment, its workload, and how it is simulated.
+
+    The words of each field are also the help of ``gatewise simulate``; fields marked by
+    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``.
+
+    Raises
+    ------
+    InputError
+        If a value cannot be; the message names it.
+    """
+
+    devices: Annotated[int, Meta(ge=1), typer.Option(help="Devices.")] = 100
+    workers: Annotated[int, Meta(ge=1), typer.Option(help="Cloud workers.")] = 1
+    time: Annotated[
+        str | None,
+        typer.Option(help="Length of the run: 10min, 1h, 1day; 1h by default, live 60s."),
+    ] = None
+    workload: Annotated[
+        str,
+        typer.Option(
+            help="Arrivals at each device: poisson:1/min, periodic:10s, bursty:1/min, "
+            "diurnal:1/min:peak=14:00, replay:trace.csv."
+        ),
+    ] = "poisson:1/min"
+    link: Annotated[
+        str, typer.Option(help=f"Link of each device: {', '.join(PROFILES)}; or a file, link.toml.")
+    ] = "4g"
+    outage: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            help="Outages: cloud:12:00-12:10, link:+30s-+35s, workers:2:+1min-+2min, broker:...; "
+            "may be repeated."
+        ),
+    ] = ()
+    deadline_ms: Annotated[float, Meta(gt=0), typer.Option(help="Deadline of each answer, ms.")] = (
+        500.0
+    )
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Policy after each stage: system, edge-only, cloud-only, or a function of your "
+            "own, as my_policy:decide."
+        ),
+    ] = "system"
+    max_offloads: Annotated[
+        str | None, typer.Option(help="Bound on a device's offloads over time: 60/h.")
+    ] = None
+    audit: Annotated[
+        Share | None,
+        typer.Option(help="Share of the devices' own answers that is audited, as 0.02."),
+    ] = None
+    budget: Annotated[
+        Amount | None, typer.Option(help="Operating point: mean cost per instance at most.")
+    ] = None
+    max_loss: Annotated[
+        Share | None, typer.Option(help="Operating point: accuracy given up at most.")
+    ] = None
+    offload_rate: Annotated[
+        Share | None, typer.Option(help="Operating point: share of instances offloaded at most.")
+    ] = None
+    engine: Annotated[
+        Literal["virtual", "live"],
+        typer.Option(help="virtual (a simulated clock) or live (real processes, real MQTT)."),
+    ] = "virtual"
+    broker: Annotated[
+        str | None, typer.Option(help="Live: URL of a broker that runs; else one is started.")
+    ] = None
+    prices: Annotated[
+        str | None, typer.Option(help="Prices for a bill, TOML: per_mb, per_worker_hour, ...")
+    ] = None
+    device_energy: Annotated[
+        str | None, typer.Option(help="Energy of a device, TOML: idle_w, battery_wh, stage_j, ...")
+    ] = None
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            help="Backend of the high-cost model, as of gatewise cloud: python:module:attribute."
+        ),
+    ] = None
+    seed: Annotated[int, Meta(ge=0), typer.Option(help="Seed of all randomness.")] = 0
+
+    mix: Annotated[
+        str | None, FileOption("Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,...")
+    ] = None
+    day_start: Annotated[str, FileOption("Time of day at the begin of the run, HH:MM.")] = "00:00"
+    tls: Annotated[bool, FileOption("Encrypted connections (virtual): a round trip more.")] = False
+    breaker: Annotated[bool, FileOption("Circuit breaker of the devices.")] = True
+    outstanding: Annotated[Count, FileOption("Unanswered requests of a device at most.")] = 32
+    queue: Annotated[Count, FileOption("Requests queued by a worker at most.")] = 1024
+    max_batch: Annotated[Count, FileOption("Instances in a worker's run at most.")] = 16
+    wait_ms: Annotated[Amount, FileOption("Wait of a worker for a fuller batch, ms.")] = 0.0
+    parallel: Annotated[Count, FileOption("Runs of a worker at a time.")] = 1
+    baselines: Annotated[bool, FileOption("Other policies on the same instances.")] = True
+    timings: Annotated[
+        Timings | None, FileOption("Table of service times; without it the run measures them.")
+    ] = None
+    #: A policy of one's own as a function, in place of `policy`.
+    decide: OwnPolicy | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.goal) > 1:
+            raise InputError("give one of budget, max_loss and offload_rate, not several")
+        if self.policy not in POLICIES and not _CALLABLE.fullmatch(self.policy):
+            raise InputError(
+                f"policy {self.policy!r}; choose one of {', '.join(POLICIES)}, or give a function "
+                "as module:function"
+            )
+        if self.engine != "live" and self.broker is not None:
+            raise InputError("broker goes with the live engine (--engine live)")
+        if self.engine == "live" and self.tls:
+            raise InputError("tls goes with the virtual engine: a live run's broker has none")
+        if self.audit is not None and self.own_policy is not None:
+            raise InputError("an audit tests the operating point, not another policy")
+        if self.max_offloads is not None:
+            OffloadBudget.parse(self.max_offloads)
+        if self.audit == 0:
+            raise InputError("audit is 0; give a share above 0")
+        # Read here, so that what cannot be is found before anything runs.
+        _ = self.seconds, self.arrival_process, self.link_profile, self.outages, self.own_policy
+
+    # -- what the texts stand for ---------------------------------------------------------------
+
+    @cached_property
+    def seconds(self) -> float:
+        """Length of the run in s; the last answers come a little later."""
+        time = self.time or (_LIVE_TIME if self.engine == "live" else "1h")
+        seconds = read_span(time, "time")
+        if not seconds > 0:
+            raise InputError(f"time {time!r} must be above 0")
+        return seconds
+
+    @cached_property
+    def day_begins(self) -> float:
+        """Time of day (s) at the start of the run."""
+        return read_clock(self.day_start, "day_start") % DAY
+
+    @cached_property
+    def arrival_process(self) -> Workload:
+        """How instances come to each device."""
+        return read_workload(self.workload, day_begins=self.day_begins)
+
+    @cached_property
+    def link_profile(self) -> LinkProfile:
+        """Link of each device."""
+        return read_profile(self.link)
+
+    @cached_property
+    def outages(self) -> Outages:
+        """What is down when."""
+        return Outages.parse(self.outage, seconds=self.seconds, day_begins=self.day_begins)
+
+    @cached_property
+    def own_policy(self) -> OwnPolicy | None:
+        """Policy of one's own, as a function."""
+        if self.decide is not None or self.policy in POLICIES:
+            return self.decide
+        function = import_object("policy", self.policy)
+        if not callable(function):
+            raise InputError(f"policy {self.policy}: give module:function; this is no function")
+        return function  # type: ignore[no-any-return]
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy: its own, or ``module:function`` where others can import it."""
+        if self.decide is None:
+            return self.policy
+        fallback = getattr(self.decide, "__name__", type(self.decide).__name__)
+        return object_path(self.decide) or str(fallback)
+
+    @property
+    def goal(self) -> dict[str, float]:
+        """How the operating point is chosen; empty: the active one."""
+        return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
+
+    def arrivals(self, n_rows: int, truth: Any = None, *, n_devices: int | None = None) -> Arrivals:
+        """Draw the run's instances, by time; `truth` holds class indices for a class mix."""
+        mix = None if self.mix is None or truth is None else RowMix.parse(self.mix, truth)
+        return draw_arrivals(
+            self.arrival_process,
+            self.devices if n_devices is None else n_devices,
+            self.seconds,
+            n_rows=n_rows,
+            mix=mix,
+            seed=self.seed,
+        )
+
+    # -- copies and texts -----------------------------------------------------------------------
+
+    def changed(self, **changes: Any) -> Self:
+        """Copy the scenario with other values; InputError if a name or a value is not known."""
+        for name in changes:
+            if name not in self.__struct_fields__:
+                known = ", ".join(sorted(self.__struct_fields__))
+                raise InputError(f"no setting {name!r}; there are {known}")
+        if callable(changes.get("policy")):
+            changes["decide"] = changes.pop("policy")
+        if any(changes.get(name) is not None for name in GOALS):
+            changes = dict.fromkeys(GOALS) | changes  # the new goal takes the place of the old one
+        return msgspec.structs.replace(self, **changes)
+
+    def words(self) -> list[str]:
+        """Options of the command line for this scenario, beyond the defaults."""
+        texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
+        return option_words(self, always=("seed",), texts=texts | {"policy": self.policy_name})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Settings for a report: no password, and none that is None."""
+        values = {
+            name: getattr(self, name)
+            for name in self.__struct_fields__
+            if name not in ("decide", "timings") and getattr(self, name) not in (None, ())
+        }
+        values["policy"] = self.policy_name
+        if self.broker is not None:
+            values["broker"] = Endpoint(self.broker).url
+        return values | {"seconds": self.seconds}
+
+    def rare_settings(self) -> dict[str, Any]:
+        """Settings of a settings file alone that are no default."""
+        default = Scenario()
+        return {
+            name: getattr(self, name)
+            for name in _RARE
+            if getattr(self, name) != getattr(default, name)
+        }
+
+
+#: Settings that are no options of the command.
+_RARE: Final = (
+    "mix",
+    "day_start",
+    "tls",
+    "breaker",
+    "outstanding",
+    "queue",
+    "max_batch",
+    "wait_ms",
+    "parallel",
+    "baselines",
+)

@@ -1,0 +1,185 @@
+"""Figures of a run: sums, intervals by batch means, energy, money, time line."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from gatewise.errors import InputError
+from gatewise_sim.experiment.policy_figures import N_BATCHES, Batches
+from gatewise_sim.fleet.energy import MONTH, DeviceEnergy, Prices, Radio
+from gatewise_sim.fleet.results import ROUTES
+from tests.support.fleets import (
+    at_times,
+    figures,
+    make_scenario,
+    make_table,
+    run,
+    write_link,
+)
+
+
+@pytest.fixture(scope="module")
+def table():
+    return make_table(60, 20)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("links")
+    return make_scenario(
+        devices=20, time="300s", workload="poisson:30/min", deadline_ms=500.0,
+        link=write_link(folder, name="l", rtt_ms=40, jitter_ms=10, loss=0.02),
+        outage=("cloud:+100s-+130s",),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fleet(table, scenario):
+    return run(table, scenario)
+
+
+@pytest.fixture(scope="module")
+def result(table, scenario, fleet):
+    return figures(table, scenario, fleet)
+
+
+def test_figures_are_those_of_the_answers(table, fleet, result):
+    answers = fleet.answers
+    n = len(answers)
+    assert result.instances == n
+    right = answers.label == table.truth[answers.row]
+    assert result.accuracy.value == pytest.approx(right.mean())
+    assert result.offload_rate.value == pytest.approx((answers.payload_up > 0).mean())
+    assert result.cost.value == pytest.approx(answers.cost.mean())
+    assert result.bytes.total * n == pytest.approx(answers.up.sum() + answers.down.sum())
+    parts = (result.bytes.request, result.bytes.response, result.bytes.protocol)
+    assert sum(parts) == pytest.approx(result.bytes.total)
+    for number, route in enumerate(ROUTES):
+        assert getattr(result.answers, route) == (answers.route == number).sum()
+    assert result.answers.lost == 0
+    assert result.latency_ms["p95"].value == np.quantile(answers.latency_ms, 0.95)
+    assert sum(result.breakdown_ms.values()) == pytest.approx(answers.latency_ms.mean())
+    assert sum(result.reasons.values()) == n
+    assert sum(result.histogram.all) == n
+    assert sum(result.histogram.offloaded) == answers.offloaded.sum()
+    assert len(result.histogram.edges_ms) == len(result.histogram.all) + 1
+
+
+def test_the_time_line_and_the_classes_add_up_to_the_run(fleet, result):
+    n = len(fleet.answers)
+    assert sum(bin_.instances for bin_ in result.timeline) == n
+    for bin_ in result.timeline:
+        assert sum(getattr(bin_, route) for route in ROUTES) == bin_.instances
+    during = [b for b in result.timeline if b.begin >= 100 and b.end <= 130]
+    assert sum(b.end - b.begin for b in during) == pytest.approx(30)
+    assert sum(b.cloud for b in during) == 0
+    assert all(b.accuracy == b.edge_accuracy for b in during)
+    assert sum(each.instances for each in result.classes) == n
+    assert result.classes[1].accuracy == result.accuracy.value  # all are of class 1
+    assert result.classes[0].accuracy is None
+    assert result.classes[1].precision == 1.0
+
+
+def test_no_instance_is_an_error(table, scenario):
+    empty = run(table, scenario, arrivals=at_times([]))
+    with pytest.raises(InputError, match="no instance came"):
+        figures(table, scenario, empty)
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
+    batches = Batches.deal(fleet.answers, scenario.seconds, table.n_rows)
+    by_time, by_row = batches.groups
+    outage = (fleet.answers.time >= 100) & (fleet.answers.time < 130)
+    shares = [outage[by_time == batch].mean() for batch in range(N_BATCHES)]
+    assert np.std(shares) < 0.05
+    assert set(by_row) == set(range(N_BATCHES))
+    assert len(Batches.deal(fleet.answers, scenario.seconds, 19).groups) == 1
+
+
+def test_nineteen_of_twenty_intervals_hold_the_mean():
+    """Of 400 runs of independent values, by time alone: a binomial error is 1 %."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(400):
+        values = rng.exponential(1.0, 2000)
+        figure = Batches((np.arange(2000) % N_BATCHES,)).mean(values)
+        held += figure.low <= 1.0 <= figure.high
+    assert held / 400 == pytest.approx(0.95, abs=0.035)
+
+
+def test_quantiles_have_intervals_of_the_right_length():
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(200):
+        values = rng.uniform(0.0, 1.0, 4000)
+        batches = Batches((np.arange(4000) % N_BATCHES,))
+        figure = batches.quantile(values, 0.5, np.ones(4000, bool))
+        held += figure.low <= 0.5 <= figure.high
+    assert held / 200 == pytest.approx(0.95, abs=0.05)
+
+
+def test_rows_that_come_many_times_make_no_figure_surer():
+    """Any number of instances drawn from 40 rows says little about others."""
+    table = make_table(40, 10)
+    scenario = make_scenario(devices=200, time="600s", workload="poisson:6/min", link="wifi")
+    result = figures(table, scenario, run(table, scenario))
+    assert result.instances > 10_000
+    low, high = binomtest(10, 40).proportion_ci(method="wilson")
+    assert result.offload_rate.high - result.offload_rate.low >= 0.9 * (high - low)
+    # All rows are right here: not one in 40 is wrong, which says little about a twentieth.
+    assert result.accuracy.value == 1.0
+    assert result.accuracy.low < 0.95
+    half = (result.cost.high - result.cost.low) / 2
+    costs = np.where(table.offload, 3.5, 1.0)
+    assert half == pytest.approx(2.09 * costs.std() / 40**0.5, rel=0.5)
+
+
+# -- energy and money -----------------------------------------------------------------------------
+
+
+def test_joules_of_a_run_by_hand(tmp_path):
+    """Two requests within one tail wake the radio once; what stays on the device costs nothing."""
+    table = make_table(10, 5)
+    link = write_link(tmp_path, name="l", rtt_ms=990)
+    with open(link, "a") as file:
+        file.write("[radio]\nwake_w = 1\nwake_s = 1\nactive_w = 2\ntail_w = 1\ntail_s = 10\n")
+        file.write("idle_w = 0.5\n")
+    scenario = make_scenario(link=link, time="100s")
+    assert scenario.link_profile.radio == Radio(
+        name="l", wake_w=1, wake_s=1, active_w=2, tail_w=1, tail_s=10, idle_w=0.5
+    )
+    fleet = run(table, scenario, arrivals=at_times([0.0, 5.0, 6.0], rows=[0, 1, 9]))
+    assert fleet.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
+    assert fleet.answers.joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
+    energy = DeviceEnergy(idle_w=0.25, battery_wh=10, stage_j=0.1, feature_j=0.01)
+    result = figures(table, scenario, fleet, energy=energy)
+    assert result.joules.radio == pytest.approx(19 / 3)
+    assert result.joules.features == pytest.approx((0.02 + 0.02 + 0.01) / 3)
+    assert result.joules.stages == pytest.approx(0.1)
+    active = (19 + 0.05 + 0.3) * 864  # a day has 864 runs
+    assert result.joules_per_device_day == pytest.approx(active + 0.75 * 86_400)
+    assert result.battery_days == pytest.approx(36_000 / (active + 0.75 * 86_400))
+
+
+def test_the_bill_of_a_run_by_hand(table, scenario, fleet):
+    prices = Prices(per_mb=0.5, per_worker_hour=1.0, per_million_requests=2.0, per_device_month=3.0)
+    bill = figures(table, scenario, fleet, prices=prices).money
+    months = MONTH / 300
+    requests = fleet.counts["sent"] + fleet.counts["retries"] - fleet.counts["unsent"]
+    mqtt = float(fleet.answers.up.sum() + fleet.answers.down.sum())
+    # IP beside TCP's payload: 40 bytes a packet, two packets a message each way.
+    assert bill.data == pytest.approx(0.5e-6 * (mqtt + 160 * requests) * months, rel=0.02)
+    assert bill.workers == pytest.approx(730.5)
+    assert bill.requests == pytest.approx(2e-6 * requests * months)
+    assert bill.devices == 60.0
+
+
+def test_a_fleet_that_never_offloads_pays_no_workers():
+    table = make_table(10, 0)
+    scenario = make_scenario(devices=5, time="60s", workload="poisson:1/s")
+    result = figures(table, scenario, run(table, scenario), prices=Prices(per_worker_hour=1.0))
+    assert result.money.workers == 0.0
+    assert result.offload_rate.low == result.offload_rate.high == 0.0

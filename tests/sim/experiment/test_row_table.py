@@ -1,0 +1,83 @@
+"""Outcomes of rows, against the estimator that the bundle was packed from."""
+
+import numpy as np
+import pytest
+
+from gatewise_export import pack
+from gatewise_sim.experiment.row_table import make_row_table, table_by_stage
+from gatewise_sim.fleet.results import EDGE, ERROR, FALLBACK, NO_LABEL
+from gatewise_training import StagedCascade
+from tests.support.refused import refused
+
+
+def test_outcomes_are_the_estimators(small, table):
+    system, rows = small.system, small.rows
+    label = np.where(table.offload, table.cloud_label, table.local_label)
+    cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
+    assert np.array_equal(system.classes_[label], system.predict(rows))
+    assert np.array_equal(cost, system.cost(rows))
+    assert np.array_equal(table.offload, system.offload(rows))
+    assert (table.local_route == EDGE).all()
+    assert table.classes == tuple(map(str, system.classes_))
+    # Sets of features: their prices are the costs.
+    costs = small.bundle.manifest.feature_costs()
+    for row in (0, 1, 17):
+        assert costs.price(table.sets[table.local_set[row]]) == table.local_cost[row]
+        assert costs.price(table.sets[table.request_set[row]]) == table.request_cost[row]
+    assert costs.price(table.sets[-1]) == table.request_only_cost
+
+
+def test_models_are_timed_and_the_rest_is_named_as_assumed(small, table):
+    _, timings = make_row_table(small.bundle, small.rows[:60], small.truth[:60])
+    assert len(timings.edge_ms) == table.n_stages == 2
+    assert all(0.001 < ms < 50 for ms in timings.edge_ms)
+    assert 1 < timings.run_us + timings.instance_us < 50_000
+    assert timings.assumed == ("message_us", "broker_us", "hop_ms")
+
+
+@pytest.fixture(scope="module")
+def holes():
+    """A system that takes missing values neither on the device nor in the cloud."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3)).astype(np.float32)
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    system = StagedCascade(
+        n_stages=2, families=("linear",), offload_rate=0.5, effort="low", random_state=0
+    ).fit(X, y)
+    return system, X
+
+
+def test_rows_with_bad_values_fall_back_or_fail(holes, tmp_path):
+    system, X = holes
+    bundle = pack(system, tmp_path / "bundle", sample=X[:16])
+    rows = X[:40].copy()
+    rows[0] = np.nan
+    rows[1] = np.inf
+    table, _ = make_row_table(bundle, rows)
+    assert table.cloud_label[:2].tolist() == [NO_LABEL, NO_LABEL]
+    assert not table.offload[:2].any()
+    assert set(table.local_route[:2].tolist()) <= {FALLBACK, ERROR}
+    assert (table.local_route[2:] == EDGE).all()
+
+
+def test_rows_by_stage_end_at_each_stage_of_the_device(small, table):
+    by_stage = table_by_stage(small.bundle, small.rows, table)
+    n = len(table)
+    assert by_stage.n_rows == n
+    assert len(by_stage) == 2 * n
+    assert by_stage.exit.tolist() == [0] * n + [1] * n
+    # A row that a stage answers at the operating point has the same answer and cost there.
+    for row in np.flatnonzero(~table.offload)[:20]:
+        there = table.exit[row] * n + row
+        assert by_stage.local_label[there] == table.local_label[row]
+        assert by_stage.local_cost[there] == table.local_cost[row]
+    rows = small.rows.copy()
+    rows[7] = np.nan
+    holey = make_row_table(small.bundle, rows)[0]
+    refused(table_by_stage, small.bundle, rows, holey, says="row 7")
+
+
+def test_rows_that_do_not_fit_are_refused(small):
+    refused(make_row_table, small.bundle, small.rows[:, :5], says="the bundle has 64 columns")
+    refused(make_row_table, small.bundle, small.rows[:0], says="rows of shape (0, 64)")
+    refused(make_row_table, small.bundle, small.rows[:2], [1], says="2 rows and labels of shape")

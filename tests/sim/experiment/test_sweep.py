@@ -1,0 +1,93 @@
+import csv
+
+import pytest
+
+from gatewise_sim.experiment.simulation import Job
+from gatewise_sim.experiment.sweep import CSV_FILE, PLOT_FILE, read_sweeps, run_sweep, show_table
+from gatewise_sim.scenario import Scenario
+from tests.support.refused import refused
+
+pytestmark = pytest.mark.slow  # fleets are simulated
+
+
+@pytest.fixture
+def job(small):
+    scenario = Scenario(time="2min", workload="poisson:6/min")
+    return Job(str(small.bundle.path), str(small.table), None, scenario)
+
+
+def test_every_combination_is_a_row_a_point_and_a_line(job, tmp_path, capsys):
+    settings = read_sweeps(["devices=5,10", "link=wifi,3g"])
+    seen = []
+    rows = run_sweep(job, settings, tmp_path, progress=lambda *step: seen.append(step))
+    assert [(row["devices"], row["link"]) for row in rows] == [
+        ("5", "wifi"), ("5", "3g"), ("10", "wifi"), ("10", "3g"),
+    ]  # fmt: skip
+    assert [step[:2] for step in seen] == [(i, 4) for i in range(4)]
+    with (tmp_path / CSV_FILE).open() as file:
+        assert list(csv.DictReader(file)) == rows
+    assert "<svg" in (tmp_path / PLOT_FILE).read_text()
+    by_link = {row["link"]: float(row["p95_ms"]) for row in rows if row["devices"] == "10"}
+    assert by_link["3g"] > 10 * by_link["wifi"]
+    assert rows[0]["accuracy"] == rows[1]["accuracy"]  # a link changes no answer here
+    show_table(rows, settings, tmp_path)
+    printed = capsys.readouterr().out
+    assert "p95 ms" in printed
+    assert "money" not in printed  # nothing has a price
+    assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
+
+
+def test_a_sweep_that_was_broken_off_goes_on(job, tmp_path):
+    first = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
+    seen = []
+    rows = run_sweep(
+        job, read_sweeps(["devices=5,6"]), tmp_path, progress=lambda *step: seen.append(step)
+    )
+    assert rows[0] == first[0]
+    assert len(rows) == 2
+    refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="is of another sweep")
+
+
+def test_a_point_that_fails_has_its_error_and_is_tried_again(job, tmp_path):
+    settings = read_sweeps(["budget=0.0001,60"])
+    rows = run_sweep(job, settings, tmp_path)
+    assert "no operating point costs at most" in rows[0]["error"]
+    assert rows[1]["error"] == ""
+    again = run_sweep(job, settings, tmp_path)
+    assert [row["budget"] for row in again] == ["60", "0.0001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("devices=10,100", {"devices": ("10", "100")}),
+        ("deadline-ms=10", {"deadline_ms": ("10",)}),
+        (
+            "outage=none|cloud:+1s-+2s,link:+3s-+4s",
+            {"outage": ("none", "cloud:+1s-+2s,link:+3s-+4s")},
+        ),
+        ("budget=none,5,5", {"budget": ("none", "5")}),
+        ("tls=true,false", {"tls": ("true", "false")}),
+    ],
+)
+def test_sweeps_are_read(text, settings):
+    assert read_sweeps([text]) == settings
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
+        (["devices"], "write it as devices=10,100,1000"),
+        (["device=3"], "no setting 'device', did you mean 'devices'?"),
+        (["engine=live"], "no setting 'engine'"),
+        (["devices=many"], "'many' is no value of this setting"),
+        (["devices=0"], "sweep devices: devices: must be a whole number of at least 1"),
+        (["link=5g"], "sweep link: no link '5g'"),
+        (["devices=none"], "'none' is no value"),
+        (["budget=1", "max_loss=0.1"], "each choose the operating point"),
+        ([f"seed={','.join(map(str, range(40)))}", f"devices={','.join(map(str, range(1, 41)))}"],
+         "1,600 points; at most 1,000"),
+    ],
+)  # fmt: skip
+def test_a_sweep_that_cannot_be_is_refused(texts, complaint):
+    refused(read_sweeps, texts, says=complaint)

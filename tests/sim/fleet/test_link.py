@@ -1,0 +1,162 @@
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_edge.link.messages import AuditMark
+from gatewise_sim.fleet.link import (
+    CHUNK,
+    MAX_RTO_S,
+    PROFILES,
+    Direction,
+    LinkProfile,
+    MessageSizes,
+    VirtualLink,
+    read_profile,
+)
+from gatewise_sim.fleet.outages import Outages, OutageWindow
+from tests.support.refused import refused, refused_file
+
+messages = st.lists(
+    st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30
+)  # (seconds since the one before, bytes, from the device)
+arrivals = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40
+)  # (seconds since the one before, bytes)
+
+
+def down(text: str) -> Outages:
+    return Outages.parse([text], seconds=86_400.0)
+
+
+@given(messages, st.sampled_from(sorted(PROFILES)), st.integers(0, 2**32))
+def test_the_virtual_link_is_the_arithmetic_of_a_proxy_chunk_by_chunk(steps, name, seed):
+    virtual, proxied = (VirtualLink(PROFILES[name], random.Random(seed)) for _ in range(2))
+    now = 0.0
+    for gap, size, is_up in steps:
+        now += gap
+        pieces = [CHUNK] * (size // CHUNK) + [size % CHUNK] * bool(size % CHUNK)
+        due = [proxied.send(now, piece, is_up) for piece in pieces]
+        assert virtual.send(now, size, is_up) == due[-1]
+
+
+def test_what_leaves_during_an_outage_is_sent_again_after_doubling_waits():
+    link = LinkProfile("x", rtt_ms=100)  # waits 0.3 s, then 0.6, 1.2, ...
+    way = Direction(link, math.inf, random.Random(0), down("link:+1s-+2s"))
+    assert way.due(0.999, 100) == pytest.approx(1.049)  # left before
+    # First at 1.0, again at 1.3, 1.9, 3.1.
+    assert way.due(1.0, 100) == pytest.approx(3.15)
+    assert way.due(1.5, 100) == pytest.approx(3.15)  # waits behind it
+    assert way.due(4.0, 100) == pytest.approx(4.05)
+    # A handshake's first packet waits 1 s, then 2 s; what never comes back lets nothing through.
+    shut = VirtualLink(link, random.Random(0), down("link:+0s-+2s"))
+    assert shut.connect(0.5) == pytest.approx(0.5 + 1 + 2 + 0.1)
+    gone = Direction(link, 1e6, random.Random(0), down("link:00:00-24:00"))
+    assert [gone.due(now, 100) for now in (5.0, 6.0)] == [math.inf, math.inf]
+
+
+@given(st.floats(0, 100), st.floats(0.1, 3000), st.floats(0, 4000))
+def test_an_outage_delays_by_no_more_than_one_more_wait(begin, length, now):
+    window = OutageWindow("link", begin, begin + length)
+    outages = Outages([window], seconds=86_400.0)
+    link = LinkProfile("x", rtt_ms=50)
+    due = Direction(link, math.inf, random.Random(0), outages).due(now, 1) - 0.025
+    until = outages.down("link", now)
+    if until is None:
+        assert due == pytest.approx(now)
+    else:
+        # Waits double, so the last one is at most what passed before and the first one.
+        longest = min(until - now + link.rto_ms / 1e3, MAX_RTO_S)
+        assert until - 1e-9 <= due <= until + longest + 1e-9
+
+
+@given(arrivals, st.sampled_from(sorted(PROFILES)), st.integers(0, 1000))
+def test_bytes_keep_their_order_and_never_arrive_early(steps, name, seed):
+    link = PROFILES[name]
+    direction = Direction(link, link.up_kbps, random.Random(seed))
+    now, last = 0.0, 0.0
+    for gap, size in steps:
+        now += gap
+        due = direction.due(now, size)
+        assert due >= last
+        assert due >= now + max(0.0, link.rtt_ms - link.jitter_ms) / 2e3 - 1e-9
+        last = due
+
+
+@given(arrivals, st.integers(0, 1000))
+def test_bandwidth_bounds_the_rate(steps, seed):
+    direction = Direction(LinkProfile("slow"), 100.0, random.Random(seed))
+    now, total, due = 0.0, 0, 0.0
+    for gap, size in steps:
+        now += gap
+        total += size
+        due = direction.due(now, size)
+    assert due - steps[0][0] >= total * 8e-3 / 100.0 - 1e-9
+
+
+def test_a_lost_segment_stalls_what_follows_for_one_timeout():
+    class Unlucky(random.Random):
+        draws = iter([0.0, 0.9, 0.9])  # lost once, then never
+
+        def random(self) -> float:
+            return next(self.draws)
+
+    link = LinkProfile("x", rtt_ms=100, loss=0.5)
+    direction = Direction(link, float("inf"), Unlucky())
+    first = direction.due(0.0, 100)
+    assert first == pytest.approx((50 + link.rto_ms) / 1e3)
+    assert direction.due(0.001, 100) == first  # head of line: nothing overtakes
+
+
+# -- profiles ---------------------------------------------------------------------------------
+
+
+def test_a_profile_from_a_file_begins_with_the_one_that_it_is_like(tmp_path):
+    path = tmp_path / "ours.toml"
+    path.write_text('like = "4g"\nrtt_ms = 60\n[radio]\nlike = "3g"\ntail_s = 5\n')
+    link = read_profile(str(path))
+    assert (link.name, link.rtt_ms, link.jitter_ms, link.up_kbps) == ("ours", 60, 15, 50_000)
+    assert (link.radio.name, link.radio.tail_s) == ("ours", 5)
+    assert link.radio.wake_w == PROFILES["3g"].radio.wake_w
+    path.write_text("up_kbps = inf\n")
+    assert not read_profile(str(path)).delays
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("rtt = 5", "unknown key 'rtt'"),
+        ("rtt_ms = -1", "rtt_ms: must be a number of at least 0, not -1"),
+        ("loss = 1.0", "loss: must be a number"),
+        ('like = "5g"', "like: must be one of none, wifi, 4g"),
+        ("rtt_ms = 1\njitter_ms = 2", "jitter_ms is 2"),
+        ('[radio]\nlike = "x"', "radio.like: must be one of none, wifi"),
+        ("[radio]\ntail = 1", "radio: has an unknown key 'tail'"),
+    ],
+)
+def test_a_bad_link_file_is_refused_by_its_key(tmp_path, text, complaint):
+    path = tmp_path / "link.toml"
+    path.write_text(text)
+    refused(read_profile, str(path), says=complaint)
+
+
+def test_an_unknown_link_is_refused_with_those_that_there_are(tmp_path):
+    refused(read_profile, "5g", says="no link '5g'; choose one of none, wifi, 4g")
+    refused_file(lambda path: read_profile(str(path)), tmp_path / "l.toml", "[", "l.toml")
+
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+def test_message_sizes_grow_with_the_numbers_in_them():
+    """CBOR has unsigned numbers below 24 in one byte, below 256 in two, below 65536 in three."""
+    sizes = MessageSizes(model="m", version="1", n_values=3, n_classes=2, dtype=np.float32)
+    assert sizes.request(23) + 1 == sizes.request(24)
+    assert sizes.request(255) + 1 == sizes.request(256)
+    assert sizes.request(65_535) + 2 == sizes.request(65_536)
+    assert sizes.response(1000) - sizes.response(0) == 2
+    assert sizes.refusal(24) - sizes.refusal(1) == 1
+    assert sizes.audit(AuditMark(0, 0.5, 3), 500) > sizes.request(500)

@@ -1,0 +1,165 @@
+"""Workers held against queueing theory, and a worker under the load of a larger fleet."""
+
+import random
+
+import numpy as np
+import pytest
+
+from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
+from gatewise_sim.fleet.worker import (
+    QueueSample,
+    SampledWorker,
+    VirtualTicket,
+    WorkerModel,
+    sample_queue,
+)
+from gatewise_sim.fleet.workload import Poisson, draw_arrivals
+from gatewise_sim.report.document import Timings
+from tests.support.fleets import at_times, make_scenario, make_table, run
+
+
+def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) -> Timings:
+    fields = {"message_us": 0, "broker_us": 0, "hop_ms": 0}
+    return Timings(edge_ms=(0.0,), run_us=run_us, instance_us=instance_us, **fields | changes)
+
+
+def test_requests_that_meet_run_in_batches():
+    """The first runs alone, the others meet in the queue: 4, 4 and 1 of them."""
+    fleet = run(
+        make_table(),
+        make_scenario(max_batch=4),
+        timings(10_000, 1000),
+        arrivals=at_times(np.zeros(10)),
+    )
+    ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
+    assert fleet.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
+    assert fleet.workers["batches"] == 4
+    assert fleet.workers["batch"] == 2.5
+
+
+def test_workers_take_turns():
+    fleet = run(
+        make_table(), make_scenario(workers=3, max_batch=1), arrivals=at_times(np.zeros(10))
+    )
+    assert fleet.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
+
+
+def test_a_wait_gathers_a_batch():
+    """The second comes 5 ms later and is waited for; a full batch does not wait."""
+    arrivals = at_times([0.0, 0.005, 1.0, 1.0])
+    fleet = run(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
+    assert fleet.answers.latency_ms == pytest.approx([15.0, 10.0, 10.0, 10.0])
+    assert fleet.workers["batches"] == 2
+
+
+def test_waits_are_those_of_queueing_theory():
+    """M/D/1: rho * s / (2 (1 - rho)); 30,000 requests at rho = 0.6 have a standard error of 1 %."""
+    rho, service = 0.6, 0.010
+    fleet = run(
+        make_table(),
+        make_scenario(
+            devices=500, time="500s", workload="poisson:0.12/s", max_batch=1, queue=10**5
+        ),
+        timings(),
+        n_devices=500,
+    )
+    wait = fleet.workers["wait_ms"] / 1000
+    assert wait == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.06)
+    assert fleet.workers["utilisation"] == pytest.approx(rho, rel=0.03)
+    assert fleet.answers.latency_ms.mean() == pytest.approx(1000 * (wait + service), rel=0.02)
+
+
+def test_a_full_worker_says_busy():
+    """One runs, one is queued until it is too late, two are refused without time for a retry."""
+    fleet = run(
+        make_table(),
+        make_scenario(queue=1, deadline_ms=3_900.0),
+        timings(2_000_000),
+        arrivals=at_times(np.zeros(4)),
+    )
+    assert fleet.answers.route.tolist() == [CLOUD, FALLBACK, FALLBACK, FALLBACK]
+    assert fleet.workers["busy"] == 2
+    reasons = fleet.answers.reason.tolist()
+    assert reasons[1:] == [REASON["timeout"], REASON["cloud:busy"], REASON["cloud:busy"]]
+
+
+def test_a_duplicate_is_computed_once_and_answered_again():
+    """A first answer that takes longer than the device's patience: the retry finds it running."""
+    fleet = run(
+        make_table(),
+        make_scenario(deadline_ms=60_000.0, max_batch=1),
+        timings(1_000_000),
+        arrivals=at_times(np.arange(0, 6) * 0.01),
+    )
+    assert fleet.counts["retries"] > 0
+    assert fleet.workers["duplicates"] + fleet.workers["repeated"] == fleet.counts["retries"]
+    assert fleet.workers["answered"] == 6
+    assert (fleet.answers.route == CLOUD).all()
+
+
+def test_what_a_failing_worker_holds_is_lost_and_asked_for_again():
+    fleet = run(
+        make_table(),
+        make_scenario(deadline_ms=10_000.0, outage=("workers:1:+2s-+3s",), workers=2),
+        timings(1_500_000),
+        arrivals=at_times([1.0]),
+    )
+    assert fleet.workers["lost"] == 1
+    assert fleet.counts["retries"] == 1
+    assert fleet.answers.route.tolist() == [CLOUD]
+
+
+# -- under the load of a larger fleet -------------------------------------------------------------
+
+
+def model_of(**changes) -> WorkerModel:
+    return WorkerModel(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
+
+
+def test_a_sampled_queue_has_the_waits_of_a_stepped_one():
+    """M/D/1 again, with the first fifth left out: service and wait, each known by formula."""
+    rho = 0.6
+    arrivals = draw_arrivals(Poisson(rho / 0.010), 1, 500.0, n_rows=1)
+    sample = sample_queue(model_of(), arrivals, ttl=100.0)
+    assert np.mean(sample.seconds) == pytest.approx(0.010 + 0.0075, rel=0.06)
+    assert sample.utilisation == pytest.approx(rho, rel=0.03)
+    assert sample.batch == 1.0
+
+
+def test_an_overloaded_queue_lets_requests_expire():
+    arrivals = draw_arrivals(Poisson(200.0), 1, 100.0, n_rows=1)
+    sample = sample_queue(model_of(), arrivals, ttl=0.5)
+    expired = np.isnan(sample.seconds).mean()
+    assert expired == pytest.approx(0.5, abs=0.02)  # half of what comes can be served
+    assert sample.utilisation == pytest.approx(1.0, abs=1e-3)
+
+
+class Reply:
+    def __init__(self) -> None:
+        self.replies = []
+
+    def reply(self, error, worker_us, wait_ms=0) -> None:
+        self.replies.append((error, worker_us))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "replies"),
+    [(0.25, [(None, 250_000)]), (-1.0, [("busy", 0)]), (float("nan"), []), (9.0, [])],
+)
+def test_a_sampled_worker_does_what_the_sample_says(seconds, replies):
+    clock = Clock()
+    sample = QueueSample([seconds], utilisation=0.5, batch=1.0, wait=0.0)
+    worker = SampledWorker(clock, model_of(), lambda now: sample, random.Random(0))
+    requester = Reply()
+    ticket = VirtualTicket(
+        device="d", id=b"1" * 16, digest=b"", model=("m", "1"), rows=np.zeros((1, 0)), arrived=0.0,
+        expires=1.0, requester=requester,
+    )  # fmt: skip
+    worker.receive(ticket)
+    clock.run()
+    assert requester.replies == replies
+    # A copy of an answered request is answered from memory, any other one is drawn anew.
+    worker.receive(ticket)
+    clock.run()
+    assert len(requester.replies) == 2 * len(replies)

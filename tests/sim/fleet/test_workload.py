@@ -1,0 +1,244 @@
+"""Arrivals and their laws, classes that drift, and workloads as texts."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gatewise.errors import InputError
+from gatewise.formats import DAY
+from gatewise_sim.fleet.workload import (
+    Bursty,
+    Diurnal,
+    Periodic,
+    Poisson,
+    Replay,
+    RowMix,
+    draw_arrivals,
+    read_workload,
+)
+from tests.support.refused import refused
+
+TRACE = (
+    [np.array([0.0, 1.5, 2.0, 2.0, 90.0]), np.array([30.0]), np.array([0.1, 119.0])],
+    [np.arange(5), np.array([7]), np.array([3, 4])],
+)
+KINDS = {
+    "poisson": Poisson(0.1),
+    "periodic": Periodic(7.0, jitter=3.0),
+    "aligned": Periodic(7.0, aligned=True),
+    "bursty": Bursty(0.2, ratio=30, burst=20, every=100),
+    "diurnal": Diurnal(0.1, peak=200.0, ratio=9),
+    "replay": Replay(*TRACE, every=120.0),
+    "replay once": Replay(*TRACE),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrivals_are_sorted_and_follow_from_the_seed(kind):
+    first, again, other = (
+        draw_arrivals(KINDS[kind], 40, 600.0, n_rows=11, seed=seed) for seed in (0, 0, 1)
+    )
+    for column, same in zip(first, again, strict=True):
+        assert np.array_equal(column, same)
+    if kind not in ("aligned", "replay once"):
+        assert not np.array_equal(first.time, other.time)
+    assert 0 <= first.time[0] <= first.time[-1] < 600
+    steps = np.diff(first.time)
+    assert ((steps > 0) | ((steps == 0) & (np.diff(first.device) >= 0))).all()
+    assert set(first.device) <= set(range(40))
+    assert set(first.row) <= set(range(11))
+    part = first.of_devices(7)
+    assert set(part.device) <= set(range(7))
+    assert len(part.time) == (first.device < 7).sum()
+
+
+def test_poisson_gaps_are_exponential_and_counts_poisson():
+    time, device, row = draw_arrivals(Poisson(0.5), 200, 1000.0, n_rows=20)
+    assert stats.chisquare(np.bincount(row, minlength=20)).pvalue > 1e-3
+    expected = 200 * 1000 * 0.5
+    assert abs(len(time) - expected) < 4 * math.sqrt(expected)
+    gaps = np.concatenate([np.diff(time[device == d], prepend=0.0) for d in range(200)])
+    assert stats.kstest(gaps, "expon", args=(0, 2.0)).pvalue > 1e-3
+    counts = np.bincount(device, minlength=200)
+    dispersion = counts.var(ddof=1) / counts.mean()  # 1 for Poisson, chi-square with 199 degrees
+    assert abs(dispersion - 1) < 4 * math.sqrt(2 / 199)
+
+
+def test_a_period_without_jitter_is_exact():
+    time, device, _ = draw_arrivals(Periodic(10.0), 50, 1000.0, n_rows=1)
+    assert np.bincount(device).tolist() == [100] * 50
+    first = time[:50]
+    assert first.max() < 10
+    assert stats.kstest(first / 10, "uniform").pvalue > 1e-3
+    for d in range(50):
+        np.testing.assert_allclose(np.diff(time[device == d]), 10.0, rtol=1e-9)
+
+
+def test_jitter_carries_arrivals_over_the_start_as_over_the_end():
+    time, device, _ = draw_arrivals(Periodic(10.0, jitter=10.0), 400, 100.0, n_rows=1)
+    assert set(np.bincount(device, minlength=400)) <= {9, 10, 11}
+    # From 10 strays by one in either direction with a probability below one half.
+    assert abs(len(time) - 4000) < 4 * math.sqrt(400 / 2)
+    first = np.array([time[device == d][0] for d in range(400)])
+    assert abs((first < 10).sum() - 400 * 5 / 6) < 4 * math.sqrt(400 * 5 / 36)
+
+
+def test_bursts_keep_the_mean_and_cluster():
+    workload = Bursty(0.1, ratio=20, burst=30, every=300)
+    seconds, n = 30_000.0, 100
+    _, device, _ = draw_arrivals(workload, n, seconds, n_rows=1)
+    counts = np.bincount(device, minlength=n)
+    # Variance of a count over T: mean + 2 (r1 - r0)^2 p q T / s, s = 1/on + 1/off (Fischer and
+    # Meier-Hellstern 1993), T much longer than 1/s.
+    quiet, busy = workload.rates
+    share = 0.1
+    assert quiet * (1 - share) + busy * share == pytest.approx(0.1)
+    pace = 1 / 30 + 1 / 270
+    variance = 0.1 * seconds + 2 * (busy - quiet) ** 2 * share * (1 - share) * seconds / pace
+    assert abs(counts.mean() - 0.1 * seconds) < 4 * math.sqrt(variance / n)
+    assert counts.var(ddof=1) / variance == pytest.approx(1, abs=4 * math.sqrt(2 / (n - 1)))
+    assert variance > 10 * 0.1 * seconds  # a Poisson process would be far off
+
+
+def test_the_day_has_its_shape():
+    workload = Diurnal(1 / 60, peak=14 * 3600.0, ratio=5)
+    time, _, _ = draw_arrivals(workload, 100, DAY, n_rows=1)
+    hours = np.bincount((time // 3600).astype(int), minlength=24)
+    fine = np.linspace(0, DAY, 24 * 360 + 1)
+    expected = 100 * np.add.reduceat(workload.rate_at(fine[:-1] + 5) * 10, np.arange(0, 8640, 360))
+    assert expected.sum() == pytest.approx(144_000, rel=1e-6)
+    assert (np.abs(hours - expected) < 4 * np.sqrt(expected)).all()
+    rates = workload.rate_at(np.array([14 * 3600.0, 2 * 3600.0]))
+    assert rates[0] / rates[1] == pytest.approx(5)
+    later = read_workload("diurnal:1/min:peak=14:00:ratio=5", day_begins=14 * 3600.0)
+    assert later.rate_at(np.array([0.0])) == pytest.approx(rates[0])
+
+
+def test_a_trace_is_played_as_it_was():
+    time, device, row = draw_arrivals(Replay(*TRACE), 4, 100.0, n_rows=8)
+    expected = [(0.0, 0), (0.0, 3), (0.1, 2), (1.5, 0), (1.5, 3), (2.0, 0), (2.0, 0), (2.0, 3)]
+    expected += [(2.0, 3), (30.0, 1), (90.0, 0), (90.0, 3)]
+    assert list(zip(time.tolist(), device.tolist(), strict=True)) == expected
+    assert row.tolist() == [0, 0, 3, 1, 1, 2, 3, 2, 3, 7, 4, 4]
+
+
+def test_a_trace_comes_again_and_copies_are_out_of_step():
+    time, device, row = draw_arrivals(KINDS["replay"], 60, 360.0, n_rows=8)
+    own = time[device == 0]
+    np.testing.assert_allclose(own.reshape(3, 5) - [[0], [120], [240]], [TRACE[0][0]] * 3)
+    assert np.bincount(device).tolist() == [15, 3, 6] * 20
+    assert set(row[device % 3 == 1]) == {7}
+    firsts = [time[device == d][0] for d in range(4, 60, 3)]
+    assert len(set(firsts)) == len(firsts)
+
+
+def test_a_trace_may_ask_only_for_rows_that_are_there():
+    with pytest.raises(InputError, match="row 7 is asked for, the table has 5"):
+        draw_arrivals(KINDS["replay"], 3, 60.0, n_rows=5)
+
+
+def test_a_trace_from_a_file(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("time,device,row\n5,b,1\n1,a,0\n3,b,2\n")
+    trace = read_workload(f"replay:{file}:every=1min")
+    assert [times.tolist() for times in trace.times] == [[3.0, 5.0], [1.0]]
+    assert [rows.tolist() for rows in trace.rows] == [[2, 1], [0]]
+    assert trace.every == 60
+    file.write_text("time\n0.5\n")
+    arrivals = draw_arrivals(read_workload(f"replay:{file}"), 2, 10.0, n_rows=1)
+    assert arrivals.time.tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("time\n", "holds no arrivals"),
+        ("when\n1\n", "no column 'time'"),
+        ("time,who\n1,2\n", "unknown column 'who'"),
+        ("time\nx\n", "line 2: time: 'x' is not a number"),
+        ("time\n-1\n", "line 2: time"),
+        ("time,row\n1,-1\n", "row '-1' is not the number of a row"),
+    ],
+)
+def test_a_bad_trace_is_refused_by_its_line(tmp_path, text, complaint):
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    refused(read_workload, f"replay:{file}", says=complaint)
+
+
+def test_classes_drift_linearly_or_in_steps():
+    labels = np.repeat([0, 1, 2], [50, 5, 20])
+    mix = RowMix.parse("linear,0s=1/0/1,1000s=0/1/1", labels)
+    time, _, row = draw_arrivals(Poisson(2.0), 50, 1000.0, n_rows=75, mix=mix)
+    label = labels[row]
+    for begin in range(0, 1000, 200):
+        inside = (time >= begin) & (time < begin + 200)
+        n, middle = inside.sum(), (begin + 100) / 1000
+        for index, share in enumerate(((1 - middle) / 2, middle / 2, 0.5)):
+            off = (label[inside] == index).sum() - n * share
+            assert abs(off) < 4 * math.sqrt(n * share * (1 - share))
+    rare = np.bincount(row[label == 1] - 50, minlength=5)  # rows of a class are equally likely
+    assert stats.chisquare(rare).pvalue > 1e-3
+    steps = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)
+    time, _, row = draw_arrivals(Poisson(1.0), 10, 40.0, n_rows=75, mix=steps)
+    assert (labels[row] % 2 == (time >= 20)).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("often", "write it as steps,0s=9/1"),
+        ("steps", "write it as steps,0s=9/1"),
+        ("steps,5=1/1", "'5' is not a span"),
+        ("steps,0s=1/x", "'x' is not a number"),
+        ("steps,0s=1/1,1s=1", "each time needs a share for every class"),
+        ("steps,1s=1/1,0s=1/1", "its times must rise"),
+        ("steps,0s=0/0", "one above it at each time"),
+        ("steps,0s=1", "there are 2 classes, not 1"),
+        ("steps,0s=1/1/1", "class 2 has a share but no row"),
+    ],
+)
+def test_a_class_mix_that_cannot_be_is_refused(text, complaint):
+    refused(RowMix.parse, text, [0, 1], says=complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "workload"),
+    [
+        ("poisson:1/min", Poisson(1 / 60)),
+        ("periodic:10s", Periodic(10.0)),
+        ("periodic:6/min:jitter=500ms:aligned=yes", Periodic(10.0, 0.5, True)),
+        ("bursty:1/s", Bursty(1.0, 20, 30, 600)),
+        ("bursty:1/s:ratio=5:burst=1s:every=1min", Bursty(1.0, 5, 1, 60)),
+        ("diurnal:1/min:peak=14:00:ratio=5", Diurnal(1 / 60, 50_400, 5)),
+        ("diurnal:24/day:ratio=2:peak=6:30", Diurnal(1 / 3600, 23_400, 2)),
+    ],
+)
+def test_workloads_are_read(text, workload):
+    assert read_workload(text) == workload
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "choose one of poisson, periodic, bursty, diurnal, replay"),
+        ("poisson", "a rate (1/min) must follow poisson:"),
+        ("poisson:1", "'1' is not a rate"),
+        ("poisson:0/s", "must be above 0"),
+        ("poisson:1/s:ratio=3", "unknown option 'ratio'; there are none"),
+        ("bursty:1/s:ratio=3:ratio=4", "ratio is given twice"),
+        ("bursty:1/s:ratio=0.5", "ratio must be at least 1"),
+        ("bursty:1/s:ratio=x", "workload bursty: ratio: 'x' is not a number"),
+        ("bursty:1/s:burst=20min", "burst must be above 0 and shorter than every"),
+        ("periodic:0s", "the period must be above 0"),
+        ("periodic:1s:jitter=2s", "jitter must not be longer than the period"),
+        ("periodic:1s:aligned=maybe", "say yes or no"),
+        ("diurnal:1/s:peak=25:00", "workload diurnal: peak: '25:00' is not a time of day"),
+        ("diurnal:1/s:ratio=0.2", "ratio must be at least 1"),
+        ("replay:nowhere.csv", "nowhere.csv does not exist"),
+    ],
+)
+def test_a_workload_that_cannot_be_read_is_refused_in_one_line(text, complaint):
+    refused(read_workload, text, says=complaint)

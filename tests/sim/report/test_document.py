@@ -1,0 +1,75 @@
+"""The report document: its stable keys, its JSON Schema, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fastjsonschema
+import pytest
+
+from gatewise.documents import DocumentError, decode_json, json_schema
+from gatewise_sim.report.document import Report
+from tests.sim.report.reports import live, made_up
+
+SCHEMA = Path(__file__).parents[3] / "docs/report.schema.json"
+STABLE = {
+    "dataset": str,
+    "method": str,
+    "instances": int,
+    "offload_rate": float,
+    "accuracy": {"system", "edge_only", "cloud_only"},
+    "feature_cost": {"system", "edge_only", "cloud_only"},
+    "cost_reduction": float,
+    "bytes": {"system", "cloud_only"},
+    "latency_ms": {"system", "edge_only", "cloud_only"},
+    "answers": {"edge", "cloud", "fallback", "late", "lost"},
+    "transport": {"kind", "broker", "link"},
+}
+
+
+def document(report: Report) -> dict:
+    return json.loads(report.to_json())
+
+
+def test_the_stable_keys_are_there():
+    report = document(made_up())
+    for key, parts in STABLE.items():
+        if isinstance(parts, set):
+            assert set(report[key]) >= parts
+        else:
+            assert isinstance(report[key], parts)
+    assert report["cost_reduction"] == pytest.approx(1 - 10.0 / 40.0)
+    assert report["latency_ms"]["system"] == {"p50": 25.0, "p95": 50.0, "p99": 75.0}
+
+
+@pytest.mark.parametrize("report", [made_up(money=3.0), made_up(accuracy=None), live()])
+def test_it_is_read_back_as_it_was_written(report):
+    assert decode_json(report.to_json().encode(), Report, "report.json") == report
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("kind",), "gatewise-sweep", "kind"),
+        (("policies", 0, "instances"), "1000", r"policies\[0\]\.instances"),
+        (("schema_version",), 2, "schema_version"),
+        (("colour",), "red", "colour"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(path, value, message):
+    changed = document(made_up())
+    place = changed
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    with pytest.raises(DocumentError, match=message):
+        decode_json(json.dumps(changed).encode(), Report, "report.json")
+
+
+def test_the_schema_in_the_docs_is_that_of_the_types_and_takes_reports():
+    written = json_schema(Report, "report.json of Gatewise")
+    assert SCHEMA.read_bytes() == written, "write docs/report.schema.json again"
+    check = fastjsonschema.compile(json.loads(written))
+    check(document(made_up(money=3.0)))
+    check(document(live()))

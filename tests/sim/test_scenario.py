@@ -1,0 +1,120 @@
+import re
+
+import msgspec
+import numpy as np
+import pytest
+
+from gatewise.documents import read_toml
+from gatewise.settings import make_settings
+from gatewise_sim.fleet.link import PROFILES
+from gatewise_sim.report.document import Timings
+from gatewise_sim.scenario import Scenario
+from tests.support.processes import run_here
+from tests.support.refused import refused
+
+
+def test_texts_stand_for_the_parts_of_a_run():
+    scenario = Scenario(
+        time="2h", day_start="11:00", workload="periodic:10s", link="wifi",
+        outage=("cloud:12:00-12:10", "link:+5s-+6s"),
+    )  # fmt: skip
+    assert scenario.seconds == 7200
+    assert scenario.arrival_process.mean_rate == 0.1
+    assert scenario.link_profile is PROFILES["wifi"]
+    assert scenario.outages.faults() == [("cloud", 3600, 4200, 1), ("link", 5, 6, 1)]
+    assert Scenario().seconds == 3600
+    assert Scenario(engine="live").seconds == 60
+
+
+def test_arrivals_are_those_of_the_seed_and_the_mix():
+    scenario = Scenario(devices=4, time="100s", workload="poisson:1/s", mix="steps,0s=1/0")
+    truth = np.array([0, 1, 0])
+    arrivals = scenario.arrivals(3, truth)
+    assert set(arrivals.row) == {0, 2}
+    assert np.array_equal(arrivals.time, scenario.arrivals(3, truth).time)
+    assert set(scenario.arrivals(3).row) == {0, 1, 2}  # without labels there is no mix
+    assert scenario.arrivals(3, n_devices=2).device.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"devices": 0}, "devices: must be a whole number of at least 1, not 0"),
+        ({"devices": 2.5}, "devices: must be a whole number"),
+        ({"deadline_ms": 0}, "deadline_ms: must be a number above 0"),
+        ({"time": "5"}, "time: '5' is not a span of time"),
+        ({"time": "0s"}, "time"),
+        ({"workload": "often"}, "workload 'often': choose one of poisson"),
+        ({"link": "5g"}, "no link '5g'"),
+        ({"outage": ("noon",)}, "outage 'noon'"),
+        ({"policy": "sometimes"}, "policy 'sometimes'; choose one of system"),
+        ({"policy": "nowhere_at_all:decide"}, "no module 'nowhere_at_all'"),
+        ({"policy": "math:pi"}, "this is no function"),
+        ({"audit": 2.0}, "audit: must be a number"),
+        ({"audit": 0.0}, "audit is 0"),
+        ({"audit": 0.1, "decide": len}, "not another policy"),
+        ({"max_offloads": "often"}, "max-offloads 'often': give a number per s"),
+        ({"budget": 1.0, "max_loss": 0.1}, "give one of budget, max_loss and offload_rate"),
+        ({"broker": "mqtt://x"}, "broker goes with the live engine"),
+        ({"engine": "live", "tls": True}, "tls goes with the virtual engine"),
+        ({"engine": "real"}, "engine: must be"),
+        ({"day_start": "25:00"}, "day_start"),
+    ],
+)
+def test_a_scenario_that_cannot_be_is_refused_by_its_setting(changes, complaint):
+    refused(Scenario, **changes, says=complaint)
+
+
+def test_changes_make_another_scenario():
+    scenario = Scenario(budget=2.0)
+    assert scenario.changed(max_loss=0.1).goal == {"max_loss": 0.1}  # in the place of the budget
+    assert scenario.changed(devices=3).goal == {"budget": 2.0}
+    assert scenario.changed(policy=len).own_policy is len
+    refused(scenario.changed, device=3, says="no setting 'device'; there are")
+
+
+def test_the_words_and_the_rare_settings_repeat_a_scenario(tmp_path):
+    scenario = Scenario(
+        devices=7, outage=("cloud:+1s-+2s", "link:+3s-+4s"), engine="live", queue=5, tls=False,
+        broker="mqtt://user:secret@host", timings=Timings(edge_ms=(1.0,), run_us=2, instance_us=3),
+    )  # fmt: skip
+    words = scenario.words()
+    assert words == [
+        "--devices", "7", "--outage", "cloud:+1s-+2s", "--outage", "link:+3s-+4s", "--engine",
+        "live", "--broker", "mqtt://host:1883", "--seed", "0",
+    ]  # fmt: skip
+    assert scenario.rare_settings() == {"queue": 5}
+    assert "secret" not in str(scenario.as_dict())
+    assert scenario.as_dict()["queue"] == 5
+    # From a file of settings, as the command reads it.
+    path = tmp_path / "settings.toml"
+    path.write_text(
+        "devices = 9\nqueue = 5\n[timings]\nedge_ms = [1.0]\nrun_us = 2\ninstance_us = 3\n"
+    )
+    entries = read_toml(path, dict)
+    made = make_settings(Scenario, {"devices": 7}, entries, str(path))
+    assert (made.devices, made.queue, made.timings) == (7, 5, scenario.timings)
+
+
+def test_the_policy_has_the_name_that_others_import_it_by():
+    assert Scenario().policy_name == "system"
+    assert Scenario(decide=np.argmax).policy_name.endswith("argmax")
+    assert Scenario(policy="math:floor").own_policy(1.5) == 1
+
+
+def test_help_lists_every_link_and_no_more_than_26_options(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = run_here("simulate", "--help").stdout
+    for name in PROFILES:
+        assert name in text
+    listed = text.rpartition("Options:")[2]
+    options = set(re.findall(r"^  (--[a-z-]+)", listed, re.MULTILINE)) - {"--help"}
+    assert len(options) <= 26
+    assert {"--devices", "--settings", "--sweep"} <= options
+    assert "queue" in text
+
+
+def test_a_scenario_is_a_plain_record():
+    scenario = Scenario(devices=3)
+    assert scenario == Scenario(devices=3) != Scenario()
+    assert msgspec.structs.replace(scenario, devices=4).devices == 4

@@ -1,0 +1,111 @@
+"""Small fleets in virtual time: tables of rows that no model was fitted for, scenarios, runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gatewise_sim.experiment.policy_figures import PolicyFigures
+from gatewise_sim.fleet.energy import DeviceEnergy, Prices
+from gatewise_sim.fleet.results import FleetRun, RowTable
+from gatewise_sim.fleet.run import FleetPolicy, run_fleet
+from gatewise_sim.fleet.workload import Arrivals
+from gatewise_sim.report.document import PolicyResult, Timings
+from gatewise_sim.scenario import Scenario
+
+#: A worker's run takes 10 ms, nothing else takes any time.
+PLAIN = Timings(edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0)
+
+
+def make_table(n: int = 10, hard: int = 10, **columns: Any) -> RowTable:
+    """Make the table of `n` rows, the first `hard` of which are offloaded.
+
+    The truth is class 1 everywhere; so says the cloud, and so does the device of rows that it
+    keeps. Features cost 1 before a request and 3 with one, a request 0.125, an answer 0.5.
+    """
+    offload = np.arange(n) < hard
+    fields: dict[str, Any] = {
+        "model": "m",
+        "version": "1",
+        "classes": ("0", "1"),
+        "n_stages": 1,
+        "has_cloud": True,
+        "offload_price": 0.5,
+        "request_price": 0.125,
+        "n_values": 2,
+        "dtype": np.dtype(np.float32),
+        "truth": np.ones(n, np.int64),
+        "exit": np.zeros(n, np.int64),
+        "offload": offload,
+        "local_route": np.zeros(n, np.int64),
+        "local_label": np.where(offload, 0, 1),
+        "local_cost": np.ones(n),
+        "cloud_label": np.ones(n, np.int64),
+        "request_cost": np.full(n, 3.0),
+        "request_only_cost": 3.0,
+        "confidence": np.linspace(0.5, 1, n, dtype=np.float32),
+        "sets": np.array([[True, False], [True, True], [True, True]]),
+        "local_set": np.zeros(n, np.int64),
+        "request_set": np.ones(n, np.int64),
+    }
+    return RowTable(**fields | columns)
+
+
+def write_link(folder: Path, **fields: Any) -> str:
+    """Write a link file and return its path, as a scenario's `link`."""
+    path = folder / f"{fields.get('name', 'link')}.toml"
+    path.write_text("".join(f"{key} = {value!r}\n" for key, value in fields.items()))
+    return str(path)
+
+
+def make_scenario(**changes: Any) -> Scenario:
+    """Make a scenario of one device without a link's delay and with all the time there is."""
+    common = {"devices": 1, "time": "10min", "link": "none", "deadline_ms": 1e6}
+    return Scenario(**common | changes)
+
+
+def at_times(
+    times: Sequence[float], *, rows: Sequence[int] | None = None, devices: Any = None
+) -> Arrivals:
+    """Instances at given times, by default of device 0 and row 0."""
+    zeros = np.zeros(len(times), np.int32)
+    return Arrivals(
+        np.asarray(times, np.float64),
+        zeros if devices is None else np.asarray(devices, np.int32),
+        zeros if rows is None else np.asarray(rows, np.int32),
+    )
+
+
+def system(table: RowTable, **changes: Any) -> FleetPolicy:
+    """Policy of the operating point."""
+    fields: dict[str, Any] = {"key": "system", "name": "Gatewise", "offload": table.offload}
+    return FleetPolicy(**fields | {"limited": True} | changes)
+
+
+def run(table: RowTable, scenario: Scenario, timings: Timings = PLAIN, **options: Any) -> FleetRun:
+    """Run the system's policy, or `policy`."""
+    policy = options.pop("policy", None) or system(table)
+    return run_fleet(table, scenario, policy, timings, **options)
+
+
+def figures(
+    table: RowTable,
+    scenario: Scenario,
+    fleet_run: FleetRun,
+    *,
+    energy: DeviceEnergy | None = None,
+    prices: Prices | None = None,
+) -> PolicyResult:
+    """Record of a run as the report has it."""
+    policy_figures = PolicyFigures(
+        run=fleet_run,
+        table=table,
+        scenario=scenario,
+        energy=energy or DeviceEnergy(),
+        prices=prices,
+        feature_names=("a", "b"),
+    )
+    return policy_figures.result("system", "Gatewise", "virtual")
