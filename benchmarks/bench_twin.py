@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.fleet.twin_bundles import NAMES, Subject, subject
+from benchmarks.data.fleet_bundles import PARAMS, FleetBundle, fleet_bundle
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.experiment.policies import system_policy
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     partial = bool(options.quick or options.only or options.seconds)
     out = harness.out_folder(options, whole=not partial)
-    cells = [(name, devices, link) for name in NAMES for devices in DEVICES for link in LINKS]
+    cells = [(name, devices, link) for name in PARAMS for devices in DEVICES for link in LINKS]
     if options.quick:
         cells = cells[:1]
     cells = [cell for cell in cells if "/".join(map(str, cell)).startswith(options.only)]
@@ -90,7 +90,7 @@ def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, 
     skipped: dict[str, str] = {}
     for name, devices, link in cells:
         try:
-            bundle = subject(name)
+            bundle = fleet_bundle(name)
         except InputError as error:
             skipped[name] = str(error)
             note(f"skipped: {error}")
@@ -109,7 +109,7 @@ def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, 
     }
 
 
-def _cell(bundle: Subject, devices: int, link: str, seconds: float) -> dict[str, Any]:
+def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[str, Any]:
     scenario = Scenario(
         devices=devices,
         time=f"{seconds:g}s",
@@ -148,7 +148,7 @@ def _cell(bundle: Subject, devices: int, link: str, seconds: float) -> dict[str,
     }
 
 
-def _run_live(bundle: Subject, scenario: Scenario, table: RowTable) -> LiveRun:
+def _run_live(bundle: FleetBundle, scenario: Scenario, table: RowTable) -> LiveRun:
     return run_live(bundle.bundle.path, bundle.rows.tolist(), scenario, table)
 
 

@@ -1,0 +1,58 @@
+"""Bundles that the benchmarks of fleets run, on digits and on Letters, and rows for them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.ensemble import ExtraTreesClassifier
+
+from benchmarks.cache import CACHE, code_version
+from benchmarks.data import problems
+from gatewise.console import note
+from gatewise_export import Bundle, pack
+from gatewise_training import StagedCascade
+
+#: Settings by which about a fifth of the rows is offloaded, and several stages answer.
+PARAMS: Final[dict[str, dict[str, Any]]] = {
+    "digits": {"n_stages": 2, "families": ("linear",), "offload_rate": 0.25},
+    "letters": {"n_stages": 3, "budget": 11.6},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FleetBundle:
+    """A packed cascade, and rows that it has not seen; `truth` are class indices."""
+
+    name: str
+    bundle: Bundle
+    rows: NDArray[np.float32]
+    truth: NDArray[np.int64]
+
+
+def fleet_bundle(name: str) -> FleetBundle:
+    """Get a bundle from the cache, or fit and pack it; InputError without its data file."""
+    X, y, n_train, first_row = _data(name)
+    folder = CACHE / "fleet" / f"{name}.{code_version('gatewise_training.cascades.staged')}"
+    if not (folder / "manifest.json").is_file():
+        note(f"training {name}")
+        shutil.rmtree(folder, ignore_errors=True)
+        f0 = ExtraTreesClassifier(100, random_state=0).fit(X[:n_train], y[:n_train])
+        system = StagedCascade(f0, random_state=0, **PARAMS[name]).fit(X[:n_train], y[:n_train])
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        pack(system, folder, sample=X[:16], name=name)
+    return FleetBundle(name, Bundle.open(folder), X[first_row:], y[first_row:])
+
+
+def _data(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], int, int]:
+    """Rows, class indices, the number of training rows, and the first of the rows for a fleet."""
+    if name == "letters":
+        with np.load(problems.data_file("letter")) as file:
+            return file["X"].astype(np.float32), file["y"].astype(np.int64), 8000, 16000
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    return X[order].astype(np.float32), y[order].astype(np.int64), 900, 1200
