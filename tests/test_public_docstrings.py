@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 from numpydoc.docscrape import NumpyDocString
 
 from docs.site_pages import PACKAGES
+from gatewise.settings import Settings
 
 FACADE = import_module("gatewise").__all__
 
@@ -109,7 +110,7 @@ def described(name: Name) -> set[str]:
     if inspect.isclass(name.what):
         ours = [c for c in name.what.__mro__ if is_ours(c)]
         docs = [inspect.cleandoc(c.__doc__ or "") for c in ours]
-        fields = set().union(*map(fields_with_words, ours))
+        fields = set().union(*map(fields_with_words, ours)) | fields_with_help(name.what)
     elif name.owner:  # what a base says holds for the method that takes its place
         key = name.title.rpartition(".")[2]
         kin = [vars(c).get(key) for c in name.owner.__mro__]
@@ -127,6 +128,18 @@ def fields_with_words(owner: type) -> set[str]:
         for node, after in pairwise(body)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+    }
+
+
+def fields_with_help(owner: type) -> set[str]:
+    """Fields of a record of settings whose annotation has the help of an option."""
+    if not issubclass(owner, Settings):
+        return set()
+    hints = get_type_hints(owner, include_extras=True)
+    return {
+        field
+        for field, hint in hints.items()
+        if any(getattr(mark, "help", None) for mark in getattr(hint, "__metadata__", ()))
     }
 
 

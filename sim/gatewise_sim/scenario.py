@@ -39,7 +39,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     """A deployment, its workload, and how it is simulated.
 
     The words of each field are also the help of ``gatewise simulate``; fields marked by
-    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``.
+    :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``. `decide` is a
+    policy as a function, which takes the place of `policy`.
 
     Raises
     ------
@@ -212,7 +213,10 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
 
     def arrivals(self, n_rows: int, truth: Any = None, *, n_devices: int | None = None) -> Arrivals:
-        """Draw the run's instances, by time; `truth` holds class indices for a class mix."""
+        """Draw the instances of `n_devices`, by default all, by time.
+
+        Their rows are of a table with `n_rows`; `truth` holds its class indices for a class mix.
+        """
         mix = None if self.mix is None or truth is None else RowMix.parse(self.mix, truth)
         return draw_arrivals(
             self.arrival_process,

@@ -58,7 +58,6 @@ class DecisionPoint:
     connected: bool
     round_trip_ms: float
     outstanding: int
-    pacer_debt: float | None = None
 
     @property
     def stops(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from msgspec import Meta
@@ -11,6 +11,7 @@ from msgspec import Meta
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.settings import FileOption, Settings
+from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.stage_models import Runner
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -142,6 +143,9 @@ class EdgeSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if ":" not in self.policy and self.policy not in get_args(Policy):
+            known = ", ".join(get_args(Policy))
+            raise InputError(f"--policy {self.policy}: there are {known}, and module:function")
         if self.broker is None:
             self._refuse_options_of_a_broker()
         if self.home_assistant is not None and self.device is None:

@@ -32,7 +32,7 @@ class Job:
     """A simulation by names alone.
 
     `bundle` and `data` are paths (see :meth:`.Rows.load`), `target` the column of the labels,
-    `blocks`, ``NAME=module:function``, functions of the bundle's blocks.
+    `scenario` the deployment, `blocks`, ``NAME=module:function``, functions of the bundle's blocks.
     """
 
     bundle: str

@@ -109,6 +109,8 @@ def run_sweep(
 ) -> list[Row]:
     """Run every combination that the folder's CSV file lacks, and append it; return all rows.
 
+    Each is the `job` with one value of each of the `settings`, as of :func:`read_sweeps`; `folder`
+    is made if need be, and `progress` is called before each combination.
     The times of the models are measured once, for all points. A point that fails has its `error`.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -222,7 +222,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_file(cls, path: str | Path, names: Sequence[str], n_stages: int) -> Self:
-        """Read a TOML file for a bundle of features `names` and `n_stages` on the device."""
+        """Read the TOML file `path` for features `names` and `n_stages` on the device."""
         file = f"device file {path}"
         energy: Self = convert(parse_toml(path, file), cls, file)
         for name in energy.features:
@@ -234,7 +234,10 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return energy
 
     def feature_joules(self, acquired: NDArray[np.bool_], names: Sequence[str]) -> FloatArray:
-        """Energy (J) of acquiring sets of features: `acquired` (n, n_features), returns (n,)."""
+        """Energy (J), shape (n,), of acquiring sets of the features `names`.
+
+        `acquired` (n, n_features) marks the sets.
+        """
         joules = np.array([self.features.get(name, self.feature_j) for name in names], np.float64)
         return np.asarray(acquired @ joules, np.float64)
 
@@ -244,7 +247,10 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return np.concatenate(([0.0], np.cumsum(joules)))
 
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
-        """Days that the battery lasts with `active_joules` a day above rest; None for a plug."""
+        """Days that the battery lasts with `active_joules` a day above rest; None for a plug.
+
+        At rest the device draws its `idle_w` and that of the `radio`.
+        """
         if self.battery_wh is None:
             return None
         daily = active_joules + (self.idle_w + radio.idle_w) * DAY
@@ -290,6 +296,10 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Prices(Record, frozen=True, kw_only=True):
     """A list of prices, in units of `currency`; all 0 by default.
 
+    `per_mb` is of 10**6 bytes of IP, both ways; `per_worker_hour` of each worker, day and night;
+    `per_kwh` of the devices' energy; `per_feature_unit` of one unit of feature cost;
+    `per_million_requests` of messages to the cloud; `per_device_month` of a SIM card, say.
+
     A thousand devices that send a megabyte each in a day:
 
     >>> bill = Prices(per_mb=0.01).month(Usage(seconds=86_400, devices=1000, bytes=1e9))
@@ -307,7 +317,7 @@ class Prices(Record, frozen=True, kw_only=True):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a TOML list of prices; InputError names the file and the key."""
+        """Read the TOML list of prices in `path`; InputError names the file and the key."""
         file = f"price file {path}"
         entries: Mapping[str, Any] = parse_toml(path, file)
         if entries.keys() & set(PriceFile.__struct_fields__):

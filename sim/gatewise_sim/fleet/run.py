@@ -82,10 +82,10 @@ _REPORT_EVERY: Final = 5_000  # instances
 class FleetPolicy:
     """Which instances a fleet offloads.
 
-    Rows of `offload`, shape (n_rows,), are offloaded, and a share `chance` of the other instances.
-    With `request_first` stages run only where the cloud does not answer. `decide` is a policy of
-    one's own, for a table by stage. Only with `limited` do the scenario's bound on offloads and its
-    audits hold.
+    It is the `key` of reports, and `name` in their words. Rows of `offload`, shape (n_rows,), are
+    offloaded, and a share `chance` of the other instances. With `request_first` stages run only
+    where the cloud does not answer. `decide` is a policy of one's own, for a table by stage. Only
+    with `limited` do the scenario's bound on offloads and its audits hold.
     """
 
     key: str
@@ -97,7 +97,7 @@ class FleetPolicy:
     limited: bool = False
 
     def request_share(self, table: RowTable) -> float:
-        """Expected share of the instances that are offloaded, if all rows come equally often."""
+        """Expected share of the instances offloaded, if the rows of `table` come equally often."""
         if self.decide is not None:
             return 1.0
         possible = table.can_offload & ~self.offload

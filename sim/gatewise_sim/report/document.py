@@ -388,7 +388,40 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     """Result of a run: the document ``report.json``.
 
     The keys from `dataset` to `transport` are stable. :meth:`from_policies` fills in those that
-    repeat figures of the policies; the system is the first policy.
+    repeat figures of the policies; the system is the first policy. Dictionaries by policy have the
+    keys ``system``, ``edge_only`` and ``cloud_only``.
+
+    Attributes
+    ----------
+    schema_version, kind
+        Version of the document, and whether a simulation or the demo wrote it.
+    dataset, method
+        The file or data set of the rows; the model and its version, or the demo's method.
+    instances, offload_rate, answers
+        Of the system: number of instances, share of requests, and counts of answers.
+    accuracy, feature_cost, bytes, latency_ms
+        By policy. Bytes are of the run, both ways; latencies have ``p50``, ``p95`` and ``p99``.
+    balanced_accuracy, cost_reduction
+        The system's mean recall, and the share of all-cloud's feature cost that it saves.
+    money, energy
+        The bill of a month, if there are prices, and what the figures of energy rest on.
+    transport, engine, timings
+        What carried the messages, which engine ran, and the service times that it used.
+    policies
+        All that is known of each policy's run.
+    features, stages, examples, frontier
+        Of the bundle: names of the features, what its stages do, instances one by one, and the
+        operating points to choose from.
+    faults, troubles, notes, promise
+        Outages of the run; what went wrong in it; what to know about the figures; and a sentence
+        if the rows break what the bundle promises.
+    confidence_level, settings, command, versions
+        Of the intervals; what was set; the command line that repeats the run; of software.
+    data, high_cost_model, seconds
+        Of the demo: size of its data, name of the high-cost model, and the time that steps took.
+    checked, twin, run
+        Of a live run: its answers compared with the bundle's, and its figures with virtual time's;
+        counters of devices and workers.
     """
 
     schema_version: Literal[3] = SCHEMA_VERSION
@@ -431,7 +464,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
 
     @classmethod
     def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
-        """Make a report of the policies' results, the system first, and its other `fields`."""
+        """Make a report of the results of `policies`, the system first, and its other `fields`."""
         system = policies[0]
         three = {
             policy.key: policy
@@ -479,7 +512,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return self.system.accuracy is not None
 
     def policy(self, key: str) -> PolicyResult | None:
-        """Result of a policy, if it was run."""
+        """Result of the policy of this `key`, if it was run."""
         return next((policy for policy in self.policies if policy.key == key), None)
 
     def to_json(self) -> str:
