@@ -1,8 +1,8 @@
 """Child processes that exchange lines of JSON with their owner and never outlive it.
 
 The owner holds one end of the pipe that is a child's standard input. A child of our own follows
-that pipe (:func:`end_with_owner`) and ends in good order when it closes, even because the owner was
-killed. Any other program, such as mosquitto, has a small shell beside it that kills it then.
+that pipe (:func:`end_with_owner`) and ends in good order when it closes, even if the owner was
+killed. Any other program, such as mosquitto, gets a guard: a small shell that kills it then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChildProcess:
     then ends its children in good order. `name`: for messages. ``on_message(child, document)`` is
     called on a thread of this object for each line of standard output that is a JSON object, and
     with None once there will be no more; ``{"error": text}`` becomes :attr:`error` instead.
-    `follows_input`: it ends by itself when its standard input closes. If not, SIGTERM asks it to
+    `follows_input`: it ends when its standard input closes. If not, SIGTERM asks it to
     end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error for
     :meth:`failure`; else it goes where the owner's goes. `environment`: variables beside the
     owner's, for passwords, which must not show in the list of processes.
@@ -79,7 +79,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Id of its process."""
         return self._process.pid
 
     @property
@@ -95,7 +95,7 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def failure(self, lines: int = 1) -> str:
-        """Wait for the end of a child that is not closed yet; its own error or last lines."""
+        """Wait for a child that is not closed yet to end; return its own error or last lines."""
         status = self._process.wait(_CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.join()
@@ -110,7 +110,7 @@ class ChildProcess:
         return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
 
     def last_lines(self, lines: int = 1) -> str:
-        """The last lines of :meth:`errors`; empty if there are none."""
+        """The last lines of :meth:`errors`."""
         return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
@@ -119,12 +119,12 @@ class ChildProcess:
             self._process.terminate()
             return
         assert self._process.stdin is not None
-        # What is still in the buffer cannot be written to a child that is gone.
+        # A child that has ended does not read the rest of the buffer.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def kill(self) -> None:
-        """Kill it, without a warning."""
+        """Kill its process at once."""
         self._process.kill()
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
@@ -168,10 +168,10 @@ class ChildProcess:
 
 def close_all(children: Iterable[ChildProcess]) -> None:
     """Close several, all at the same time."""
-    several = list(children)
-    for child in several:
+    children = list(children)
+    for child in children:
         child.release()
-    for child in several:
+    for child in children:
         child.close()
 
 

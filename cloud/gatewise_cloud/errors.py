@@ -5,11 +5,11 @@
     GatewiseError
     ├── BrokerError    a broker that cannot be started   (.host, .port)
     ├── ModelError     a bundle that cannot be served    (.model)
-    │   └── BackendBusy   not now: its server is away or overloaded
-    └── RefusedRows    instances a model does not take   (.reason)
+    │   └── BackendBusy   its server is away or overloaded now
+    └── RefusedRows    instances that a model refuses    (.reason)
 
 A broker that runs but cannot be reached is a :class:`gatewise_edge.errors.LinkError`, a bundle
-that computes otherwise here a :class:`gatewise_edge.errors.SelfTestError`.
+that computes other labels here a :class:`gatewise_edge.errors.SelfTestError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatewise.errors import GatewiseError
 
 
 class BrokerError(GatewiseError):
-    """A broker that cannot be started on `host`; `port` is 0 if any free one would have done."""
+    """A broker that cannot be started on `host`; `port` is 0 if any free port was wanted."""
 
     def __init__(self, host: str, port: int, message: str) -> None:
         super().__init__(message)
@@ -35,11 +35,11 @@ class ModelError(GatewiseError):
 
 
 class BackendBusy(ModelError):  # noqa: N818  it may be asked again
-    """A model on a server that cannot be reached or is overloaded: a later request may succeed."""
+    """A model whose server is away or overloaded: a later request may succeed."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault
-    """Instances that a model does not take.
+    """Instances that a model refuses.
 
     `reason`: ``shape``, ``size``, ``missing`` or ``infinite``, as in
     :class:`gatewise_edge.errors.WireError`.

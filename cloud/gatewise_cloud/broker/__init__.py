@@ -1,1 +1,1 @@
-"""Broker."""
+"""Brokers: started, secured, and asked about a fleet for a rollout."""

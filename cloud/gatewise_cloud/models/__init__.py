@@ -1,1 +1,1 @@
-"""Models."""
+"""High-cost models: a bundle's own graph, Python objects and model servers."""

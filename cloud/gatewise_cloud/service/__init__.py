@@ -1,1 +1,1 @@
-"""Service."""
+"""Commands ``cloud``, ``broker`` and ``repo``, and a worker's metrics."""

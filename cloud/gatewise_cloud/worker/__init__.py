@@ -1,1 +1,1 @@
-"""Worker."""
+"""A worker: requests from the broker, batches, responses, counts and audits."""

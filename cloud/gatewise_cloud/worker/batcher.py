@@ -8,9 +8,9 @@ others to join its batch: while a worker is busy, requests gather in the queue.
 
 Devices take turns by rows (start-time fair queueing, Goyal, Vin and Cheng 1997): a request starts,
 in virtual time, when its device's last one ends, which is as many units later as that has rows; the
-request that starts first goes first. A device that sends little is served as if it were alone, one
-that sends much waits for itself. Of the queue a device may take as much as it leaves free, so that
-however many are noisy there is room for others.
+request that starts first goes first. A device that sends little is served as if it were alone; one
+that sends much delays only its own requests. No device may take more of the queue than it leaves
+free, so that there is room for others however many are noisy.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.messages import AuditMark
 
-#: Longest wait, in ms, that a refused request is told.
+#: Longest wait, in ms, in a response that refuses a request.
 _LONGEST_WAIT_MS: Final = 30_000
-#: Share of the last run in the smoothed time of a row.
+#: Share of the last run in the smoothed time per row.
 _GAIN: Final = 0.1
 
 ModelKey = tuple[str, str]
@@ -39,15 +39,15 @@ RequestKey = tuple[str, bytes, bytes]
 """Identity of a request: device, id, and the digest of its payload."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)  # frozen, it would take three times as long to make
+@dataclass(slots=True, eq=False, kw_only=True)  # making a frozen one takes three times as long
 class Ticket:
     """A request in the worker.
 
-    `digest`: of the payload: an id that comes again with other content is not a duplicate. `model`:
-    name and version. `rows`, shape (n, k), of the dtype in which they came: all tickets of one
-    model have the same k. `arrived`, `expires`: seconds on the owner's monotonic clock. The time to
-    live counts from the arrival here: devices' clocks drift. `audit`: of a request that audits an
-    answer. `form`: how the request was written; its response is written alike.
+    `digest` is the hash of the payload: the same id with other content is not a duplicate. `model`
+    is name and version. `rows` has shape (n, k) and the dtype of the message; all tickets of one
+    model have the same k. `arrived` and `expires` are seconds on the owner's monotonic clock; the
+    time to live counts from the arrival here, because devices' clocks drift. `audit` is the mark of
+    a request that audits an answer. `form` is the form of the request and of its response.
     """
 
     device: str
@@ -67,7 +67,7 @@ class Ticket:
 
 
 class Offer(NamedTuple):
-    """What a worker does with a request that it was offered."""
+    """Decision on a request that a worker was offered."""
 
     queued: bool = False
     """Whether the request waits for a run."""
@@ -96,7 +96,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Share:
-    """What of the queue is a device's."""
+    """Share of one device in the queue."""
 
     requests: int = 0
     rows: int = 0
@@ -108,15 +108,15 @@ class Batcher:
 
     A `ticket` of its methods is a request, and `now` is on that request's clock, in seconds.
 
-    At most `capacity` requests are queued, a further one is told that the worker is busy; of one
-    device at most `device_rows` instances, or else one request. Instances have at most
-    `queue_bytes` in all, of which a device may take as many as it leaves free. A run takes at most
-    `max_batch` instances; a request with more runs alone. While a run is not full, a request waits
-    `wait` seconds at most for others. `parallel` runs go on at a time. At most `memory` answers are
-    remembered, of `memory_bytes` of payload, for `memory_seconds`.
+    The queue holds up to `capacity` requests and `queue_bytes` of instances; a further request is
+    refused as busy. One device may have up to `device_rows` instances in it, or one request with
+    more, and no more requests and bytes than it leaves free. A run takes up to `max_batch`
+    instances; a request with more runs alone. While a run is not full, a request waits up to `wait`
+    seconds for others. `parallel` runs go on at a time. Up to `memory` answers, of `memory_bytes`
+    of payload, are remembered for `memory_seconds`.
 
     A request that was offered stays known until :meth:`finish` or :meth:`forget`, or until it
-    expires. Only answers are remembered: what was refused, or expired, may be tried again.
+    expires. Only answers are remembered: a request that was refused, or expired, may come again.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Batcher:
         self.memory = memory
         self.memory_bytes = memory_bytes
         self.memory_seconds = memory_seconds
-        # Heaps by virtual start, then by arrival.
+        # A heap for each model, by virtual start, then by arrival.
         self._queues: dict[ModelKey, list[tuple[int, int, Ticket]]] = {}
         self._arrivals = 0
         self._queued = 0
@@ -160,7 +160,7 @@ class Batcher:
 
     @property
     def rows(self) -> int:
-        """Instances queued."""
+        """Number of queued instances."""
         return self._rows.total()
 
     def ran(self, model: ModelKey, rows: int, seconds: float) -> None:
@@ -174,13 +174,13 @@ class Batcher:
 
     @property
     def wait_ms(self) -> int:
-        """Milliseconds until what is queued will have run; at least 1."""
+        """Milliseconds until all queued requests will have run; at least 1."""
         rows = self._rows.items()
         seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.parallel
         return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Decide what a worker, real or simulated, does with `ticket` at `now`; queue it if new."""
+        """Decide on `ticket` at `now`, for a real or a simulated worker; queue it if it is new."""
         self._trim(now)
         if ticket.key in self._open:  # its answer will come
             return Offer(counter="duplicates")
@@ -207,13 +207,17 @@ class Batcher:
         )
 
     def _push(self, ticket: Ticket) -> None:
-        device, rows, size = ticket.device, len(ticket.rows), ticket.rows.nbytes
+        device = ticket.device
+        rows = len(ticket.rows)
+        size = ticket.rows.nbytes
+        # Start-time fair queueing: S = max(V, F of the device's last request), F = S + rows.
         start = max(self._now, self._ends.get(device, 0))
         share = self._shares.setdefault(device, _Share())
         share.requests += 1
         share.rows += rows
         share.bytes += size
         self._ends[device] = start + rows
+        # Only devices with a request in the queue can have an end after the virtual time.
         if len(self._ends) > 2 * self.capacity:
             self._ends = {d: self._ends[d] for d in self._shares if d in self._ends}
         entry = start, self._arrivals, ticket
@@ -225,7 +229,7 @@ class Batcher:
 
     def pending(self, model: ModelKey) -> int:
         """Requests for `model` that are queued, or taken and not finished."""
-        return sum(each == model for each in self._open.values())
+        return sum(open_model == model for open_model in self._open.values())
 
     def pause(self, now: float) -> float:
         """Seconds from `now` until a batch should be taken, if nothing else is queued; 0: at once.
@@ -243,9 +247,9 @@ class Batcher:
         return max(0.0, pause)
 
     def take(self, now: float) -> tuple[Batch | None, list[Ticket]]:
-        """Take at `now` the next batch: the request that starts first, and what fits with it.
+        """Take at `now` the next batch: the request that starts first, and others that fit with it.
 
-        Also the requests that expired; they are forgotten.
+        Also returns the requests that expired; they are forgotten.
         """
         expired: list[Ticket] = []
         for model in list(self._queues):
@@ -266,7 +270,7 @@ class Batcher:
         return Batch(model, tuple(tickets)), expired
 
     def _drop_expired(self, model: ModelKey, now: float, expired: list[Ticket]) -> None:
-        """Drop what expired from the front of a model's queue."""
+        """Drop expired requests from the front of a model's queue."""
         while model in self._queues and self._queues[model][0][2].expires <= now:
             expired.append(self._queues[model][0][2])
             self.forget(expired[-1])
@@ -275,7 +279,8 @@ class Batcher:
     def _pop(self, model: ModelKey) -> None:
         queue = self._queues[model]
         start, _, ticket = heapq.heappop(queue)
-        rows, size = len(ticket.rows), ticket.rows.nbytes
+        rows = len(ticket.rows)
+        size = ticket.rows.nbytes
         self._now = max(self._now, start)
         self._queued -= 1
         self._rows[model] -= rows
@@ -298,7 +303,7 @@ class Batcher:
         self._trim(now)
 
     def forget(self, ticket: Ticket) -> None:
-        """Let go of a `ticket` that was taken and could not be answered: it may come again."""
+        """Forget a `ticket` that was taken and could not be answered: it may come again."""
         self._open.pop(ticket.key, None)
 
     def _trim(self, now: float) -> None:

@@ -1,10 +1,9 @@
 """A watched folder of bundles: new ones are served, deleted ones are dropped.
 
-Copy a bundle in, under a name that does not matter, and it is verified and served beside the
-others; devices name the version that they ask for. Delete it, and it takes no new request, and
-is closed once those that it took are answered. Put a new version in its place, and it is served
-for the old one. A bundle that changes but keeps its name and version is refused: a version is one
-model.
+A bundle that is copied in, under any name, is verified and served in addition to the others;
+devices name the version that they request. A bundle that is deleted takes no new request, and is
+closed once its last request is answered. A new version under the same file name replaces the old
+one. A bundle that changes but keeps its name and version is refused: a version is one model.
 """
 
 from __future__ import annotations
@@ -22,27 +21,29 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 
 _LOG = logging.getLogger("gatewise_cloud")
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 
 Mark = tuple[tuple[str, int, int], ...]
 """Name, size and time of change of each file of a bundle."""
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Entry:
+    """A bundle of the folder, as the last scans saw it."""
+
     mark: Mark
-    tried: bool = False
+    is_tried: bool = False
     key: ModelKey | None = None
     refusal: str = ""
 
 
 class BundleWatch:
-    """Scans a folder now and then, on a thread of its own.
+    """Scans a folder every few `seconds`, on a thread of its own.
 
     Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded
-    when two scans saw it the same, so that one that is being copied in is not read half-way, and
-    again at each scan while the server that is to run its model is away.
-    `pending` counts the requests for a model that are queued or running.
+    after two scans without a change, so that half a copy is not read, and again at each scan while
+    the server that runs its model is away. `pending` counts the requests for a model that are
+    queued or running.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class BundleWatch:
         self._pending = pending
         self._counters = counters
         self._seconds = seconds
-        self._seen: dict[Path, _Seen] = {}
+        self._entries: dict[Path, _Entry] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gatewise-watch", daemon=True)
 
     def start(self) -> None:
-        """Load what is there now, then scan in the background."""
+        """Load the bundles of the folder, then scan in the background."""
         for path, mark in self._bundles().items():
-            self._seen[path] = _Seen(mark)
+            self._entries[path] = _Entry(mark)
         self.scan()
         self._thread.start()
 
@@ -85,18 +86,20 @@ class BundleWatch:
 
     def scan(self) -> None:
         """Load new bundles, retire deleted ones, drop those without requests."""
-        there = self._bundles()
-        for path in [path for path in self._seen if path not in there]:
-            self._retire(path, self._seen.pop(path).key)
-        for path, mark in there.items():
-            seen = self._seen.get(path)
-            if seen is None:
-                self._seen[path] = _Seen(mark)
-            elif seen.mark != mark:
-                seen.mark, seen.tried, seen.refusal = mark, False, ""
-            elif not seen.tried:
-                seen.tried = True
-                self._load(path, seen)
+        marks = self._bundles()
+        for path in [path for path in self._entries if path not in marks]:
+            self._retire(path, self._entries.pop(path).key)
+        for path, mark in marks.items():
+            entry = self._entries.get(path)
+            if entry is None:
+                self._entries[path] = _Entry(mark)
+            elif entry.mark != mark:
+                entry.mark = mark
+                entry.is_tried = False
+                entry.refusal = ""
+            elif not entry.is_tried:
+                entry.is_tried = True
+                self._load(path, entry)
         for key in self._models.retired:
             if not self._pending(key):
                 self._models.drop(key)
@@ -108,21 +111,21 @@ class BundleWatch:
             except Exception:  # whatever lies in the folder, the worker keeps serving
                 _LOG.exception("the folder %s could not be scanned", self._folder)
 
-    def _load(self, path: Path, seen: _Seen) -> None:
+    def _load(self, path: Path, entry: _Entry) -> None:
         try:
             key = self._models.load(path)
         except (GatewiseError, OSError) as error:
-            seen.tried = not isinstance(error, BackendBusy)
-            if str(error) != seen.refusal:
+            entry.is_tried = not isinstance(error, BackendBusy)
+            if str(error) != entry.refusal:
                 _LOG.warning("warning: %s is not served: %s", path.name, error)
                 self._counters.add("watched", label="refused")
-            seen.refusal = str(error)
+            entry.refusal = str(error)
         else:
-            seen.refusal = ""
+            entry.refusal = ""
             self._counters.add("watched", label="added")
             _LOG.info("serving %s from %s", " ".join(key), path.name)
-            self._retire(path, seen.key)  # the version that it had before
-            seen.key = key
+            self._retire(path, entry.key)  # the version that it had before
+            entry.key = key
 
     def _retire(self, path: Path, key: ModelKey | None) -> None:
         if key is not None:
@@ -132,18 +135,18 @@ class BundleWatch:
 
     def _bundles(self) -> dict[Path, Mark]:
         """Bundles in the folder, in order of their names, with their marks."""
-        found: dict[Path, Mark] = {}
-        for path in sorted(self._folder.iterdir())[:_MOST_FILES]:
+        marks: dict[Path, Mark] = {}
+        for path in sorted(self._folder.iterdir())[:_MAX_FILES]:
             try:
                 if path.suffix == ".gwb" and path.is_file():
-                    found[path] = _mark([path])
+                    marks[path] = _mark([path])
                 elif path.is_dir() and (path / "manifest.json").is_file():
-                    found[path] = _mark(sorted(path.iterdir())[:_MOST_FILES])
+                    marks[path] = _mark(sorted(path.iterdir())[:_MAX_FILES])
             except FileNotFoundError:  # deleted meanwhile
                 continue
-            except PermissionError:  # loading it says so
-                found[path] = ()
-        return found
+            except PermissionError:  # loading it reports the error
+                marks[path] = ()
+        return marks
 
 
 def _mark(files: list[Path]) -> Mark:

@@ -1,4 +1,4 @@
-"""The worker's counts, every name with its meaning."""
+"""Counts of a worker, every name with its meaning."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     ),
 }
 
-MOST_LABELS: Final = 100
-"""Different labels of one name; whatever comes beyond them is counted as ``other``."""
+#: Different labels of one name; further ones are counted as ``other``.
+MAX_LABELS: Final = 100
 
 
 class Counters:
@@ -54,7 +54,7 @@ class Counters:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._labelled: dict[str, dict[str, int]] = {name: {} for name in LABELLED_COUNTS}
-        self._bins = {name: [0] * (len(at) + 1) for name, (_, at) in HISTOGRAMS.items()}
+        self._bins = {name: [0] * (len(bounds) + 1) for name, (_, bounds) in HISTOGRAMS.items()}
         self._sums = dict.fromkeys(HISTOGRAMS, 0.0)
 
     def add(self, name: str, by: int = 1, *, label: str | None = None) -> None:
@@ -66,29 +66,29 @@ class Counters:
                 self._add_labelled(name, label, by)
 
     def answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
-        """Count a request that was answered; times in seconds. Once, since it is done so often."""
-        place = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
+        """Count an answered request under one lock, because it is so frequent; times in seconds."""
+        position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
         with self._lock:
             self._counts["answered"] += 1
             self._counts["instances"] += instances
             self._counts["queue_us"] += int(1e6 * queued)
             self._add_labelled("model_instances", model, instances)
-            self._bins["latency_seconds"][place] += 1
+            self._bins["latency_seconds"][position] += 1
             self._sums["latency_seconds"] += latency
 
     def _add_labelled(self, name: str, label: str, by: int) -> None:
         counts = self._labelled[name]
-        if label not in counts and len(counts) >= MOST_LABELS:
+        if label not in counts and len(counts) >= MAX_LABELS:
             label = "other"
         counts[label] = counts.get(label, 0) + by
 
     def ran(self, instances: int, seconds: float) -> None:
         """Count a run of a model."""
-        place = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
+        position = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
         with self._lock:
             self._counts["batches"] += 1
             self._counts["model_us"] += int(1e6 * seconds)
-            self._bins["batch_instances"][place] += 1
+            self._bins["batch_instances"][position] += 1
             self._sums["batch_instances"] += instances
 
     def snapshot(self) -> dict[str, Any]:
@@ -98,12 +98,13 @@ class Counters:
 
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
         """Each histogram as its cumulative counts and its sum."""
-        out: dict[str, tuple[list[tuple[float, int]], float]] = {}
+        histograms: dict[str, tuple[list[tuple[float, int]], float]] = {}
         with self._lock:
             for name, (_, bounds) in HISTOGRAMS.items():
-                total, rising = 0, []
+                total = 0
+                cumulative = []
                 for bound, count in zip((*bounds, float("inf")), self._bins[name], strict=True):
                     total += count
-                    rising.append((float(bound), total))
-                out[name] = rising, self._sums[name]
-        return out
+                    cumulative.append((float(bound), total))
+                histograms[name] = cumulative, self._sums[name]
+        return histograms

@@ -1,20 +1,19 @@
-"""Test that a fleet's answers are still as often the high-cost model's as they should be.
+"""Test that a fleet's answers agree with the high-cost model as often as promised.
 
-Devices send a random share of their own answers to the high-cost model as well. With ``p`` the
-probability that an instance was audited, ``X = 1/p`` if it was and the high-cost model disagreed,
-else 0, has as its mean the share of instances that are answered otherwise than the high-cost model
-would: offloaded instances count, with 0, and answers that are more likely to be wrong may be
-audited more often, since the weight takes that back.
+Devices send a random share of their own answers to the high-cost model as well. An instance is
+audited with probability p. Let ``X = 1/p`` if it was audited and the high-cost model disagreed, and
+0 for all others, offloaded ones included. The mean of X is the share of disagreement: instances
+whose answer is not that of the high-cost model. The weight 1/p corrects for auditing answers more
+often that are more likely to be wrong.
 
 The bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of
 bounded random variables by betting", 2023, section 4): each factor ``1 + l (X - b)``, with l fixed
-before X is seen, has a mean of at most 1 as long as the bound holds, whatever came before. Bets
-begin again every few instances, each with a part of one unit of money, so that a loss of agreement
-is found soon whenever it begins. The sum is a test supermartingale: by Ville's inequality it ever
-reaches ``1 / level`` with probability `level` at most, however long it runs.
+before X is seen, has a mean of at most 1 as long as the bound holds, whatever came before. New bets
+begin every few instances, each with a part of one unit of money, so that a loss of agreement is
+detected soon whenever it begins. The sum is a test supermartingale: by Ville's inequality the
+probability that it ever reaches ``1 / level`` is at most `level`, however long it runs.
 
-The test is the worker's alone. All devices together show a loss that no device alone has the
-evidence for.
+Only the worker tests: all devices together show a loss for which one device has no evidence.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 #: Bets as parts of the largest allowed, 1 / bound. Weights 1 / p of 1 to 100 call for these; larger
-#: ones would only win where half of all answers are wrong, and that is found at once anyway.
+#: ones would only win where half of all answers are wrong, which all of them detect at once.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
 #: Instances between two beginnings of the bets.
 _EVERY: Final = 250
-#: An audit with a smaller probability would weigh too much: a device's word is not trusted so far.
+#: An audit with a smaller probability would weigh too much for a device that is not trusted.
 _RAREST: Final = 1e-3
-#: What the share of disagreement may exceed that of validation rows by.
+#: Tolerated excess of the share of disagreement over that of validation rows.
 _TOLERANCE: Final = 0.01
 
 
 def disagreement_bound(manifest: Manifest) -> float | None:
-    """Share of instances that may be answered otherwise than by the high-cost model.
+    """Largest share of disagreement that a manifest promises.
 
     None if the manifest does not say how often its answers agreed.
     """
@@ -57,13 +56,12 @@ def disagreement_bound(manifest: Manifest) -> float | None:
 
 
 class DisagreementTest:
-    """Test that at most `bound` of the instances are answered otherwise than by the large model.
+    """Test that the share of disagreement is at most `bound`, between 0 and 1.
 
-    `bound`: share of the instances, between 0 and 1. `level`: probability that it ever raises a
-    false alarm, at most. `instances`, `audits`, `disagreed`: instances observed, how many were
-    audited, and how many of these disagreed. `weighted`: sum of X over the instances. `evidence`:
-    the test supermartingale, 1 at first; `alarm` is set once it has reached ``1 / level``, and
-    `alarm_at` is how many instances had been observed then.
+    `level` bounds the probability that the test ever raises a false alarm. `instances` were
+    observed, `audits` of them audited, and `disagreed` of these disagreed; `weighted` is the sum of
+    X. `evidence` is the test supermartingale, 1 at first; `alarm` is set once it has reached
+    ``1 / level``, after `alarm_at` instances.
 
     >>> test = DisagreementTest(0.01)
     >>> for i in range(100):
@@ -80,7 +78,9 @@ class DisagreementTest:
             raise InputError(f"audit: the level is {level}; give a probability between 0 and 1")
         self.bound = bound
         self.level = level
-        self.instances = self.audits = self.disagreed = 0
+        self.instances = 0
+        self.audits = 0
+        self.disagreed = 0
         self.alarm_at: int | None = None
         self.weighted = 0.0
         self._stakes = [bet / bound for bet in _BETS]
@@ -94,12 +94,12 @@ class DisagreementTest:
 
     @property
     def evidence(self) -> float:
-        """Money that betting against the bound has made of one unit."""
+        """Worth of one unit of money after betting against the bound."""
         return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._begun)
 
     @property
     def estimate(self) -> float:
-        """Estimated share of the instances answered otherwise; NaN before the first instance."""
+        """Estimated share of disagreement; NaN before the first instance."""
         return self.weighted / self.instances if self.instances else math.nan
 
     def skip(self, instances: int = 1) -> None:
@@ -113,6 +113,7 @@ class DisagreementTest:
                 self._sums = [total + stake for total in self._sums]
                 until_next = _EVERY
             run = min(instances, until_next)
+            # Each of these instances has X = 0: the factor 1 + l (0 - b), `run` times.
             self._sums = [
                 total * (1.0 - stake * self.bound) ** run
                 for total, stake in zip(self._sums, self._stakes, strict=True)
@@ -133,6 +134,7 @@ class DisagreementTest:
             return
         self.disagreed += 1
         self.weighted += 1.0 / probability
+        # `skip` has multiplied by the factor of X = 0; replace it by that of X = 1 / p.
         self._sums = [
             total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
             for total, stake in zip(self._sums, self._stakes, strict=True)
@@ -152,7 +154,7 @@ class _Audited:
 
 def _log_alarm(model: ModelKey, test: DisagreementTest) -> None:
     _LOG.warning(
-        "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
+        "audit: devices' answers differ for about %.3g of the instances from those of %s %s, "
         "more than the bound of %.3g",
         test.estimate,
         *model,
@@ -176,8 +178,7 @@ class FleetAudit:
     ) -> None:
         """Take in a device's audit and the high-cost model's answer.
 
-        Without a `bound`, the share of instances that may be answered otherwise, audits are
-        counted and not tested.
+        Without a `bound` on the share of disagreement, audits are counted and not tested.
         """
         if mark.probability < _RAREST:
             return
@@ -191,10 +192,10 @@ class FleetAudit:
             test = audited.test
             if test is None:
                 return
-            before = test.alarm
+            had_alarm = test.alarm
             test.skip(mark.skipped)
             test.audit(disagrees=disagrees, probability=mark.probability)
-            alarmed = test.alarm and not before
+            alarmed = test.alarm and not had_alarm
         if alarmed:
             self._on_alarm(model, test)
 

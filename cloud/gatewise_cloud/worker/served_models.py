@@ -1,7 +1,6 @@
 """Models that a worker serves, by name and version, loaded and dropped while it runs.
 
-A model that is retired takes no new request at once, and stays until those that it took are
-answered.
+A retired model takes no new request, and stays until its last request is answered.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class ServedModels(Mapping[ModelKey, CloudModel]):
     """Models by name and version; safe across threads.
 
-    The other settings are those of :class:`.Worker`.
+    For `threads`, `public_key` and `backend` see :class:`.Worker`.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         return len(self._active)
 
     def values(self) -> ValuesView[CloudModel]:
-        """Models at one instant: none that is retired meanwhile is looked up in vain."""
+        """Models at one instant, so that iterating does not miss one that is retired meanwhile."""
         return self._active.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
@@ -72,7 +71,7 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         return key
 
     def retire(self, key: ModelKey) -> None:
-        """Take no new request for a model; those under way are still answered."""
+        """Take no new request for a model; the present ones are still answered."""
         with self._lock:
             self._retired[key] = self._active[key]
             self._active = {k: m for k, m in self._active.items() if k != key}
@@ -88,7 +87,7 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         return tuple(self._retired)
 
     def drop(self, key: ModelKey) -> None:
-        """Close a retired model that no request needs any more."""
+        """Close a retired model after its last request."""
         with self._lock:
             model = self._retired.pop(key, None)
         if model is not None:

@@ -1,7 +1,7 @@
 """From a request to its response: decode, check, queue, run in batches, respond.
 
-What needs no model is answered on the thread that reads messages, and so is a lone request to a
-quick model; serving threads take the rest from the queue. So a slow model never stops the reading.
+The thread that reads messages answers requests that need no model, and a lone request to a quick
+model; serving threads take the rest from the queue. So a slow model never stops the reading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
 from gatewise_edge.link.messages import Request
 
-#: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
-#: it to another thread and back costs about a third of that.
-_AT_ONCE: Final = 0.0003
+#: Longest run, in s, that the reading thread does itself while it is idle: handing the request to
+#: another thread and back costs about a third of that.
+_MAX_INLINE_SECONDS: Final = 0.0003
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -70,7 +70,7 @@ class BatchServer:
             thread.start()
 
     def finish(self, seconds: float) -> None:
-        """Answer what is queued, for some seconds at most, and end."""
+        """Answer queued requests for up to `seconds`, then end."""
         until = time.monotonic() + seconds
         self._set_end("drain")
         for thread in self._threads:
@@ -90,7 +90,7 @@ class BatchServer:
 
     @property
     def queued(self) -> int:
-        """Requests queued."""
+        """Number of queued requests."""
         with self._work:
             return len(self._batcher)
 
@@ -102,20 +102,21 @@ class BatchServer:
     # -- requests, on the thread that reads --------------------------------------------------
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        """Handle one message: queue a valid request, respond at once to what needs no model."""
+        """Handle one message: queue a valid request, or respond at once if no model is needed."""
         form = JSON if topic.endswith("/json") else CBOR
-        plain = topic.removesuffix("/json")
+        request_topic = topic.removesuffix("/json")
         # Some brokers send retained messages of topics that this client never asked for.
-        if not (plain.startswith("gw/v1/") and plain.endswith("/req") and plain.count("/") == 3):
+        levels = request_topic.split("/")
+        if levels[:2] != ["gw", "v1"] or levels[3:] != ["req"]:
             return
         self._counters.add("received")
         try:
-            device = wire.device_of(plain)
+            device = wire.device_of(request_topic)
         except WireError as error:
             self._session.dead_letter(error.reason, payload)
             return
         if retained:
-            # Kept by the broker for new subscribers: nobody waits for its response any more.
+            # The broker kept it for new subscribers: its device no longer waits for a response.
             self._session.dead_letter("retained", payload)
             return
         try:
@@ -168,12 +169,12 @@ class BatchServer:
             self._refuse(ticket, wire.BUSY, detail, wait_ms=offer.wait_ms)
 
     def _offer(self, ticket: Ticket, model: CloudModel) -> Offer:
-        """Queue a request; if nothing else is to do and its model is quick, answer it here."""
+        """Queue a request; answer it on this thread if all is idle and its model is quick."""
         batch: Batch | None = None
         with self._work:
             offer = self._batcher.offer(ticket, ticket.arrived)
             if offer.queued:
-                if model.local and self._runs_at_once(ticket):
+                if model.local and self._runs_inline(ticket):
                     batch = self._take(ticket.arrived)
                 else:
                     self._work.notify()
@@ -181,11 +182,11 @@ class BatchServer:
             self._answer(batch)
         return offer
 
-    def _runs_at_once(self, ticket: Ticket) -> bool:
-        """Whether the thread that reads should run a queued request; with the lock held."""
+    def _runs_inline(self, ticket: Ticket) -> bool:
+        """Whether the reading thread should run a queued request; called with the lock held."""
         batcher = self._batcher
         idle = len(batcher) == 1 and not self._runs and not self._end and not self._session.unread
-        quick = batcher.expected_seconds(ticket.model, len(ticket.rows)) <= _AT_ONCE
+        quick = batcher.expected_seconds(ticket.model, len(ticket.rows)) <= _MAX_INLINE_SECONDS
         return idle and quick and batcher.wait <= 0
 
     # -- responses ---------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class BatchServer:
         probabilities: NDArray[np.float32],
         started: float,
     ) -> None:
-        """Answer a request and remember the answer; an error if it cannot be a message.
+        """Answer a request and remember the answer; respond with an error if it cannot be encoded.
 
         `started` is the time at which its run began, on the monotonic clock.
         """
@@ -213,7 +214,7 @@ class BatchServer:
                 worker_us=int(1e6 * (now - ticket.arrived)),
             )
             payload = ticket.form.encode_response(response)
-        except WireError as error:  # a probability that is not finite, too many classes
+        except WireError as error:  # such as a probability that is not finite
             self._fail(ticket, str(error))
             return
         with self._work:
@@ -263,7 +264,7 @@ class BatchServer:
                     return batch
 
     def _take(self, now: float) -> Batch | None:
-        """Take a batch, with the lock held; None if all that is queued has expired."""
+        """Take a batch, with the lock held; None if all queued requests have expired."""
         batch, expired = self._batcher.take(now)
         self._runs += batch is not None
         if expired:
@@ -293,7 +294,7 @@ class BatchServer:
                 self._fail(batch.tickets[0], str(error), code)
                 unanswered.remove(batch.tickets[0])
             else:
-                # One request's instances must not spoil the others'.
+                # Instances of one request must not fail the others: run each request alone.
                 for ticket in batch.tickets:
                     self._run(Batch(batch.model, (ticket,)), unanswered)
             return
@@ -302,16 +303,16 @@ class BatchServer:
         self._counters.ran(n_rows, seconds)
         start = 0
         for ticket in batch.tickets:
-            part = slice(start, start + len(ticket.rows))
-            start = part.stop
-            self._reply(ticket, answer.labels[part], answer.probabilities[part], started)
+            rows = slice(start, start + len(ticket.rows))
+            start = rows.stop
+            self._reply(ticket, answer.labels[rows], answer.probabilities[rows], started)
             unanswered.remove(ticket)
         with self._work:
             self._batcher.ran(batch.model, n_rows, seconds)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
-    """Refuse instances with more answers than fit a message, before any work is done for them."""
+    """Refuse a request whose response would exceed a message, before its model runs."""
     n_rows = len(ticket.rows)
     bytes_per_row = ticket.form.answer_bytes(n_classes)
     room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS

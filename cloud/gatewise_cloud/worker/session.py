@@ -1,4 +1,4 @@
-"""A worker's end of its link: subscriptions that survive reconnects, responses, dead letters."""
+"""A worker's MQTT session: subscriptions that survive reconnects, responses, dead letters."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class MqttSession:
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
     subscription, and a third of all traffic waiting for it.
 
-    At most `max_unacked` published messages are unacknowledged. `connects` counts connections so
-    far; what is sent is counted, too.
+    Up to `max_unacked` published messages may be unacknowledged. `connects` counts connections so
+    far; `counters` count errors, dead letters and messages that could not be sent.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MqttSession:
         self._counters = counters
         self._receive: Receive = lambda topic, payload, retained: None
         self._filters: tuple[str, ...] = ()
-        # Guards what is below.
+        # Guards the fields below it.
         self._changed = threading.Condition()
         self._subscribed = False
         self._granted = False  # for the connection that stands
@@ -80,13 +80,13 @@ class MqttSession:
 
     @property
     def unread(self) -> bool:
-        """Whether more has come in than was handled so far."""
+        """Whether messages have arrived that were not handled yet."""
         return self._broker.unread
 
     def open(self, subscription: str, receive: Receive) -> None:
         """Connect and subscribe; returns once the broker granted the `subscription`.
 
-        That it does not grant the one of JSON requests is logged.
+        A refused subscription to JSON requests is only logged.
         """
         self._filters = subscription, f"{subscription}/json"
         self._receive = receive
@@ -121,8 +121,8 @@ class MqttSession:
     def _publish(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1, without waiting, on any thread.
 
-        Dropped, and counted, when there is no connection (what is sent later is stale) or when too
-        much is unacknowledged.
+        Without a connection the message is dropped and counted, because it would be stale when
+        sent later; so is one beyond the limit of unacknowledged messages.
         """
         if not self._broker.publish(topic, payload):
             self._counters.add("unsent")
@@ -136,7 +136,7 @@ class MqttSession:
         self._granted = False
 
     def close(self) -> None:
-        """Wait until the broker has what was published, then disconnect."""
+        """Wait until the broker has acknowledged all messages, then disconnect."""
         until = time.monotonic() + _ACK_SECONDS
         while self.connected and self._broker.n_unacked and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
@@ -148,7 +148,7 @@ class MqttSession:
         with self._changed:
             self._granted = False
             self.connects += 1
-        # Here and not once: a clean session forgets its subscriptions with the connection.
+        # At each connection: a clean session forgets its subscriptions with the connection.
         self._broker.subscribe(self._filters)
 
     def _on_subscribe(self, _packet_id: int, reasons: Sequence[ReasonCode]) -> None:
@@ -168,12 +168,13 @@ class MqttSession:
 
     def _on_disconnect(self, why: str) -> None:
         with self._changed:
-            had, self._granted = self._granted, False
+            had_subscription = self._granted
+            self._granted = False
             if self.connects == 0:
                 self._out_of_reach = not self._broker.reached
                 self._refusal = why
                 self._changed.notify_all()
-        if had:
+        if had_subscription:
             _LOG.info("the connection to %s is lost: %s", self._endpoint.url, why)
 
     def _on_message(self, message: paho.MQTTMessage) -> None:

@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.service.metrics import worker_endpoints
-from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
+from gatewise_cloud.worker.counters import COUNTS, MAX_LABELS, Counters
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import page
 from tests.support.waiting import wait_until
@@ -69,8 +69,8 @@ def test_health_follows_the_connection(bundle):
 
 def test_labels_are_bounded():
     counters = Counters()
-    for i in range(3 * MOST_LABELS):
+    for i in range(3 * MAX_LABELS):
         counters.add("model_instances", label=f"model {i}")
     counts = counters.snapshot()["model_instances"]
-    assert len(counts) == MOST_LABELS + 1
-    assert counts["other"] == 2 * MOST_LABELS
+    assert len(counts) == MAX_LABELS + 1
+    assert counts["other"] == 2 * MAX_LABELS
