@@ -35,7 +35,7 @@ class ModelError(GatewiseError):
 
 
 class BackendBusy(ModelError):  # noqa: N818  it may be asked again
-    """A model whose server is away or overloaded: a later request may succeed."""
+    """A model on a server that is away or overloaded: a later request may succeed."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault

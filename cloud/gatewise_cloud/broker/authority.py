@@ -26,7 +26,7 @@ from gatewise_export.bundle.storage import replace_file
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 CLIENT_DAYS: Final = 825
-#: Modes of files: that everyone may read, and the owner alone.
+#: Modes of files that everyone may read, and that only the owner may read.
 PUBLIC: Final = 0o644
 PRIVATE: Final = 0o600
 #: A device without a battery-backed clock may start in the past.
@@ -55,23 +55,23 @@ class Issued:
 
 
 class Authority:
-    """The authority in a folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if there is none.
+    """The authority in an existing folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if missing.
 
-    `certificate`: its own. `folder`: must exist. `clock`: gives the time with a time zone. Raises
-    InputError if there is a certificate without its key or the reverse, or one cannot be read.
+    `certificate` is its own; `clock` gives the time with its zone. Raises InputError if the folder
+    has a certificate without its key or the reverse, or one cannot be read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._clock = clock
         self._crl_file = folder / "ca.crl"
         files = Issued(folder / "ca.crt", folder / "ca.key")
-        there = [file for file in (files.certificate, files.key) if file.exists()]
-        if len(there) == 1:
+        present = [file for file in (files.certificate, files.key) if file.exists()]
+        if len(present) == 1:
             raise InputError(
-                f"{there[0]} is there without its other half: put ca.crt and ca.key of one "
+                f"{present[0]} is there without its other half: put ca.crt and ca.key of one "
                 "authority into the folder, or remove both to make a new one"
             )
-        if there:
+        if present:
             self._key = _read_key(files.key)
             self.certificate = read_certificate(files.certificate)
             if self.certificate.public_key() != self._key.public_key():
@@ -80,10 +80,10 @@ class Authority:
             self._key = _new_key(files.key)
             name = _name("gatewise authority")
             now = clock()
-            end = now + datetime.timedelta(days=CA_DAYS)
+            expiry = now + datetime.timedelta(days=CA_DAYS)
             identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
             builder = _builder(
-                name, name, self._key, now, end, usages=("key_cert_sign", "crl_sign")
+                name, name, self._key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
             builder = builder.add_extension(identifier, critical=False)
             self.certificate = self._sign(files.certificate, builder)
@@ -100,7 +100,7 @@ class Authority:
         self._issue(files, _name(name, role), CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def revoke(self, certificate: x509.Certificate) -> None:
-        """Put a certificate on the list of those that are refused."""
+        """Put a certificate on the revocation list."""
         listed = x509.load_pem_x509_crl(self._crl_file.read_bytes())
         entries = {entry.serial_number: entry for entry in listed}
         if certificate.serial_number not in entries:
@@ -119,9 +119,9 @@ class Authority:
         key = _new_key(files.key)
         now = self._clock()
         # Nothing that the authority signs may outlive it.
-        end = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
+        expiry = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
         issuer = self.certificate.subject
-        builder = _builder(subject, issuer, key, now, end, usages=("digital_signature",))
+        builder = _builder(subject, issuer, key, now, expiry, usages=("digital_signature",))
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(identifier, critical=False)
@@ -153,7 +153,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no certificate that can be read: {error}") from None
+        raise InputError(f"{path} cannot be read as a certificate: {error}") from None
 
 
 def host_names(certificate: x509.Certificate) -> set[str]:
@@ -167,13 +167,13 @@ def _builder(
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
     now: datetime.datetime,
-    end: datetime.datetime,
+    expiry: datetime.datetime,
     *,
     usages: Sequence[str],
 ) -> x509.CertificateBuilder:
     """Begin a certificate; one that may sign others is an authority's."""
-    own = "key_cert_sign" in usages
-    constraints = x509.BasicConstraints(ca=own, path_length=0 if own else None)
+    may_sign = "key_cert_sign" in usages
+    constraints = x509.BasicConstraints(ca=may_sign, path_length=0 if may_sign else None)
     usage = x509.KeyUsage(**{name: name in usages for name in _USAGES})
     return (
         x509.CertificateBuilder()
@@ -182,7 +182,7 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
-        .not_valid_after(end)
+        .not_valid_after(expiry)
         .add_extension(constraints, critical=True)
         .add_extension(usage, critical=True)
     )
@@ -203,18 +203,18 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"{path} is no key that can be read: {error}") from None
+        raise InputError(f"{path} cannot be read as a key: {error}") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path} is not an elliptic-curve key")
     return key
 
 
 def _name(common_name: str, role: str | None = None) -> x509.Name:
-    parts = {NameOID.ORGANIZATION_NAME: "gatewise"}
+    attributes = {NameOID.ORGANIZATION_NAME: "gatewise"}
     if role is not None:
-        parts[NameOID.ORGANIZATIONAL_UNIT_NAME] = role
-    parts[NameOID.COMMON_NAME] = common_name
-    return x509.Name([x509.NameAttribute(*part) for part in parts.items()])
+        attributes[NameOID.ORGANIZATIONAL_UNIT_NAME] = role
+    attributes[NameOID.COMMON_NAME] = common_name
+    return x509.Name([x509.NameAttribute(*attribute) for attribute in attributes.items()])
 
 
 def _general_name(host: str) -> x509.GeneralName:
@@ -225,4 +225,4 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise InputError(f"host {host!r} is no name or address: write it in ASCII") from None
+        raise InputError(f"host {host!r} is not a name or address: write it in ASCII") from None

@@ -1,11 +1,11 @@
 """Start an MQTT broker on this machine: a real mosquitto, or the embedded one.
 
-Each is a :class:`Broker`, a context manager: it runs in a process of its own, is ready once it lets
-a client in, and ends with its owner. They listen on loopback alone, since they let everyone in. For
-devices on other machines, configure a broker of your own with users and TLS.
+Each is a :class:`Broker`, a context manager: it runs in a process of its own, is ready once it
+accepts a client, and ends with its owner. It listens on loopback only, because it lets everyone in.
+For devices on other machines, configure a broker of your own with users and TLS.
 
-The embedded broker is amqtt, pure Python: good enough for a demo with one worker. What amqtt
-0.12.1 does otherwise than the standard asks, measured:
+The embedded broker is amqtt, pure Python: good enough for a demo with one worker. Differences of
+amqtt 0.12.1 from the standard, measured:
 
 - ``$share/...`` is granted and then delivers nothing
   (:func:`gatewise_cloud.broker.mqtt_client.shared_subscriptions_work` finds out);
@@ -41,10 +41,12 @@ from gatewise_edge.link.mqtt import Endpoint
 
 _READY_SECONDS: Final = 15.0
 _PORT_TRIES: Final = 5
+#: Folders of mosquitto that are often not on PATH.
+_SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 
 
 class Broker(ABC):
-    """A running broker that ends when its context is left; ready when the constructor returns.
+    """A running broker, ready when the constructor returns; it ends with its context.
 
     It listens on `host`, a loopback address, and `port`, where 0 takes a free one. `kind` is
     ``"embedded"`` or ``"mosquitto"``; `shared_subscriptions` says whether several workers may share
@@ -60,7 +62,7 @@ class Broker(ABC):
         _check_loopback(host, port)
         self.host = host
         self.port = port
-        # The configuration is of use only while it starts: nothing to leave behind.
+        # The configuration is read only at the start.
         with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
             self._child = self._start(port, Path(folder))
 
@@ -71,7 +73,7 @@ class Broker(ABC):
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Id of its process."""
         return self._child.pid
 
     @property
@@ -104,7 +106,7 @@ class Broker(ABC):
         """Program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> ChildProcess:
-        """Start on `port`, or on any free one: another program may be quicker, so try again."""
+        """Start on `port`, or on a free one; try again if another program takes that first."""
         name = f"the {self.kind} broker"
         for attempt in range(1, _PORT_TRIES + 1):
             self.port = _free_port(self.host, port)
@@ -126,7 +128,7 @@ class Broker(ABC):
         endpoint = Endpoint(self.url)
         deadline = time.monotonic() + _READY_SECONDS
         while child.alive:
-            # Alive before and after: so the response is its own, not that of another program.
+            # Alive before and after: the response is its own, not that of another program.
             reason = connect_reason(endpoint, 1.0)
             if reason is not None and not reason.is_failure and child.alive:
                 return True
@@ -174,9 +176,9 @@ class MosquittoBroker(Broker):
 
 def find_mosquitto() -> Path | None:
     """Find the mosquitto program: on PATH, or where packages put it outside of PATH."""
-    places = [os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
-    found = shutil.which("mosquitto", path=os.pathsep.join([*places, "/opt/homebrew/sbin"]))
-    return Path(found) if found else None
+    folders = [os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS]
+    program = shutil.which("mosquitto", path=os.pathsep.join(folders))
+    return Path(program) if program else None
 
 
 def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
@@ -210,7 +212,7 @@ def _free_port(host: str, port: int) -> int:
     """Try to listen on a port, 0 being any free one; return it, or raise BrokerError."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-            # As the brokers do: a port whose last connections are still closing counts as free.
+            # Brokers set it as well: a port whose last connections are closing counts as free.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(1)

@@ -1,14 +1,14 @@
-"""The texts that mosquitto reads: its configuration, and who may do what. Pure.
+"""Texts that mosquitto reads: its configuration, and the rights of clients. Pure.
 
-What each line of the configuration is for was measured: without ``set_tcp_nodelay`` a request
+The lines of the configuration follow from measurements: without ``set_tcp_nodelay`` a request
 takes 44 ms instead of 1; without ``autosave_interval 1`` a broker that is killed loses messages
-that it had acknowledged; beyond ``max_queued_messages`` it drops without a word; one client with
-many sleeping sessions fills the memory and the disk.
+that it had acknowledged; beyond ``max_queued_messages`` it drops silently; one client with many
+sleeping sessions fills the memory and the disk.
 
 Rights come in two forms. mosquitto's dynamic security plugin refuses subscriptions; its access list
-grants every one of them and filters what is delivered, so that a device that subscribes to the
-workers' shared group takes requests away from them. There only the group's name, which is drawn at
-random, keeps it out.
+grants every one of them and filters deliveries, so that a device that subscribes to the workers'
+shared group takes requests away from them. With the access list only the random name of the group
+keeps devices out.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, Final
 
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
-#: Connections at most, or four for each client on the roster: a TCP connection without a
-#: certificate counts until its handshake fails.
-_CONNECTIONS: Final = 1000
+#: Smallest limit of connections; it is four per client on a longer roster, because a TCP
+#: connection without a certificate counts until its handshake fails.
+_MIN_CONNECTIONS: Final = 1000
 
-#: Who may read and write what; ``%u`` is a client's own name. Every certificate of the authority is
-#: a device's: it reaches its own topics (requests, its presence, which process it is, counters,
-#: answers that it passes on, what `gatewise doctor` measures with) and no other's.
+#: Rights by topic; ``%u`` is a client's own name. Every certificate of the authority has the rights
+#: of a device: its own topics (requests, presence, process, counters, answers, and the probe of
+#: `gatewise doctor`), and no other device's.
 _DEVICE: Final = {
     **{
-        f"gw/v1/%u/{what}": "readwrite"
-        for what in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
+        f"gw/v1/%u/{level}": "readwrite"
+        for level in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
     },
     "gw/v1/%u/rsp": "read",
     "gw/v1/%u/rsp/json": "read",
@@ -48,7 +48,7 @@ _WORKER: Final = {
 }
 _OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
-#: Bytes of a packet beside its payload: its topic and the header.
+#: Bytes of a packet in addition to its payload: its topic and the header.
 _PACKET_HEAD: Final = 1024
 
 
@@ -65,9 +65,9 @@ def secure_config(
 ) -> str:
     """Configuration of a mosquitto 2 for other machines: TLS, certificates, rights.
 
-    With the file of the dynamic security plugin, `plugin`, that rules, else the access list. With
-    `bind_ids` a certificate is good for one session; `clients` is the number on the roster, and
-    `max_message` the largest payload in bytes.
+    The dynamic security plugin in the file `plugin` decides on rights, or else the access list.
+    With `bind_ids` a certificate is good for one session; `clients` is the length of the roster,
+    and `max_message` the largest payload in bytes.
     """
     security = f"acl_file {folder}/acl"
     if plugin is not None:
@@ -106,7 +106,7 @@ log_type notice
 connection_messages true
 
 listener {port}
-max_connections {max(_CONNECTIONS, 4 * clients)}
+max_connections {max(_MIN_CONNECTIONS, 4 * clients)}
 allow_anonymous false
 cafile {folder}/ca.crt
 crlfile {folder}/ca.crl
@@ -123,9 +123,9 @@ use_identity_as_username true
 def rights(
     devices: Iterable[str], workers: Iterable[str], operators: Iterable[str], *, pool: str
 ) -> str:
-    """Rights of every client, for the dynamic security plugin. What they do not name is refused.
+    """Rights of every client, for the dynamic security plugin; it refuses all others.
 
-    They are those of :func:`access_list`, with the workers' shared group named.
+    They equal the rights of :func:`access_list`, but name the workers' shared group.
     """
     subscriptions = [
         _acl("subscribeLiteral", shared(pool)),
@@ -156,11 +156,11 @@ def _role(
     name: str, access: Mapping[str, str], more: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
     acls = []
-    for pattern, how in access.items():
+    for pattern, right in access.items():
         topic = pattern.replace("%u", name)
-        if "write" in how:
+        if "write" in right:
             acls.append(_acl("publishClientSend", topic))
-        if "read" in how:
+        if "read" in right:
             acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
     return {"rolename": name, "acls": [*acls, *more]}
 
@@ -170,14 +170,18 @@ def _acl(kind: str, topic: str) -> dict[str, Any]:
 
 
 def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
-    """Access list: who may read and write what. What it does not name is refused."""
+    """Access list of mosquitto; it refuses topics that the list does not name."""
     lines = [
         "# Written by `gatewise broker init`; made again by it.",
         "",
         "# Devices: only workers write responses, only the operator announces models.",
-        *(f"pattern {how} {topic}" for topic, how in _DEVICE.items()),
+        *(f"pattern {right} {topic}" for topic, right in _DEVICE.items()),
     ]
     named = [*((name, _WORKER) for name in workers), *((name, _OPERATOR) for name in operators)]
     for name, access in named:
-        lines += ["", f"user {name}", *(f"topic {how} {topic}" for topic, how in access.items())]
+        lines += [
+            "",
+            f"user {name}",
+            *(f"topic {right} {topic}" for topic, right in access.items()),
+        ]
     return "\n".join([*lines, ""])

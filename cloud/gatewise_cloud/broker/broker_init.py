@@ -1,4 +1,4 @@
-"""The folder of a secured broker: certificates, access list, configuration.
+"""Folder of a secured broker: certificates, access list, configuration.
 
 ::
 
@@ -8,7 +8,7 @@
       ca.key                                    keep it off the broker's machine
       clients/pi-1.crt  pi-1.key ...            one pair each for devices, workers, operators
       clients/pool                              name of the workers' pool: a secret of theirs
-      roster.json                               who is who
+      roster.json                               clients by role
 
 A second call adds to the folder: the authority stays, and so does every certificate but a
 server's that is near its end or whose hosts changed.
@@ -49,7 +49,7 @@ from gatewise_export.bundle.storage import replace_file
 _ROLES: Final = ("devices", "workers", "operators")
 _RENEW: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
-_PLUGIN_PLACES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
+_PLUGIN_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
 _LONGEST_NAME: Final = 60
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -116,7 +116,7 @@ class BrokerSettings(Settings, frozen=True):
 
 
 class Roster(Record, frozen=True, kw_only=True):
-    """Clients of a broker by role, and what stays from call to call: ``roster.json``."""
+    """Clients of a broker by role, and its lasting settings: ``roster.json``."""
 
     hosts: _Names = ()
     port: _Port = 8883
@@ -136,7 +136,7 @@ class Roster(Record, frozen=True, kw_only=True):
                     raise InputError(f"client {name!r} is among the {roles[name]} and the {role}")
         return roles
 
-    def updated(self, settings: BrokerSettings, *, first: bool) -> Roster:
+    def updated(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
         """Make the roster after a call; InputError if a client to revoke or renew is unknown."""
         revoked = _client_names(settings.revoke)
         for name in (*revoked, *_client_names(settings.renew)):
@@ -145,13 +145,13 @@ class Roster(Record, frozen=True, kw_only=True):
                     f"client {name!r} is not on the roster: nothing to revoke or renew"
                 )
         new = {role: _client_names(getattr(settings, role)) for role in _ROLES}
-        if first:
+        if is_new:
             new["workers"] = new["workers"] or ("worker-1",)
             new["operators"] = new["operators"] or ("operator",)
         names: dict[str, Any] = {}
         for role in _ROLES:
-            kept = [name for name in getattr(self, role) if name not in revoked]
-            names[role] = tuple(dict.fromkeys([*kept, *new[role]]))
+            remaining = [name for name in getattr(self, role) if name not in revoked]
+            names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
         roster = msgspec.structs.replace(
             self,
             hosts=_listed(settings.hosts) or self.hosts,
@@ -173,9 +173,9 @@ class Roster(Record, frozen=True, kw_only=True):
 class BrokerFolder:
     """Result of :func:`init_broker`.
 
-    `config` is the broker's configuration in `folder`. `roster` has all clients, those of former
-    calls included; `made` are certificates made by this call, `revoked` clients refused from now
-    on. `plugin` is the dynamic security plugin; None: the access list rules, which refuses no
+    `config` is the broker's configuration in `folder`. `roster` has all clients, also of former
+    calls; `issued` are the certificates of this call, `revoked` clients are refused from now on.
+    `plugin` is the dynamic security plugin; without it the access list applies, which refuses no
     subscription.
     """
 
@@ -183,7 +183,7 @@ class BrokerFolder:
     config: Path
     roster: Roster
     plugin: PurePath | None
-    made: list[Path] = field(default_factory=list)
+    issued: list[Path] = field(default_factory=list)
     revoked: tuple[str, ...] = ()
 
     @property
@@ -232,22 +232,22 @@ def init_broker(
     clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
     roster_file = folder / "roster.json"
-    first = not roster_file.exists()
-    roster = Roster() if first else decode_json(_read(roster_file), Roster, str(roster_file))
-    roster = roster.updated(settings, first=first)
+    is_new = not roster_file.exists()
+    roster = Roster() if is_new else decode_json(_read(roster_file), Roster, str(roster_file))
+    roster = roster.updated(settings, is_new=is_new)
     clients = roster.clients
 
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
-    made = BrokerFolder(
+    broker = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
         roster,
         _plugin(settings),
         revoked=_client_names(settings.revoke),
     )
-    _issue(made, clients, (*made.revoked, *_client_names(settings.renew)), clock)
-    _write_texts(made, settings, len(clients))
+    _issue(broker, clients, (*broker.revoked, *_client_names(settings.renew)), clock)
+    _write_texts(broker, settings, len(clients))
     if settings.run_as is not None and os.geteuid() == 0:
         for name in ("server.key", "data", "acl", "rights.json"):
             try:
@@ -256,14 +256,14 @@ def init_broker(
                 raise InputError(
                     f"run as {settings.run_as!r}: no such user on this machine"
                 ) from None
-    return made
+    return broker
 
 
 def find_plugin() -> Path | None:
     """Find mosquitto's dynamic security plugin on this machine."""
     for pattern in (_PLUGIN, f"*/{_PLUGIN}"):
-        for place in _PLUGIN_PLACES:
-            for path in sorted(Path(place).glob(pattern)):
+        for folder in _PLUGIN_FOLDERS:
+            for path in sorted(Path(folder).glob(pattern)):
                 return path
     return None
 
@@ -275,19 +275,19 @@ def _plugin(settings: BrokerSettings) -> PurePath | None:
 
 
 def _issue(
-    made: BrokerFolder,
+    broker: BrokerFolder,
     clients: dict[str, str],
-    ended: Iterable[str],
+    revoked: Iterable[str],
     clock: Callable[[], datetime.datetime],
 ) -> None:
-    """Revoke certificates that have `ended`, and issue those that are missing or near their end."""
-    folder = made.folder
+    """Revoke the certificates of `revoked` clients; issue missing and expiring ones."""
+    folder = broker.folder
     authority = Authority(folder, clock=clock)
     pairs = {
         name: Issued(folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key")
-        for name in (*ended, *clients)
+        for name in (*revoked, *clients)
     }
-    for name in ended:
+    for name in revoked:
         pair = pairs[name]
         if pair.certificate.exists():
             authority.revoke(read_certificate(pair.certificate))
@@ -295,35 +295,35 @@ def _issue(
             pair.key.unlink(missing_ok=True)
     now = clock()
     server = Issued(folder / "server.crt", folder / "server.key")
-    hosts = made.roster.hosts
+    hosts = broker.roster.hosts
     if (
         not (server.certificate.exists() and server.key.exists())
         or host_names(read_certificate(server.certificate)) != set(hosts)
-        or _ends_early(server, authority, now)
+        or _expires_soon(server, authority, now)
     ):
         authority.issue_server(server, hosts)
-        made.made.append(server.certificate)
+        broker.issued.append(server.certificate)
     for name, role in clients.items():
         pair = pairs[name]
-        if not pair.certificate.exists() or _ends_early(pair, authority, now):
+        if not pair.certificate.exists() or _expires_soon(pair, authority, now):
             authority.issue_client(pair, name, role)
-            made.made.append(pair.certificate)
+            broker.issued.append(pair.certificate)
 
 
-def _write_texts(made: BrokerFolder, settings: BrokerSettings, n_clients: int) -> None:
+def _write_texts(broker: BrokerFolder, settings: BrokerSettings, n_clients: int) -> None:
     """Write the configuration, the rights and the roster."""
-    roster = made.roster
+    roster = broker.roster
     config = secure_config(
-        made.folder.resolve() if settings.at is None else PurePath(settings.at),
+        broker.folder.resolve() if settings.at is None else PurePath(settings.at),
         port=roster.port,
         data=None if settings.data is None else PurePath(settings.data),
         run_as=settings.run_as,
-        plugin=made.plugin,
+        plugin=broker.plugin,
         bind_ids=settings.bind_ids,
         clients=n_clients,
         max_message=roster.max_message,
     )
-    replace_file(made.config, config.encode(), PUBLIC)
+    replace_file(broker.config, config.encode(), PUBLIC)
     # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
     # the pool is for workers alone.
     private = {
@@ -335,11 +335,11 @@ def _write_texts(made: BrokerFolder, settings: BrokerSettings, n_clients: int) -
         "roster.json": encode_json(roster, indent=1),
     }
     for name, content in private.items():
-        replace_file(made.folder / name, content, PRIVATE)
+        replace_file(broker.folder / name, content, PRIVATE)
 
 
 def _largest_message(settings: BrokerSettings, before: int) -> int:
-    """Bytes of the largest message: as asked for, or what was and what the bundles need."""
+    """Bytes of the largest message: as set, or else as before, raised to the bundles' needs."""
     needs = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
     limit = settings.max_message or max([before, *needs.values()])
     for path, need in needs.items():
@@ -377,7 +377,7 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read ({error}): restore it") from None
 
 
-def _ends_early(pair: Issued, authority: Authority, now: datetime.datetime) -> bool:
+def _expires_soon(pair: Issued, authority: Authority, now: datetime.datetime) -> bool:
     """Whether a certificate expires soon, and a new one would last longer."""
-    end = read_certificate(pair.certificate).not_valid_after_utc
-    return end - now < _RENEW and end < authority.certificate.not_valid_after_utc
+    expiry = read_certificate(pair.certificate).not_valid_after_utc
+    return expiry - now < _RENEW and expiry < authority.certificate.not_valid_after_utc

@@ -1,4 +1,4 @@
-"""MQTT clients: connect, disconnect, and find out what a broker grants."""
+"""Short MQTT sessions: connect, disconnect, and probe a broker's subscriptions."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def close_client(client: paho.Client) -> None:
     """Disconnect, end the network thread, and close all that paho opened."""
     client.disconnect()
     client.loop_stop()
-    # Otherwise the socket pair that wakes its thread stays open until the garbage collector
-    # comes by.
+    # Otherwise the socket pair that wakes its thread stays open until the garbage collection.
     client.reinitialise()
 
 
@@ -45,8 +44,8 @@ def subscribed(
 ) -> Iterator[tuple[paho.Client, bool | None]]:
     """Connect and subscribe, for :func:`run_until`; `take` gets each message.
 
-    Also whether all `topics` were granted; None: no word on it within `timeout` seconds. LinkError
-    if the broker cannot be reached, or refuses the connection.
+    Also yields whether all `topics` were granted; None if the broker did not answer within
+    `timeout` seconds. LinkError if the broker cannot be reached, or refuses the connection.
     """
     grants: list[bool] = []
     refusals: list[str] = []
@@ -93,9 +92,9 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
 
 
 def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
-    """Run a client's network loop on this thread until something is done; whether it is."""
-    end = time.monotonic() + seconds
-    while not done() and time.monotonic() < end:
+    """Run a client's network loop on this thread until `done`, or for `seconds`; return `done`."""
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
             break
     return done()
@@ -111,7 +110,7 @@ def unreachable(endpoint: Endpoint, why: str) -> LinkError:
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:
-    """Make the error of a broker that answers, but not as hoped."""
+    """Make the error of a broker that refuses this client."""
     return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {why}")
 
 
@@ -121,29 +120,30 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So one
     message is published to a topic of this probe's own that is subscribed to plainly, and one to a
     topic that is subscribed to in a pool of one. The plain one is waited for `timeout` seconds, the
-    other half a second more. None if not even the plain one came back: this client may not write or
-    read there, and nothing was learned. LinkError if the broker cannot be reached, or refuses the
+    other half a second more. None if not even the plain one came back, because this client may not
+    write or read there. LinkError if the broker cannot be reached, or refuses the
     connection.
     """
     # Like a device's topics, so that an access list can name them.
     base = f"gw/v1/probe-{secrets.token_hex(8)}"
-    plain, pooled = f"{base}/plain", f"{base}/shared"
+    plain = f"{base}/plain"
+    pooled = f"{base}/shared"
     pool = shared(secrets.token_hex(8), pooled)
-    came: set[str] = set()
+    arrived: set[str] = set()
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
 
     def take(message: paho.MQTTMessage) -> None:
-        came.add(message.topic)
+        arrived.add(message.topic)
 
     with subscribed(endpoint, plain, pool, take=take, timeout=timeout) as (client, granted):
         if granted is None:
             return None
         client.publish(pooled, b"", qos=1)
         client.publish(plain, b"", qos=1)
-        if not run_until(client, lambda: plain in came, timeout):
+        if not run_until(client, lambda: plain in arrived, timeout):
             return None
-        # The shared one went first: it is here by now, or soon, or never.
-        return run_until(client, lambda: pooled in came, _GRACE_SECONDS)
+        # The shared one was published first: it arrives at about the same time, or never.
+        return run_until(client, lambda: pooled in arrived, _GRACE_SECONDS)
 
 
 def publish_retained(
@@ -154,17 +154,17 @@ def publish_retained(
     MQTT 3.1.1 does not inform a client that it may not publish. Raises LinkError if the broker
     cannot be reached, or does not pass the message on.
     """
-    came: set[bytes] = set()
+    echoes: set[bytes] = set()
 
     def take(message: paho.MQTTMessage) -> None:
         if not message.retain:
-            came.add(bytes(message.payload))
+            echoes.add(bytes(message.payload))
 
     with subscribed(endpoint, topic, take=take, timeout=timeout) as (client, granted):
         if granted is None:
-            raise refused(endpoint, "no subscription within the time")
+            raise refused(endpoint, "it did not grant the subscription in time")
         client.publish(topic, payload, qos=1, retain=True)
-        if not run_until(client, lambda: payload in came, timeout):
+        if not run_until(client, lambda: payload in echoes, timeout):
             raise LinkError(
                 endpoint.url,
                 f"broker {endpoint.url} does not pass on messages on {topic}: may this user?",

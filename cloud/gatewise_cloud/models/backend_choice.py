@@ -1,4 +1,4 @@
-"""The backend that an operator names, for each bundle that a worker serves."""
+"""Choice of a backend by its name on the command line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 def chosen_backend(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], Backend]:
-    """Make the function that gives each bundle the backend which an operator chose.
+    """Make the function that gives each bundle the backend at `url`.
 
     `url`: ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME``, a server of
     the Open Inference Protocol, where ``{name}`` and ``{version}`` stand for the bundle's.
     `timeout`: seconds of one call over HTTP. `binary`: send raw numbers over HTTP. Raises
-    InputError at once if the object cannot be imported, or `url` is neither.
+    InputError at once if the object cannot be imported, or `url` is not valid.
     """
     if not url.startswith(PYTHON):
         return backend_at(url, timeout=timeout, binary=binary)
-    given = import_object(url, url.removeprefix(PYTHON))
+    model = import_object(url, url.removeprefix(PYTHON))
 
     def make(manifest: Manifest) -> Backend:
-        return PythonBackend(given, classes=manifest.classes, model=manifest.title, spec=url)
+        return PythonBackend(model, classes=manifest.classes, model=manifest.title, spec=url)
 
     return make

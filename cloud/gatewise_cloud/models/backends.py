@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def cloud_of(manifest: Manifest) -> CloudSpec:
-    """Get what a manifest says of its high-cost model; ModelError if there is none."""
+    """Get the specification of a manifest's high-cost model; ModelError without one."""
     if manifest.cloud is None:
         raise ModelError(
             manifest.title, f"bundle {manifest.title} has no cloud model: nothing to serve"
@@ -33,9 +33,9 @@ class Backend(Protocol):
     """Where a high-cost model runs."""
 
     local: bool = True
-    """Whether it computes in this process, so that a run takes what it takes and never hangs."""
+    """Whether it computes in this process, so that a run never waits for another machine."""
     kind: str | None = None
-    """What it gives, ``margins`` or ``classifier``; None: what the bundle says."""
+    """Kind of its outputs, ``margins`` or ``classifier``; None: the bundle's kind."""
 
     @property
     def trouble(self) -> str | None:
@@ -47,7 +47,7 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds open."""
+        """Close its connections and files."""
         return
 
 

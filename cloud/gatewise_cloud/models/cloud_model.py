@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-#: Bytes that loading and proving a model may take, and more for each byte of its graph: some
+#: Bytes that loading and testing a model may take, and the bytes per byte of its graph: some
 #: operators make gigabytes of a few kilobytes.
 _MEMORY: Final = 1 << 30
 _MEMORY_PER_BYTE: Final = 8
@@ -38,7 +38,7 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model.
 
-    Make one with :meth:`from_bundle`, which reads and proves the bundle of `manifest`. The
+    Make one with :meth:`from_bundle`, which reads and tests the bundle of `manifest`. The
     `backend` runs it: of kind ``margins`` its output is read by the manifest's link, of kind
     ``classifier`` it gives class indices, then probabilities. ModelError if the bundle has no cloud
     model, or takes JPEG files and Pillow is not there.
@@ -82,32 +82,33 @@ class CloudModel:
         public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
     ) -> CloudModel:
-        """Load the cloud model of `bundle` and prove it on the bundle's sample rows.
+        """Load the cloud model of `bundle` and test it on the bundle's sample rows.
 
-        `threads` are those within one run of onnxruntime, in whose place a `backend` runs the
-        model; with a `public_key` the bundle must be signed by its owner. BundleError if the bundle
-        cannot be read, a hash or the signature does not hold, or a graph holds what none may;
+        onnxruntime runs it with `threads`, unless a `backend` runs it; with a `public_key` the
+        bundle must be signed by its owner. BundleError if the bundle
+        cannot be read, a hash or the signature does not hold, or a graph is not allowed;
         ModelError if it has no cloud model, onnxruntime does not load it, or it takes too much
         memory; SelfTestError if a sample row gets another label than where the bundle was packed.
         """
         bundle = open_bundle(bundle, public_key)
-        if backend is not None:  # the operator's own: what it takes is not for us to bound
-            return cls._proved(bundle, backend)
-        manifest, cloud = bundle.manifest, cloud_of(bundle.manifest)
+        if backend is not None:  # the operator's own code: its memory is not limited
+            return cls._tested(bundle, backend)
+        manifest = bundle.manifest
+        cloud = cloud_of(manifest)
         if cloud.backend is not None:
             name = manifest.title
             raise ModelError(
                 name,
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
-                "name what answers with --backend python:module:attribute",
+                "name its code with --backend python:module:attribute",
             )
         with memory_limit(_MEMORY + _MEMORY_PER_BYTE * manifest.files[cloud.file].size):
             graph = bundle.read(cloud.file)
             backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
-            return cls._proved(bundle, backend)
+            return cls._tested(bundle, backend)
 
     @classmethod
-    def _proved(cls, bundle: Bundle, backend: Backend) -> CloudModel:
+    def _tested(cls, bundle: Bundle, backend: Backend) -> CloudModel:
         model = cls(bundle.manifest, backend)
         try:
             model._self_test(bundle)
@@ -122,7 +123,7 @@ class CloudModel:
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse what this model does not take, `X` of shape (n, k), without running it.
+        """Refuse instances that this model does not take, `X` of shape (n, k), without running it.
 
         RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
         manifest refuses missing values in the cloud.
@@ -136,7 +137,7 @@ class CloudModel:
                 raise RefusedRows("missing", f"model {self} takes no missing values (NaN)")
 
     def decode(self, jpeg: bytes) -> NDArray[np.uint8]:
-        """Get the instance that the file `jpeg` is, shape (1, k); RefusedRows if it is none."""
+        """Decode the file `jpeg` to an instance, shape (1, k); RefusedRows if it cannot."""
         instance = self.manifest.instance
         if instance is None or not self._takes_files:
             raise RefusedRows("type", "the model takes no JPEG files")
@@ -157,7 +158,7 @@ class CloudModel:
         return self.run(np.ascontiguousarray(X, np.float32))
 
     def close(self) -> None:
-        """Let go of what the backend holds open."""
+        """Close the backend."""
         self._backend.close()
 
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
@@ -177,7 +178,8 @@ class CloudModel:
 
     def _self_test(self, bundle: Bundle) -> None:
         sample = bundle.sample()
-        expected, X = sample["cloud_label"], sample["X"][:, bundle.manifest.cloud_inputs()]
+        expected = sample["cloud_label"]
+        X = sample["X"][:, bundle.manifest.cloud_inputs()]
         labels = self.run(np.ascontiguousarray(X, np.float32)).labels
         differing = int(np.count_nonzero(labels != expected))
         if differing:

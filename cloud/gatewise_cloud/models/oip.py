@@ -1,7 +1,7 @@
 """A high-cost model on any server of the Open Inference Protocol, version 2, over HTTP.
 
-Triton, KServe, MLServer and OpenVINO Model Server speak it. The worker keeps what is its own,
-the wire, the queue, the deadlines; the server computes. Source:
+Triton, KServe, MLServer and OpenVINO Model Server speak it. The worker keeps
+the wire, the queue and the deadlines; the server computes. Source:
 https://github.com/kserve/open-inference-protocol; the binary form is the protocol's extension
 "binary tensor data" (Triton and OpenVINO speak it, MLServer does not over HTTP).
 """
@@ -28,8 +28,8 @@ from gatewise_cloud.models.backends import Backend, cloud_of
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-_MOST_BYTES: Final = 64 << 20
-_MOST_CONNECTIONS: Final = 64
+_MAX_BYTES: Final = 64 << 20
+_MAX_CONNECTIONS: Final = 64
 _BUSY: Final = frozenset({408, 429, 502, 503, 504})
 _HEADER: Final = "Inference-Header-Content-Length"
 _DTYPES: Final = {
@@ -49,19 +49,21 @@ _DTYPES: Final = {
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads a socket until a time (s): its own timeout is one of each byte, not of all."""
+    """Reads a socket until a deadline: the socket's own timeout counts per read."""
 
-    def __init__(self, raw: Any, sock: Any, end: float) -> None:
-        self._raw, self._sock, self._end = raw, sock, end
+    def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._deadline = deadline
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> Any:
-        left = self._end - time.monotonic()
-        if left <= 0:
+        remaining = self._deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError("timed out")
-        self._sock.settimeout(left)
+        self._sock.settimeout(remaining)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -70,24 +72,24 @@ class _TimedReader(io.RawIOBase):
 
 
 class _TimedResponse(HTTPResponse):
-    """A response that comes within the socket's timeout from its head to its last byte."""
+    """A response with one timeout of the socket for its head and body together."""
 
     def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
-        end = time.monotonic() + sock.gettimeout()
-        self.fp: Any = io.BufferedReader(_TimedReader(self.fp.detach(), sock, end))
+        deadline = time.monotonic() + sock.gettimeout()
+        self.fp: Any = io.BufferedReader(_TimedReader(self.fp.detach(), sock, deadline))
 
 
 class OipBackend(Backend):
     """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
 
     Safe across threads. Connections are kept open, as many as calls were made at a time. `url` is
-    ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; outputs of `kind` ``margins`` are
-    one of margins, of ``classifier`` class indices (the integers) and probabilities (the floats),
-    in either order. A call may take `timeout` seconds; `binary` sends and asks for raw numbers, not
-    decimal ones, which missing values (NaN) need. `n_inputs` are the columns of an instance, and
-    `model` is the name in messages. InputError if the URL is none; ModelError if the server cannot
-    be reached, has no such model, or one that takes something else.
+    ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; of `kind` ``margins`` it gives
+    one matrix of margins, of ``classifier`` class indices (integers) and probabilities (floats), in
+    either order. A call may take `timeout` seconds; `binary` exchanges raw numbers instead of
+    decimal ones, which have no missing values (NaN). `n_inputs` is the number of columns, and
+    `model` is the name in messages. InputError if the URL is not valid; ModelError if the server
+    cannot be reached, has no such model, or one that takes something else.
     """
 
     local = False
@@ -102,12 +104,12 @@ class OipBackend(Backend):
         timeout: float = 5.0,
         binary: bool = False,
     ) -> None:
-        parts = _checked(url)
-        self._path = parts.path.rstrip("/")
+        address = _check_url(url)
+        self._path = address.path.rstrip("/")
         try:
             self._pool = urllib3.connection_from_url(
                 url,
-                maxsize=_MOST_CONNECTIONS,
+                maxsize=_MAX_CONNECTIONS,
                 timeout=urllib3.Timeout(total=timeout),
                 retries=False,
             )
@@ -117,7 +119,7 @@ class OipBackend(Backend):
         self._pool.ConnectionCls = type(
             "TimedConnection", (connection,), {"response_class": _TimedResponse}
         )
-        self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
+        self.url = f"{address.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
         self._trouble: str | None = None
         self._kind = kind
@@ -130,7 +132,7 @@ class OipBackend(Backend):
 
     @property
     def trouble(self) -> str | None:
-        """What the last call failed with, if the server was away or overloaded."""
+        """Error of the last call, if the server was away or overloaded."""
         return self._trouble
 
     def close(self) -> None:
@@ -138,7 +140,7 @@ class OipBackend(Backend):
         self._pool.close()
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Have the model run on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
+        """Run the model on `X`, float32 (n, n_inputs). See :meth:`.Backend.run`."""
         head: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
         request: dict[str, Any] = {"inputs": [head]}
         if self._binary:
@@ -168,17 +170,19 @@ class OipBackend(Backend):
             raise self._bad(f"its answer is not of the protocol: {one_line(error)}") from None
         return self._in_order(outputs, len(X))
 
-    # -- what it is ------------------------------------------------------------------------
+    # -- the server ------------------------------------------------------------------------
 
     def _agree(self, n_inputs: int) -> str:
-        """Read the model's metadata and check them; the name of its input."""
+        """Check the model's metadata, and return the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
             raise self._bad(f"it answered {status} {_excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
-            (one,) = inputs
-            name, datatype, shape = str(one["name"]), one["datatype"], list(one["shape"])
+            (tensor,) = inputs
+            name = str(tensor["name"])
+            datatype = tensor["datatype"]
+            shape = list(tensor["shape"])
         except (ValueError, KeyError, TypeError) as error:
             raise self._bad(f"its metadata name no single input: {one_line(error)}") from None
         if datatype != "FP32" or len(shape) != 2 or shape[-1] not in (-1, n_inputs):
@@ -189,29 +193,33 @@ class OipBackend(Backend):
         wrong = [a.shape for a in outputs if not a.ndim or len(a) != n]
         if wrong:
             raise self._bad(f"it gave outputs of shape {wrong} for {n} instances")
-        whole = [a for a in outputs if a.dtype.kind in "iu"]
+        integers = [a for a in outputs if a.dtype.kind in "iu"]
         floats = [a for a in outputs if a.dtype.kind == "f" and a.ndim == 2]
         if self._kind == "margins" and len(outputs) == 1 and floats:
             return [np.asarray(floats[0], np.float32)]
-        if self._kind == "classifier" and len(whole) == len(floats) == 1 and whole[0].size == n:
-            return [whole[0].reshape(-1), floats[0]]
-        shown = [f"{a.dtype} {a.shape}" for a in outputs]
-        wanted = {"margins": "one matrix of margins"}.get(
-            self._kind, "class indices and probabilities"
-        )
-        raise self._bad(f"it gave {shown}, not {wanted}")
+        if (
+            self._kind == "classifier"
+            and len(integers) == len(floats) == 1
+            and integers[0].size == n
+        ):
+            return [integers[0].reshape(-1), floats[0]]
+        kinds = [f"{a.dtype} {a.shape}" for a in outputs]
+        expected = "class indices and probabilities"
+        if self._kind == "margins":
+            expected = "one matrix of margins"
+        raise self._bad(f"it gave {kinds}, not {expected}")
 
     def _call(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         try:
             answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
-            content = answer.read(_MOST_BYTES + 1)
+            content = answer.read(_MAX_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._away(error) from None
-        if len(content) > _MOST_BYTES:
+        if len(content) > _MAX_BYTES:
             answer.close()
-            raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
+            raise self._bad(f"its answer is larger than {_MAX_BYTES} bytes")
         answer.release_conn()
         if answer.status in _BUSY:
             raise self._away(f"it answered {answer.status} {_excerpt(content)}")
@@ -227,36 +235,55 @@ class OipBackend(Backend):
         return BackendBusy(self._model, self._trouble)
 
 
-def _url_for(url: str, manifest: Manifest) -> str:
-    """Put a bundle's name and version in the places of ``{name}`` and ``{version}``."""
-    named = url.replace("{name}", quote(manifest.name, safe=""))
-    return named.replace("{version}", quote(manifest.version, safe=""))
+def backend_at(
+    url: str, *, timeout: float = 5.0, binary: bool = False
+) -> Callable[[Manifest], OipBackend]:
+    """Make the function that gives each bundle its backend on a server.
+
+    ``{name}`` and ``{version}`` in `url` stand for the bundle's; see :class:`OipBackend`.
+    """
+    _check_url(url)
+
+    def make(manifest: Manifest) -> OipBackend:
+        cloud = cloud_of(manifest)
+        named = url.replace("{name}", quote(manifest.name, safe=""))
+        return OipBackend(
+            named.replace("{version}", quote(manifest.version, safe="")),
+            n_inputs=len(cloud.inputs),
+            kind=cloud.kind,
+            model=manifest.title,
+            timeout=timeout,
+            binary=binary,
+        )
+
+    return make
 
 
 def _excerpt(body: bytes) -> str:
-    """First words of an answer, for a message."""
+    """First words of a response, for an error message."""
     return " ".join(body[:200].decode("utf-8", "replace").split())
 
 
-def _checked(url: str) -> SplitResult:
-    """Split the URL of a model; InputError if it is none."""
+def _check_url(url: str) -> SplitResult:
+    """Split the URL of a model; InputError if it is not valid."""
     try:
-        parts = urlsplit(url)
+        address = urlsplit(url)
     except ValueError as error:  # a bracket without its other half
         raise InputError(f"backend {url}: {error}") from None
-    is_http = parts.scheme in ("http", "https") and parts.hostname and not parts.query
-    if not is_http or "/v2/models/" not in parts.path:
+    is_http = address.scheme in ("http", "https") and address.hostname and not address.query
+    if not is_http or "/v2/models/" not in address.path:
         raise InputError(
             f"backend {url}: give python:module:attribute or "
             "http[s]://host[:port]/v2/models/NAME[/versions/VERSION]"
         )
-    return parts
+    return address
 
 
 def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
-    """Arrays of an answer, as decimal numbers or raw."""
+    """Read the arrays of a response, as decimal numbers or raw."""
     size = len(body) if header is None else int(header)
-    at = size
+    # The raw arrays follow the JSON, in the order of the outputs.
+    offset = size
     arrays: list[NDArray[Any]] = []
     for output in json.loads(body[:size])["outputs"]:
         dtype = _DTYPES[output["datatype"]]
@@ -268,31 +295,11 @@ def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
         if raw is None:
             array = np.array(output["data"], dtype).reshape(-1)
         else:
-            if raw != count * dtype.itemsize or at + raw > len(body):
+            if raw != count * dtype.itemsize or offset + raw > len(body):
                 raise ValueError(f"{raw} bytes for shape {shape}")
-            array = np.frombuffer(body, dtype, count, at)
-            at += raw
+            array = np.frombuffer(body, dtype, count, offset)
+            offset += raw
         if array.size != count:
             raise ValueError(f"{array.size} numbers for shape {shape}")
         arrays.append(array.reshape(shape))
     return arrays
-
-
-def backend_at(
-    url: str, *, timeout: float = 5.0, binary: bool = False
-) -> Callable[[Manifest], OipBackend]:
-    """Make the function that gives each bundle its backend on a server."""
-    _checked(url)
-
-    def make(manifest: Manifest) -> OipBackend:
-        cloud = cloud_of(manifest)
-        return OipBackend(
-            _url_for(url, manifest),
-            n_inputs=len(cloud.inputs),
-            kind=cloud.kind,
-            model=manifest.title,
-            timeout=timeout,
-            binary=binary,
-        )
-
-    return make

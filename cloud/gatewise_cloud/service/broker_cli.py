@@ -81,20 +81,21 @@ def init(
     """Write the files of a secured mosquitto.
 
     They are an authority, certificates, rights and a configuration. Every client gets a
-    certificate of its own, and only workers know the secret name of their pool. Called again it
-    adds what is new and keeps the authority.
+    certificate of its own, and only workers know the secret name of their pool. A second
+    call adds new clients and keeps the authority.
 
     Example:
 
         gatewise broker init broker --host broker.example --devices pi-1,pi-2
     """
-    made = init_broker(folder, settings)
+    broker = init_broker(folder, settings)
     if as_json:
-        roster = {name: value for name, value in asdict(made.roster).items() if name != "pool"}
-        names = ("folder", "config", "plugin", "made", "revoked")
-        print_line("", roster | {name: getattr(made, name) for name in names}, as_json=True)
+        roster = {name: value for name, value in asdict(broker.roster).items() if name != "pool"}
+        names = ("folder", "config", "plugin", "revoked")
+        result = {name: getattr(broker, name) for name in names} | {"made": broker.issued}
+        print_line("", roster | result, as_json=True)
         return
-    _print_made(made)
+    _print_folder(broker)
     if settings.run_as is None and os.geteuid() == 0:
         note(
             "note: a mosquitto that root starts becomes the user mosquitto, who may not read "
@@ -102,27 +103,27 @@ def init(
         )
 
 
-def _print_made(made: BrokerFolder) -> None:
-    for path in made.made:
+def _print_folder(broker: BrokerFolder) -> None:
+    for path in broker.issued:
         print(f"made {path} and its key")
-    for name in made.revoked:
+    for name in broker.revoked:
         print(f"revoked {name}: restart the broker")
-    roster = made.roster
+    roster = broker.roster
     print(
         f"{plural(len(roster.devices), 'device')}, {plural(len(roster.workers), 'worker')}, "
-        f"{plural(len(roster.operators), 'operator')}; start it with: mosquitto -c {made.config}"
+        f"{plural(len(roster.operators), 'operator')}; start it with: mosquitto -c {broker.config}"
     )
-    clients = made.folder / "clients"
+    clients = broker.folder / "clients"
     print(
-        f"each client needs its .crt and .key from {clients} and {made.folder / 'ca.crt'}, "
+        f"each client needs its .crt and .key from {clients} and {broker.folder / 'ca.crt'}, "
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
-    if made.plugin is not None and made.made:
+    if broker.plugin is not None and broker.issued:
         print("if the broker runs, restart it: it reads everyone's rights at its start")
-    if made.plugin is None:
+    if broker.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "
-            "refused: whoever learns the pool's name may take requests away"
+            "refused: a client that learns the pool's name may take requests away"
         )
 
 

@@ -1,8 +1,8 @@
-"""A worker's state as Prometheus sees it. Needs prometheus-client.
+"""Metrics of a worker for Prometheus. Needs prometheus-client.
 
-Every name begins with ``gatewise_worker_``. No metric has a label whose values others choose
-without bound: devices never are labels, codes and reasons are this project's own, and of models
-and versions the first hundred count under their names, the others as ``other``.
+Every name begins with ``gatewise_worker_``. The values of every label are bounded: devices are
+never labels, codes and reasons are defined by this project, and the first hundred models and
+versions count under their names, the others as ``other``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LABELS = {
 
 
 class MeasuredWorker(Protocol):
-    """What is measured of a :class:`gatewise_cloud.worker.worker.Worker`."""
+    """The measured properties of a :class:`gatewise_cloud.worker.worker.Worker`."""
 
     @property
     def counters(self) -> dict[str, Any]: ...
@@ -49,7 +49,7 @@ _STATES = {
 
 
 class WorkerCollector(Collector):
-    """Turns a worker's counters into metrics at the moment that they are asked for."""
+    """Turns a worker's counters into metrics at each scrape."""
 
     def __init__(self, worker: MeasuredWorker) -> None:
         self._worker = worker
@@ -80,8 +80,8 @@ class WorkerCollector(Collector):
         yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
         audits = [*counters["audits"].items()][:100]
         for kind, key, name, text in _AUDITS:
-            found = [(_values("audits", model), of.get(key)) for model, of in audits]
-            yield kind(_PREFIX + name, text, found, "model", "version")
+            values = [(_values("audits", model), counts.get(key)) for model, counts in audits]
+            yield kind(_PREFIX + name, text, values, "model", "version")
 
 
 #: Audits of devices' answers by model and version, and the test of all of them.

@@ -251,7 +251,7 @@ def rollback(
     """Withdraw a release: devices go back to the one before it.
 
     One that is withdrawn already stays so, and nothing else changes. With --above or --worse-by
-    it is withdrawn only if what the devices report passes that limit.
+    it is withdrawn only if the devices' reports pass that limit.
 
     Example:
 
@@ -306,7 +306,7 @@ def status(
 ) -> None:
     """Show releases with their rollouts, and when the metadata of each role expire.
 
-    With --broker also how many devices report that they run a release, or that it failed there.
+    With --broker also show how many devices run a release, and on how many it failed.
     """
     repository = Repository(repo, keys)
     endpoint = access.endpoint()

@@ -312,7 +312,7 @@ class BatchServer:
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
-    """Refuse a request whose response would exceed a message, before its model runs."""
+    """Refuse a request before its model runs if the response would exceed a message."""
     n_rows = len(ticket.rows)
     bytes_per_row = ticket.form.answer_bytes(n_classes)
     room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS

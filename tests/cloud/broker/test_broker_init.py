@@ -118,7 +118,7 @@ def test_a_second_call_adds_and_keeps_the_rest(folder):
     init_broker(folder, port=8884, max_message=65536)
     before = contents(folder)
     made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
-    assert [path.name for path in made.made] == ["pi-2.crt", "w-2.crt"]
+    assert [path.name for path in made.issued] == ["pi-2.crt", "w-2.crt"]
     roster = made.roster
     assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
     assert (roster.port, roster.max_message) == (8884, 65536)
@@ -175,7 +175,7 @@ def test_certificates_are_made_anew_when_they_are_due(folder):
         ),
         ({"clock": lambda: now + 800 * DAY}, []),
     ):
-        assert [path.name for path in init_broker(folder, **settings).made] == due
+        assert [path.name for path in init_broker(folder, **settings).issued] == due
 
 
 def test_revoked_clients_are_on_the_list(folder):
@@ -186,7 +186,7 @@ def test_revoked_clients_are_on_the_list(folder):
     listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in listed] == [serial]
     # It may come back, with another certificate.
-    assert [p.name for p in init_broker(folder, devices=["pi-1"]).made] == ["pi-1.crt"]
+    assert [p.name for p in init_broker(folder, devices=["pi-1"]).issued] == ["pi-1.crt"]
 
 
 @pytest.mark.parametrize(
