@@ -35,36 +35,38 @@ def backward_sequences(
     sets that lie between. A budget between the costs of two sets may allow much better ones.
     """
     costs = problem.costs
-    most = LARGEST_SHARE * costs.total if limit is None else limit
+    max_cost = LARGEST_SHARE * costs.total if limit is None else limit
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:ROWS]
     units = acquisition_units(costs)
     by_price = np.argsort(costs.alone, kind="stable")
-    left = np.ones(costs.n_features, bool)
+    is_left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
-    while costs.price(left) > 0:  # free features stay: nothing is saved without them
-        dropped = len(units) - sum(bool(left[unit].any()) for unit in units)
+    while costs.price(is_left) > 0:  # free features stay: nothing is saved without them
+        dropped = len(units) - sum(bool(is_left[unit].any()) for unit in units)
         problem.report(dropped, 2 * len(units), "choosing features")
         # of equal columns the booster splits on the first: let it be the cheapest
-        gain = _gains(problem, rows, by_price[left[by_price]])
-        left = _without_least(gain, left, units, costs)
-        if left.any() and costs.price(left) <= most:
-            path.append(left)
+        gain = _gains(problem, rows, by_price[is_left[by_price]])
+        is_left = _without_least(gain, is_left, units, costs)
+        if is_left.any() and costs.price(is_left) <= max_cost:
+            path.append(is_left)
     path = path[::-1]
     wide = spread(path, costs, n_stages)
     if len(path) < MANY_SETS:
         return [wide]
-    sizes, most = {len(chosen) for chosen in wide}, costs.price(wide[len(wide) // 2])
-    between = [s for s in path if s.sum() not in sizes and costs.price(s) < most]
-    return [wide, spread(between, costs, n_stages)]
+    sizes = {len(features) for features in wide}
+    max_cost = costs.price(wide[len(wide) // 2])
+    cheap_sets = [s for s in path if s.sum() not in sizes and costs.price(s) < max_cost]
+    return [wide, spread(cheap_sets, costs, n_stages)]
 
 
 def _gains(
     problem: Problem, rows: NDArray[np.intp], columns: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """What each column takes off a boosted model's loss, shape (n_features,)."""
-    plan, n_classes = problem.plan, problem.n_classes
-    few = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
-    settings = tree_params(problem.seed) | few | log_loss_params(n_classes)
+    plan = problem.plan
+    n_classes = problem.n_classes
+    coarse = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
+    settings = tree_params(problem.seed) | coarse | log_loss_params(n_classes)
     data = lgb.Dataset(
         np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
         plan.y[rows],
@@ -80,25 +82,25 @@ def _gains(
 
 def _without_least(
     gain: NDArray[np.float64],
-    left: NDArray[np.bool_],
+    is_left: NDArray[np.bool_],
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
     """Drop what brings nothing, then the least gain for its price until a step is done."""
-    left = left.copy()
-    before = costs.price(left)
-    while left.any():
+    is_left = is_left.copy()
+    cost_before = costs.price(is_left)
+    while is_left.any():
         worth = {}
         for number, unit in enumerate(units):
-            if left[unit].any():
-                rest = left.copy()
-                rest[unit] = False
-                saved = max(costs.price(left) - costs.price(rest), 1e-12)
-                worth[number] = float(gain[unit].sum()) / saved
-        least = min(worth, key=lambda number: worth[number])
-        if costs.price(left) <= (1 - STEP) * before and worth[least] > 0:
+            if is_left[unit].any():
+                is_left_without = is_left.copy()
+                is_left_without[unit] = False
+                price_saved = max(costs.price(is_left) - costs.price(is_left_without), 1e-12)
+                worth[number] = float(gain[unit].sum()) / price_saved
+        worst_unit = min(worth, key=lambda number: worth[number])
+        if costs.price(is_left) <= (1 - STEP) * cost_before and worth[worst_unit] > 0:
             break
-        left[units[least]] = False
-        if costs.price(left) < before and len(worth) <= 1 / STEP:
+        is_left[units[worst_unit]] = False
+        if costs.price(is_left) < cost_before and len(worth) <= 1 / STEP:
             break  # of the last few, one at a time
-    return left
+    return is_left

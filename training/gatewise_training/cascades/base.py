@@ -105,8 +105,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             For data, prices or settings that cannot be used; it says which and why. If no operating
             point reaches the goal, the fitted models are kept, and :meth:`at` takes another goal.
         """
-        given = GivenRows(X, y, sample_weight, validation, groups=groups, time=time)
-        fit_system(self, given)
+        rows = GivenRows(X, y, sample_weight, validation, groups=groups, time=time)
+        fit_system(self, rows)
         return self
 
     # -- operating points --------------------------------------------------------------------
@@ -123,15 +123,16 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         bounds = self.class_bounds_
         if self.calibration_ is None:
             return self.frontier_.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)
-        frontier, most = self.frontier_, self.max_bytes_
-        if most is not None:
-            frontier = frontier.within_bytes(most)
+        frontier = self.frontier_
+        max_bytes = self.max_bytes_
+        if max_bytes is not None:
+            frontier = frontier.within_bytes(max_bytes)
         point: OperatingPoint = self.calibration_.certify(
             frontier, bounds, self.max_instance_cost_, **wanted
         )
-        if most is not None and point.bytes > most:
+        if max_bytes is not None and point.bytes > max_bytes:
             hint = "allow more, or fit with this max_bytes="
-            raise TooLargeError("no certified operating point", most, point.bytes, hint)
+            raise TooLargeError("no certified operating point", max_bytes, point.bytes, hint)
         return point
 
     def _activate(self, point: OperatingPoint) -> None:
@@ -189,14 +190,14 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             `min_recall`, `min_precision`, `max_bytes` and `max_instance_cost`; None: as they are.
         """
         check_is_fitted(self, "frontier_")
-        other = copy.copy(self)
+        moved = copy.copy(self)
         if bounds["max_bytes"] is not None:
-            other.max_bytes_ = bounds["max_bytes"]
+            moved.max_bytes_ = bounds["max_bytes"]
         if bounds["max_instance_cost"] is not None:
-            other._cap_cost(bounds["max_instance_cost"])
+            moved._cap_cost(bounds["max_instance_cost"])
         has_other_goal = any(v is not None for k, v in goal.items() if k != "max_loss")
         total_loss, losses = split_loss(goal["max_loss"], beside=has_other_goal)
-        other.class_bounds_ = self._changed_bounds(
+        moved.class_bounds_ = self._changed_bounds(
             bounds["min_recall"],
             bounds["min_precision"],
             losses,
@@ -205,8 +206,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         wanted = {**goal, "max_loss": total_loss}
         has_goal = any(value is not None for value in wanted.values())
         has_bound = any(value is not None for value in bounds.values())
-        other._activate(other._choose(**wanted) if has_goal or not has_bound else other._pick())
-        return other
+        moved._activate(moved._choose(**wanted) if has_goal or not has_bound else moved._pick())
+        return moved
 
     def _changed_bounds(
         self,
@@ -260,10 +261,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             },
         )
 
-    def _cap_cost(self, most: float) -> None:
+    def _cap_cost(self, max_cost: float) -> None:
         """Keep the operating points at which no instance can cost more."""
-        self.frontier_ = self.frontier_.within_cost(most)
-        self.max_instance_cost_ = float(most)
+        self.frontier_ = self.frontier_.within_cost(max_cost)
+        self.max_instance_cost_ = float(max_cost)
 
     # -- the fitted system -----------------------------------------------------------------
 
@@ -293,7 +294,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         ndarray of shape (n,)
         """
         x = self._rows(X)
-        index, f0 = np.zeros(len(x), np.int64), self.high_cost_model_
+        index = np.zeros(len(x), np.int64)
+        f0 = self.high_cost_model_
         for s, rows, margins in self._route(x):
             if s < len(self.stages_):
                 index[rows] = labels(margins)
@@ -314,7 +316,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             Columns by sorted class.
         """
         x = self._rows(X)
-        proba, f0 = np.zeros((len(x), len(self.classes_))), self.high_cost_model_
+        proba = np.zeros((len(x), len(self.classes_)))
+        f0 = self.high_cost_model_
         for s, rows, margins in self._route(x):
             if s < len(self.stages_):
                 proba[rows] = probabilities(margins, self.stages_[s].link)
@@ -385,15 +388,16 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
         These have the number of stages, and no margins.
         """
-        last, waiting = self.last_exit_, np.arange(len(x))
-        for s, threshold in enumerate(self.operating_point_.thresholds[: last + 1]):
-            if not len(waiting) or (threshold is None and s < last):
+        last_exit = self.last_exit_
+        waiting = np.arange(len(x))
+        for s, threshold in enumerate(self.operating_point_.thresholds[: last_exit + 1]):
+            if not len(waiting) or (threshold is None and s < last_exit):
                 continue
             stage = self.stages_[s]
             margins, score = split(stage.margins(x[waiting]), stage.score)
-            leave = stops(score, threshold) if s < last else np.ones(len(waiting), bool)
-            yield s, waiting[leave], margins[leave]
-            waiting = waiting[~leave]
+            is_answered = stops(score, threshold) if s < last_exit else np.ones(len(waiting), bool)
+            yield s, waiting[is_answered], margins[is_answered]
+            waiting = waiting[~is_answered]
         if len(waiting):
             yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)
 

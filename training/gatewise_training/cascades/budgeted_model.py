@@ -138,19 +138,19 @@ class BudgetedModel(BaseEstimator, ABC):
         """
         self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
-        kept = [c for c in range(len(candidates)) if every or c in used]
-        self.chains_ = tuple(candidates[c] for c in kept)
-        self._n_chains = len(kept)
+        numbers = [c for c in range(len(candidates)) if every or c in used]
+        self.chains_ = tuple(candidates[c] for c in numbers)
+        self._n_chains = len(numbers)
         self.frontier_ = replace(
             frontier,
             points=tuple(
-                msgspec.structs.replace(p, chain=kept.index(p.chain)) for p in frontier.points
+                msgspec.structs.replace(p, chain=numbers.index(p.chain)) for p in frontier.points
             ),
             others=tuple(
-                msgspec.structs.replace(p, chain=kept.index(p.chain)) for p in frontier.others
+                msgspec.structs.replace(p, chain=numbers.index(p.chain)) for p in frontier.others
             ),
         )
-        return kept
+        return numbers
 
     def _goal(self) -> dict[str, float]:
         """Get the goal of the settings: a budget, or a largest loss."""
@@ -186,10 +186,11 @@ class BudgetedModel(BaseEstimator, ABC):
 
         The cap on its cost ends the way of an instance even where a score that is NaN does not.
         """
-        last, most = len(self.stages_) - (self.high_cost_model_ is None), self.max_instance_cost_
-        if most is None:
-            return last
-        return min(last, last_exit_within(self._exit_limits(self.stages_), most))
+        last_exit = len(self.stages_) - (self.high_cost_model_ is None)
+        max_cost = self.max_instance_cost_
+        if max_cost is None:
+            return last_exit
+        return min(last_exit, last_exit_within(self._exit_limits(self.stages_), max_cost))
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
         """Get the most that leaving at each exit of a cascade can cost, on any row."""
@@ -238,9 +239,9 @@ class BudgetedModel(BaseEstimator, ABC):
             A copy that shares the models.
         """
         check_is_fitted(self, "frontier_")
-        other = copy.copy(self)
-        other.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
-        return other
+        moved = copy.copy(self)
+        moved.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
+        return moved
 
     # -- for people ------------------------------------------------------------------------
 

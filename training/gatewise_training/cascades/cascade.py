@@ -167,13 +167,13 @@ class CascadeClassifier(BudgetedClassifier):
         InputError
             For data, prices, settings or a model that cannot be used; it says which and why.
         """
-        given = GivenRows(X, y, sample_weight, validation, high_cost_predictions, groups, time)
-        fit_system(self, given)
+        rows = GivenRows(X, y, sample_weight, validation, high_cost_predictions, groups, time)
+        fit_system(self, rows)
         return self
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
-        given = self.high_cost_model
-        is_fixed = given is not None and (is_given(given) or is_fitted(given))
+        model = self.high_cost_model
+        is_fixed = model is not None and (is_given(model) or is_fitted(model))
         self._may_have_seen = is_fixed and table.validation is None
         if problem.calibration is not None and self._may_have_seen:
             self._check_certified_terms(**self._goal())

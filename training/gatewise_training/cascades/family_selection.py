@@ -84,14 +84,15 @@ class FamilySelection:
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
         first = sorted({probes[len(probes) // 3], probes[-1]})
         others = [p for p in probes if p not in first]
-        done, total = 0, len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
+        done = 0
+        total = len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
         plan = self.problem.plan
         if self._trial is not plan:
             total += len(by_cost)
 
-        def fit(pairs: Sequence[tuple[int, str]], plan: ValidationSplit = self._trial) -> None:
+        def fit(probe_fits: Sequence[tuple[int, str]], plan: ValidationSplit = self._trial) -> None:
             nonlocal done
-            jobs = [(by_cost[at], family) for at, family in pairs]
+            jobs = [(by_cost[at], family) for at, family in probe_fits]
             self._fit(jobs, lambda now: self.report(min(done + now, total), total), plan)
             done += len(jobs)
 
@@ -124,14 +125,17 @@ class FamilySelection:
     def _kinds(self) -> dict[str, tuple[str, Bounds]]:
         """Families, some in several shapes."""
         problem = self.problem
-        n_rows, n_columns = len(problem.plan.fit_rows), problem.costs.n_features
+        n_rows = len(problem.plan.fit_rows)
+        n_columns = problem.costs.n_features
         return shaped(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
-    def _is_near(self, chosen: FeatureSet, family: str) -> bool:
+    def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether a family is not far worse than the best on a set."""
-        many = len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
-        regret = self.regrets.get((chosen, family), np.inf)
-        return chosen not in self.best or regret <= FAR_WORSE[many] * self.best[chosen].regret
+        is_large = len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
+        regret = self.regrets.get((features, family), np.inf)
+        return (
+            features not in self.best or regret <= FAR_WORSE[is_large] * self.best[features].regret
+        )
 
     def _fit(
         self,
@@ -140,7 +144,8 @@ class FamilySelection:
         plan: ValidationSplit,
     ) -> None:
         """Fit stages on the plan's rows; the best of a set on fewer rows gives way to its own."""
-        problem, trial = self.problem, plan is self._trial
+        problem = self.problem
+        trial = plan is self._trial
         fitted = joblib.Parallel(return_as="generator")(
             joblib.delayed(cross_fitted_stage)(
                 plan,
@@ -166,9 +171,9 @@ class FamilySelection:
         plan = self.problem.plan
         margins, score = split(outputs, stage.score)
         rows = plan.validation_rows
-        wrong = (labels(margins) != plan.y[rows]) * plan.weight[rows]
-        by_confidence = wrong[np.argsort(-score, kind="stable")]
-        return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
+        errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
+        by_confidence = errors[np.argsort(-score, kind="stable")]
+        return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(errors) + 1)))
 
 
 def best_shape(
@@ -179,19 +184,19 @@ def best_shape(
     Nor where stages have bounds of size (`of_size`) and the rows are many: what is best without
     bounds are bins that large data has anyway, and leaves that are searched anew within them.
     """
-    searched_anew = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
-    if problem.tree_shape is not None or "boosting" not in families or searched_anew:
+    leaves_are_searched_later = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
+    if problem.tree_shape is not None or "boosting" not in families or leaves_are_searched_later:
         return problem.tree_shape
     return tree_shape(problem.plan, problem.n_classes, problem.seed)
 
 
 def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedStages]:
     """Cross-fit one model of a family on each of several nested feature sets, the last all."""
-    every = np.arange(problem.costs.n_features)
-    subsets = [every]
+    all_features = np.arange(problem.costs.n_features)
+    subsets = [all_features]
     if n_subsets > 1:
         cheap = nested_sets(problem, n_stages=n_subsets - 1)
-        subsets = [s for s in cheap if len(s) < len(every)] + subsets
+        subsets = [s for s in cheap if len(s) < len(all_features)] + subsets
     selection = FamilySelection(
         problem,
         (family,),

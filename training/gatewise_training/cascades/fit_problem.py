@@ -148,18 +148,18 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
         A candidate of one stage for each stage of each fit, in their order.
     """
     plan = problem.plan
-    parts = [rows for rows, _ in plan.folds]
-    if len(parts) > 1:
-        parts.append(plan.fit_rows)
-    jobs = [joblib.delayed(fit)(rows) for fit in fits for rows in parts]
+    training_rows = [rows for rows, _ in plan.folds]
+    if len(training_rows) > 1:
+        training_rows.append(plan.fit_rows)
+    jobs = [joblib.delayed(fit)(rows) for fit in fits for rows in training_rows]
     fitted: list[list[Stage]] = []
     for stages in joblib.Parallel(return_as="generator")(jobs):
         fitted.append(stages)
         problem.report(len(fitted), len(jobs), what)
     candidates = []
-    for first in range(0, len(fitted), len(parts)):
-        folds = fitted[first : first + len(plan.folds)]
-        for i, stage in enumerate(fitted[first + len(parts) - 1]):
+    for fit_number in range(0, len(fitted), len(training_rows)):
+        folds = fitted[fit_number : fit_number + len(plan.folds)]
+        for i, stage in enumerate(fitted[fit_number + len(training_rows) - 1]):
             outputs = [
                 stages[i].margins(plan.x[rows])
                 for stages, (_, rows) in zip(folds, plan.folds, strict=True)

@@ -196,8 +196,8 @@ def set_high_cost_model(system: Any, problem: Problem) -> None:
     """Keep the high-cost model, its features counted among all columns."""
     system.high_cost_model_ = None
     if problem.high_cost is not None:
-        first = read_columns(system)[1].start or 0
-        system.high_cost_model_ = problem.high_cost.model.shifted(first)
+        first_column = read_columns(system)[1].start or 0
+        system.high_cost_model_ = problem.high_cost.model.shifted(first_column)
 
 
 # -- records -------------------------------------------------------------------------------
@@ -211,15 +211,17 @@ def cascade_record(
     rows: LabelledRows,
 ) -> CascadeRecord:
     """Record the scores, right answers and costs of stages on labelled rows."""
-    parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
-    answers = [*(labels(margins) for margins, _ in parts), rows.reference]
+    margins_and_scores = [
+        split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)
+    ]
+    answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
     of_stages = [
         probabilities(margins, stage.link)
-        for (margins, _), stage in zip(parts, stages, strict=True)
+        for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
     ]
     weights = system.class_weights_
     return CascadeRecord(
-        scores=np.stack([score for _, score in parts]),
+        scores=np.stack([score for _, score in margins_and_scores]),
         correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
         agrees=np.stack([answer == rows.reference for answer in answers]),
         exit_costs=system._exit_costs(acquired),
@@ -311,16 +313,16 @@ def within_cost(system: Any, candidates: Sequence[FittedStages]) -> Sequence[Fit
     max_cost = system.max_instance_cost
     if max_cost is None:
         return candidates
-    parts: list[FittedStages] = []
+    affordable: list[FittedStages] = []
     lowest = math.inf
     for candidate in candidates:
         limits = partial(_limits_of_part, system, candidate.stages)
         n_stages = len(candidate.stages)
         lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
-        parts += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
-    if not parts:
+        affordable += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
+    if not affordable:
         raise cost_too_low(max_cost, lowest)
-    return list({part.stages: part for part in parts}.values())
+    return list({part.stages: part for part in affordable}.values())
 
 
 def _limits_of_part(
@@ -338,15 +340,15 @@ def within_bytes(
     if max_bytes is None:
         return candidates
     records = validation_records(system, problem, candidates)
-    parts = [
+    small_enough = [
         candidate.part(numbers)
         for candidate, record in zip(candidates, records, strict=True)
         for numbers in stages_within(record, max_bytes)
     ]
-    if not parts:
+    if not small_enough:
         smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
         raise TooLargeError("no stage", max_bytes, smallest, "allow more")
-    return list({part.stages: part for part in parts}.values())
+    return list({part.stages: part for part in small_enough}.values())
 
 
 # -- operating points ----------------------------------------------------------------------
@@ -396,11 +398,11 @@ def reference_fields(system: Any, record: CascadeRecord) -> dict[str, Any]:
     """Fields of a frontier about the reference, the last exit of a record, and the classes."""
     answers = record.answers
     assert answers is not None
-    last = np.full(len(record.weights), record.n_stages)
+    last_exits = np.full(len(record.weights), record.n_stages)
     return {
         "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
         "classes": tuple(system.classes_.tolist()),
         "class_rows": answers.class_rows(),
         "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
-        "reference_recall": answers.figures(last, record.weights)["recall"],
+        "reference_recall": answers.figures(last_exits, record.weights)["recall"],
     }

@@ -34,14 +34,14 @@ def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
     [[0], [1, 2]]
     """
     units: list[NDArray[np.intp]] = []
-    seen = np.zeros(costs.n_features, bool)
+    is_listed = np.zeros(costs.n_features, bool)
     for k in range(costs.n_features):
-        if seen[k]:
+        if is_listed[k]:
             continue
         members = costs.members(k)
-        together = members[costs.own[members] == 0] if costs.own[k] == 0 else np.array([k])
-        seen[together] = True
-        units.append(together)
+        unit = members[costs.own[members] == 0] if costs.own[k] == 0 else np.array([k])
+        is_listed[unit] = True
+        units.append(unit)
     return units
 
 
@@ -63,33 +63,40 @@ def forward_sets(
 
     Values must not be missing.
     """
-    plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
+    plan = problem.plan
+    costs = problem.costs
+    n_classes = problem.n_classes
     units = acquisition_units(costs)
     rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
-    x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+    x = plan.x[rows]
+    y = plan.y[rows]
+    weight = plan.weight[rows]
     blocks = plan.splitter.take(rows).blocks(problem.seed)
-    have = np.zeros(costs.n_features, bool)
-    error = left_out_error(x[:, have], y, n_classes, weight, blocks=blocks)
+    acquired = np.zeros(costs.n_features, bool)
+    error = left_out_error(x[:, acquired], y, n_classes, weight, blocks=blocks)
     # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
-    most = LARGEST_SHARE * costs.total if limit is None else limit
-    while np.any(worth > -np.inf) and costs.price(have) < most:
+    max_cost = LARGEST_SHARE * costs.total if limit is None else limit
+    while np.any(worth > -np.inf) and costs.price(acquired) < max_cost:
         problem.report(len(path), 2 * len(units), "choosing features")
-        tried: dict[int, float] = {}
-        while (best := int(np.argmax(worth))) not in tried:
-            added = costs.mask(units[best])
-            tried[best] = left_out_error(x[:, have | added], y, n_classes, weight, blocks=blocks)
-            price = max(costs.price(added, acquired=have), 1e-9)
-            worth[best] = (error - tried[best]) / price
-            if path and len(tried) >= MOST_TRIED:
-                best = max(tried, key=lambda p: float(worth[p]))
+        errors: dict[int, float] = {}
+        while (best_unit := int(np.argmax(worth))) not in errors:
+            added = costs.mask(units[best_unit])
+            errors[best_unit] = left_out_error(
+                x[:, acquired | added], y, n_classes, weight, blocks=blocks
+            )
+            price = max(costs.price(added, acquired=acquired), 1e-9)
+            worth[best_unit] = (error - errors[best_unit]) / price
+            if path and len(errors) >= MOST_TRIED:
+                best_unit = max(errors, key=lambda p: float(worth[p]))
                 break
-        worth[best] = -np.inf
-        wider = have | costs.mask(units[best])
-        if limit is None or costs.price(wider) <= limit:
-            error, have = tried[best], wider
-            path.append(have)
+        worth[best_unit] = -np.inf
+        acquired_with_unit = acquired | costs.mask(units[best_unit])
+        if limit is None or costs.price(acquired_with_unit) <= limit:
+            error = errors[best_unit]
+            acquired = acquired_with_unit
+            path.append(acquired)
     return spread(path, costs, n_stages)
 
 
@@ -97,9 +104,9 @@ def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
     """Pick sets with geometrically spread costs, the first and the last among them."""
-    price = np.array([costs.price(chosen) for chosen in path])
+    price = np.array([costs.price(features) for features in path])
     if len(path) > n_stages:
-        wanted = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)
-        keep = sorted({int(np.argmin(np.abs(price - w))) for w in wanted})
-        path = [path[i] for i in keep]
-    return [np.flatnonzero(chosen) for chosen in path]
+        targets = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)
+        numbers = sorted({int(np.argmin(np.abs(price - w))) for w in targets})
+        path = [path[i] for i in numbers]
+    return [np.flatnonzero(features) for features in path]

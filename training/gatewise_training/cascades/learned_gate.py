@@ -55,22 +55,22 @@ def with_learned_gate(
 
 def _appended(model: GraphModel, gate: TreeEnsemble, columns: NDArray[np.intp]) -> GraphModel:
     """Append the gate's trees; the last output is the gate's, negated."""
-    parts = GraphTail(model.content)
-    for node in parts.model.graph.node:
+    tail = GraphTail(model.content)
+    for node in tail.model.graph.node:
         node.output[:] = ["gw_margins" if name == "margins" else name for name in node.output]
     if model.n_outputs == 1:
-        score = parts.add("Abs", ["gw_margins"])
+        score = tail.add("Abs", ["gw_margins"])
     else:
-        largest = ["gw_margins", parts.value([2], np.int64)]
-        two = parts.add("TopK", largest, n_outputs=2, axis=1)
+        largest = ["gw_margins", tail.value([2], np.int64)]
+        two = tail.add("TopK", largest, n_outputs=2, axis=1)
         first, second = (
-            parts.add("Gather", [two, parts.value([i], np.int64)], axis=1) for i in (0, 1)
+            tail.add("Gather", [two, tail.value([i], np.int64)], axis=1) for i in (0, 1)
         )
-        score = parts.add("Sub", [first, second])
-    given = [score, "gw_margins"]
+        score = tail.add("Sub", [first, second])
+    inputs = [score, "gw_margins"]
     if len(columns):
-        given.append(parts.add("Gather", ["x", parts.value(columns, np.int64)], axis=1))
-    read = parts.add("Concat", given, axis=1)
-    odds = parts.add("TreeEnsembleRegressor", [read], domain=ML_DOMAIN, **attributes_of(gate))
-    parts.add("Concat", ["gw_margins", parts.add("Neg", [odds])], "margins", axis=1)
-    return parts.finish(model.n_features, model.n_outputs + 1)
+        inputs.append(tail.add("Gather", ["x", tail.value(columns, np.int64)], axis=1))
+    read = tail.add("Concat", inputs, axis=1)
+    odds = tail.add("TreeEnsembleRegressor", [read], domain=ML_DOMAIN, **attributes_of(gate))
+    tail.add("Concat", ["gw_margins", tail.add("Neg", [odds])], "margins", axis=1)
+    return tail.finish(model.n_features, model.n_outputs + 1)

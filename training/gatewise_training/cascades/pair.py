@@ -186,14 +186,17 @@ class PairCascade(CascadeClassifier):
         check_labels_known(y)
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
-        self.high_cost_model_, self.class_weights_ = f0, None
+        self.high_cost_model_ = f0
+        self.class_weights_ = None
         read_bounds(self)
         self._check_prices()
         splitter = RowSplitter.checked(len(x), groups, time)
-        rows, share = splitter.order(check_random_state(self.random_state)), (1, 2)
+        rows = splitter.order(check_random_state(self.random_state))
+        share = (1, 2)
         fitting = rows[:0]
         if self.gate == "learned":
-            (fitting, rows), share = splitter.cut(rows, 2, 5), (1, 3)
+            (fitting, rows) = splitter.cut(rows, 2, 5)
+            share = (1, 3)
         tuning, stating = splitter.cut(rows, *share)
         self.labelled_ = y is not None
         truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
@@ -228,8 +231,8 @@ class PairCascade(CascadeClassifier):
         tuned = Frontier.from_points(points, **reference_fields(self, tuning))
         loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned = with_group_errors(tuned, points, [tuning], loss)
-        every = (*self._tuned.points, *self._tuned.others)
-        self._stated = {p: self._measure(stating, p.thresholds) for p in every}
+        all_tuned = (*self._tuned.points, *self._tuned.others)
+        self._stated = {p: self._measure(stating, p.thresholds) for p in all_tuned}
         points = [self._stated[p] for p in self._tuned.points]
         self.frontier_ = Frontier(tuple(points), **reference_fields(self, stating))
         self.calibration_ = None
@@ -258,20 +261,21 @@ class PairCascade(CascadeClassifier):
         """Pick a threshold by what it did on the rows that chose it; take its stated figures."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
-            tuned, most = self._tuned, self.max_bytes_
-            if most is not None:
-                tuned = tuned.within_bytes(most)
+            tuned = self._tuned
+            max_bytes = self.max_bytes_
+            if max_bytes is not None:
+                tuned = tuned.within_bytes(max_bytes)
             point: OperatingPoint = self.calibration_.certify(
                 tuned, bounds, self.max_instance_cost_, **wanted
             )
             return msgspec.structs.replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
 
-    def _cap_cost(self, most: float) -> None:
-        self._tuned = self._tuned.within_cost(most)
+    def _cap_cost(self, max_cost: float) -> None:
+        self._tuned = self._tuned.within_cost(max_cost)
         points = tuple(self._stated[p] for p in self._tuned.points)
         self.frontier_ = replace(self.frontier_, points=points)
-        self.max_instance_cost_ = float(most)
+        self.max_instance_cost_ = float(max_cost)
 
     # -- the models ------------------------------------------------------------------------
 
@@ -292,25 +296,31 @@ class PairCascade(CascadeClassifier):
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
         """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
         if isinstance(high, FormedGraph):
-            of_high, n_high = high.form.names, high.form.n_classes
+            of_high = high.form.names
+            n_high = high.form.n_classes
         else:
             of_high = tuple(np.asarray(getattr(high, "classes_", ())).tolist())
             n_high = len(of_high)
-        known = {n for n in (low.n_classes, n_high) if n}
-        if not known:
+        class_counts = {n for n in (low.n_classes, n_high) if n}
+        if not class_counts:
             raise InputError("low_cost_model gives labels alone; a gate needs its scores")
-        if len(known) > 1:
+        if len(class_counts) > 1:
             raise InputError(
                 f"low_cost_model has {low.n_classes} classes, high_cost_model {n_high}; both must "
                 "answer with the same"
             )
-        n_classes, named = known.pop(), of_high or low.classes
+        n_classes = class_counts.pop()
+        model_labels = of_high or low.classes
         if self.classes is not None:
             classes = np.asarray(self.classes)
         else:
-            classes = np.asarray(range(n_classes) if named is None else named)
-            if named is None and y is not None and len(found := np.unique(y)) == n_classes:
-                classes = found
+            classes = np.asarray(range(n_classes) if model_labels is None else model_labels)
+            if (
+                model_labels is None
+                and y is not None
+                and len(label_set := np.unique(y)) == n_classes
+            ):
+                classes = label_set
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(
                 f"classes must be {n_classes} different labels, the models' number of classes, "
@@ -345,7 +355,8 @@ class PairCascade(CascadeClassifier):
             raise InputError(one_line(error)) from None
 
     def _check_prices(self) -> None:
-        n, names = self.n_features_in_, self.feature_names_
+        n = self.n_features_in_
+        names = self.feature_names_
         whole = FeatureCosts([0.0] * n, group=["instance"] * n, shared={"instance": 1.0})
         named = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(
@@ -355,17 +366,17 @@ class PairCascade(CascadeClassifier):
         self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
 
     def _class_indices(self, y: ArrayLike, n: int) -> NDArray[np.int64]:
-        given = np.asarray(y).ravel().tolist()
-        if len(given) != n:
-            raise InputError(f"X has {n} rows but y {len(given)} labels")
-        place = {c: i for i, c in enumerate(self.classes_.tolist())}
-        unknown = next((label for label in given if label not in place), None)
+        label_list = np.asarray(y).ravel().tolist()
+        if len(label_list) != n:
+            raise InputError(f"X has {n} rows but y {len(label_list)} labels")
+        index_of = {c: i for i, c in enumerate(self.classes_.tolist())}
+        unknown = next((label for label in label_list if label not in index_of), None)
         if unknown is not None:
             raise InputError(
                 f"y has the label {unknown!r}, which is not a class of the models: "
-                f"{list(place)[:8]}; classes= names them in the order of their scores"
+                f"{list(index_of)[:8]}; classes= names them in the order of their scores"
             )
-        return np.array([place[label] for label in given], np.int64)
+        return np.array([index_of[label] for label in label_list], np.int64)
 
     @property
     def low_cost_bytes_(self) -> int:

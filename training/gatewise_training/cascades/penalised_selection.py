@@ -33,22 +33,22 @@ def nested_sets(
     costs = problem.costs
     chooser = _Chooser(problem, limit)
     cheapest = float(costs.alone.min())
-    most = LARGEST_SHARE * costs.total if limit is None else limit
+    max_cost = LARGEST_SHARE * costs.total if limit is None else limit
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
-    if most <= 0:
+    if max_cost <= 0:
         return sets
-    start = min(max(cheapest, 0.02 * costs.total), most)
+    start = min(max(cheapest, 0.02 * costs.total), max_cost)
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
-    for done, target in enumerate(np.geomspace(start, most, n_stages)):
-        problem.report(done, 2 * n_stages, "choosing features")
+    for number, target in enumerate(np.geomspace(start, max_cost, n_stages)):
+        problem.report(number, 2 * n_stages, "choosing features")
         if costs.price(paid) >= 0.95 * target:
             continue
         paid = chooser.closest(paid, float(target))
-        chosen = np.flatnonzero(paid)
-        if len(chosen) and (not sets or len(chosen) > len(sets[-1])):
-            sets.append(chosen)
+        features = np.flatnonzero(paid)
+        if len(features) and (not sets or len(features) > len(sets[-1])):
+            sets.append(features)
     return sets or [np.arange(costs.n_features)]
 
 
@@ -57,15 +57,17 @@ class _Chooser:
 
     def __init__(self, problem: Problem, limit: float | None) -> None:
         self._limit = math.inf if limit is None else limit
-        plan, seed, n_classes = problem.plan, problem.seed, problem.n_classes
+        plan = problem.plan
+        seed = problem.seed
+        n_classes = problem.n_classes
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
         self._costs = costs = problem.costs
         prices = np.append(costs.own, costs.shared)
         self._near = 0.5 * float(prices[prices > 0].min(initial=np.inf))
-        few = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
-        self._params = tree_params(seed) | few | log_loss_params(n_classes)
+        coarse = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
+        self._params = tree_params(seed) | coarse | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
         self._data = lgb.Dataset(  # binned once for all penalties
             plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
@@ -76,21 +78,24 @@ class _Chooser:
 
         To within 3 %, or half of the least price.
         """
-        low, high = 1e-3, 1e5  # penalty of the summed loss per mean feature price
-        best, least = paid, math.inf
+        low = 1e-3  # penalty of the summed loss per mean feature price
+        high = 1e5
+        best_features = paid
+        smallest_gap = math.inf
         for _ in range(9):
             middle = (low * high) ** 0.5
-            found = self._choose(paid, middle)
-            cost = self._costs.price(found)
-            if self._gap(found, target) < least and cost <= self._limit:
-                best, least = found, self._gap(found, target)
+            features = self._choose(paid, middle)
+            cost = self._costs.price(features)
+            if self._gap(features, target) < smallest_gap and cost <= self._limit:
+                best_features = features
+                smallest_gap = self._gap(features, target)
             if abs(cost - target) <= max(0.03 * target, self._near):
                 break
             low, high = (middle, high) if cost > target else (low, middle)
-        return best
+        return best_features
 
-    def _gap(self, chosen: NDArray[np.bool_], target: float) -> float:
-        return abs(math.log(max(self._costs.price(chosen), 1e-12) / target))
+    def _gap(self, features: NDArray[np.bool_], target: float) -> float:
+        return abs(math.log(max(self._costs.price(features), 1e-12) / target))
 
     def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
         unit = self._costs.total / self._costs.n_features
@@ -103,9 +108,9 @@ class _Chooser:
         used: NDArray[np.bool_] = booster.feature_importance("split") > 0
         return self._with_free_members(paid | used)
 
-    def _with_free_members(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _with_free_members(self, features: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Add members of touched groups that have no price of their own."""
-        for g in np.unique(self._costs.group[chosen]):
+        for g in np.unique(self._costs.group[features]):
             if g >= 0:
-                chosen = chosen | ((self._costs.group == g) & (self._costs.own == 0))
-        return chosen
+                features = features | ((self._costs.group == g) & (self._costs.own == 0))
+        return features

@@ -30,13 +30,13 @@ def spread_penalties(
 
     `cost_at` gives the cost of the model that is fitted under a penalty.
     """
-    found = {p: cost_at(p) for p in (0.0, *FIRST[: n_penalties - 1])} | {math.inf: 0.0}
-    while len(found) <= n_penalties and found[0.0] > 0:
-        penalty = in_widest_gap(found, costs)
+    cost_of = {p: cost_at(p) for p in (0.0, *FIRST[: n_penalties - 1])} | {math.inf: 0.0}
+    while len(cost_of) <= n_penalties and cost_of[0.0] > 0:
+        penalty = in_widest_gap(cost_of, costs)
         if penalty is None:
             break
-        found[penalty] = cost_at(penalty)
-    return sorted((p for p in found if p < math.inf), reverse=True)
+        cost_of[penalty] = cost_at(penalty)
+    return sorted((p for p in cost_of if p < math.inf), reverse=True)
 
 
 def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
@@ -45,10 +45,10 @@ def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float 
     `cost_of` holds those of 0, which buys most, and of infinity, which buys nothing, too.
     """
     prices = costs.alone[costs.alone > 0]
-    least = float(prices.min()) / 2.0 if len(prices) else 1.0
+    half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
 
     def height(penalty: float) -> float:
-        return math.log(max(cost_of[penalty], least))
+        return math.log(max(cost_of[penalty], half_price))
 
     pairs = list(pairwise(sorted(cost_of)))
     for gap, a, b in sorted(((height(a) - height(b), a, b) for a, b in pairs), reverse=True):

@@ -138,16 +138,18 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             )
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        own = self._fit_own_stages(problem)
-        given = given_stages(
+        own_candidates = self._fit_own_stages(problem)
+        first_stages = given_stages(
             self.first_stages,
             problem.plan,
             self.classes_,
             self.feature_names_[: problem.plan.x.shape[1]],
             by_clones=not self._first_stages_are_new,
         )
-        before = [_behind(given, candidate) for candidate in own if given]
-        return [*before, *own]
+        candidates_behind = [
+            _behind(first_stages, candidate) for candidate in own_candidates if first_stages
+        ]
+        return [*candidates_behind, *own_candidates]
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)
@@ -164,14 +166,19 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
                 PROBES[self.effort],
                 # what is as small already stays: there is no better one with less room
-                {key: found for key, found in best.items() if bounds.admit(found.stage)},
+                {
+                    features: selected
+                    for features, selected in best.items()
+                    if bounds.admit(selected.stage)
+                },
             )
             best = selection.select([chosen for sets in sequences for chosen in sets])
             too_large += selection.too_large
             for sets in sequences:
                 steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
                 if steps:
-                    stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
+                    stages = tuple(s.stage for s in steps)
+                    outputs = tuple(s.outputs for s in steps)
                     candidates.append(FittedStages(stages, outputs))
         if candidates:
             return candidates
@@ -200,38 +207,39 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
         """Given families, less those that take no NaN where values may be missing."""
-        able = families_for(n_rows, allow_missing=self.allow_missing)
+        usable = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
-            return able
-        wanted = tuple(f for f in self.families if not self.allow_missing or f in able)
-        return wanted or able
+            return usable
+        families = tuple(f for f in self.families if not self.allow_missing or f in usable)
+        return families or usable
 
     def _most_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_A_STAGE))
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in up to three ways; equal sets are fitted once."""
-        n, limit = self._most_stages(problem), self._set_limit(problem.costs)
-        few = len(acquisition_units(problem.costs)) <= FEW_UNITS
-        if few and come_in_blocks(problem.costs) and not self.allow_missing:
+        n = self._most_stages(problem)
+        limit = self._set_limit(problem.costs)
+        has_few_units = len(acquisition_units(problem.costs)) <= FEW_UNITS
+        if has_few_units and come_in_blocks(problem.costs) and not self.allow_missing:
             # the penalty of a first use charges each feature of a block for all of it
-            found = [forward_sets(problem, n_stages=n, limit=limit)]
+            sequences = [forward_sets(problem, n_stages=n, limit=limit)]
         else:
-            found = [nested_sets(problem, n_stages=n, limit=limit)]
+            sequences = [nested_sets(problem, n_stages=n, limit=limit)]
             # with many classes a penalty may jump from no feature to nearly all
-            poor = len(found[0]) <= n // 2
-            if not self.allow_missing and (poor or (few and self.effort != "low")):
-                found.append(forward_sets(problem, n_stages=n, limit=limit))
-        found += backward_sequences(problem, n_stages=n, limit=limit)
-        return [sets for sets in found if sets]
+            is_sparse = len(sequences[0]) <= n // 2
+            if not self.allow_missing and (is_sparse or (has_few_units and self.effort != "low")):
+                sequences.append(forward_sets(problem, n_stages=n, limit=limit))
+        sequences += backward_sequences(problem, n_stages=n, limit=limit)
+        return [sets for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
         """Get the cost that sets shall come near to: the cap, if an offload would be above it."""
-        most = self.max_instance_cost
-        if most is None:
+        max_cost = self.max_instance_cost
+        if max_cost is None:
             return None
-        may_offload = self.high_cost_model_ is not None and self._exit_limits(())[-1] <= most
-        return None if may_offload else max(float(most), float(costs.alone.min()))
+        may_offload = self.high_cost_model_ is not None and self._exit_limits(())[-1] <= max_cost
+        return None if may_offload else max(float(max_cost), float(costs.alone.min()))
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -242,8 +250,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _behind(given: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages) -> FittedStages:
+def _behind(
+    first_stages: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages
+) -> FittedStages:
     """Put given stages before those of a candidate."""
-    stages = [stage for stage, _ in given]
-    outputs = [outputs for _, outputs in given]
+    stages = [stage for stage, _ in first_stages]
+    outputs = [outputs for _, outputs in first_stages]
     return FittedStages((*stages, *own.stages), (*outputs, *own.outputs))

@@ -19,9 +19,12 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
         raise InputError("a guarantee needs rows of equal weight: its tests count rows")
-    n, chances = len(table.x), table.high_cost
+    n = len(table.x)
+    chances = table.high_cost
     if table.validation is None:
-        x, y, rows = table.x, table.y, table.splitter.take(np.arange(n))
+        x = table.x
+        y = table.y
+        rows = table.splitter.take(np.arange(n))
         kept, aside = rows.hold_out(y, CALIBRATION_SHARE, seed)
         rest = replace(
             table, x=x[kept], y=y[kept], weight=table.weight[kept], splitter=rows.take(kept),
@@ -29,7 +32,8 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         )  # fmt: skip
         known = None if chances is None else chances[aside]
     else:
-        (x, y), known = table.validation, None
+        (x, y) = table.validation
+        known = None
         rows = table.splitter.take(n + np.arange(len(x)))
         kept, aside = rows.hold_out(y, 2, seed)
         every = table.splitter.take(np.concatenate([np.arange(n), n + kept]))

@@ -172,14 +172,16 @@ def _npz(path: Path) -> Dataset:
     for key in ("X", "y"):
         if key not in arrays:
             raise InputError(f"{path} has no array {key!r}; X holds the rows, y their labels")
-    x, y = arrays["X"], arrays["y"]
+    x = arrays["X"]
+    y = arrays["y"]
     if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
         raise InputError(f"{path}: X {x.shape} and y {y.shape} are not a table with labels")
     if x.dtype.kind not in "biuf":
         raise InputError(f"{path}: X holds {x.dtype}, not numbers")
     columns = [f"x{k}" for k in range(x.shape[1])]
     if x.ndim > 2:  # instances that are arrays: their values, in row-major order
-        columns, x = InstanceSpec(x.shape[1:]).names, x.reshape(len(x), -1)
+        columns = InstanceSpec(x.shape[1:]).names
+        x = x.reshape(len(x), -1)
     if "feature_names" in arrays:
         columns = [str(n) for n in arrays["feature_names"]]
     _check_names(path, columns)
@@ -209,7 +211,8 @@ def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> Featur
     full = arrays["cost"].astype(float)
     if "group" not in arrays or "cost_discount" not in arrays:
         return FeatureCosts(full, names=columns)
-    own, group = arrays["cost_discount"].astype(float), arrays["group"]
+    own = arrays["cost_discount"].astype(float)
+    group = arrays["group"]
     shared = {int(g): float((full - own)[group == g].max()) for g in np.unique(group) if g >= 0}
     return FeatureCosts(own, group=group, shared=shared, names=columns)
 
@@ -238,7 +241,8 @@ def read_table(
     `target` is the label; without it a column called target, label, class or y. InputError if the
     file cannot be read, is cut short, or has no such column, or a label is missing.
     """
-    path, options = Path(path), ColumnOptions() if options is None else options
+    path = Path(path)
+    options = ColumnOptions() if options is None else options
     frame, target = _read_frame(path, target, options)
     if target is None:
         raise InputError(f"{path}: say which column is the label (--target NAME)")

@@ -155,7 +155,9 @@ def check_training(
         shape = len(X), len(np.unique(y[seen]))
         high_cost = _check_predictions(high_cost_predictions, shape)[seen]
     if not seen.all():
-        X, y, weight = X[seen], y[seen], weight[seen]
+        X = X[seen]
+        y = y[seen]
+        weight = weight[seen]
     classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
@@ -294,7 +296,8 @@ def check_values(
     least = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
     y = np.asarray(y, np.float64)
-    largest, limits = np.abs(y).max(), np.finfo(np.float32)
+    largest = np.abs(y).max()
+    limits = np.finfo(np.float32)
     if largest > limits.max:
         raise InputError("y holds values too large for float32, in which models answer: scale it")
     if reset and 0 < np.ptp(y) * MOST_ROUNDING <= limits.eps * largest:

@@ -45,7 +45,9 @@ def average_precisions_at(
     """
     points, good, query = _checked(scores, relevant, qid, k)
     order = np.lexsort((-points, query))
-    points, good, query = points[order], good[order], query[order]
+    points = points[order]
+    good = good[order]
+    query = query[order]
 
     # ties: runs of one query and one score
     first = np.append(True, (query[1:] != query[:-1]) | (points[1:] != points[:-1]))
@@ -74,7 +76,8 @@ def average_precisions_at(
 def _checked(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[Any]]:
-    points, good = np.asarray(scores, np.float64), np.asarray(relevant).astype(bool)
+    points = np.asarray(scores, np.float64)
+    good = np.asarray(relevant).astype(bool)
     names = np.asarray(qid)
     if not points.ndim == good.ndim == names.ndim == 1 or not (
         len(points) == len(good) == len(names)

@@ -16,7 +16,8 @@ SIMILAR = 0.5
 LEAST_PAIRS = 100
 """Pairs of neighbours that the ratio is taken of, at least."""
 
-MOST_ROWS, MOST_COLUMNS = 5000, 64
+MOST_ROWS = 5000
+MOST_COLUMNS = 64
 """Rows (the first ones) and columns that are looked at: milliseconds on any table."""
 
 
@@ -34,7 +35,8 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     >>> neighbour_ratio(walk, y) < 0.1 < 0.9 < neighbour_ratio(walk[np.argsort(walk[:, 0] % 1)], y)
     True
     """
-    x, y = x[:MOST_ROWS], y[:MOST_ROWS]
+    x = x[:MOST_ROWS]
+    y = y[:MOST_ROWS]
     if x.shape[1] > MOST_COLUMNS:
         x = x[:, np.linspace(0, x.shape[1] - 1, MOST_COLUMNS).astype(np.intp)]
     first = np.flatnonzero(y[1:] == y[:-1])

@@ -46,7 +46,8 @@ def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
         missing = [key for key in ("qid", "part") if key not in file.files]
         if missing:
             raise InputError(f"{path} has no array {missing[0]!r}")
-        qid, part = file["qid"].astype(np.int64), file["part"]
+        qid = file["qid"].astype(np.int64)
+        part = file["part"]
     if not len(qid) == len(part) == len(table.y):
         raise InputError(f"{path}: qid and part must have one value a row, {len(table.y)}")
     place = (part.astype(np.int64) - fold) % 5
@@ -89,7 +90,8 @@ def load_svmlight(
         np.concatenate([qid for _, _, qid in tables]),
     )
     qid = np.unique(np.column_stack(pairs), axis=0, return_inverse=True)[1].ravel()
-    columns, costs = np.arange(width), np.ones(width)
+    columns = np.arange(width)
+    costs = np.ones(width)
     if prices is not None:
         costs = _read_prices(Path(prices))
         if len(costs) == len(used) != width:

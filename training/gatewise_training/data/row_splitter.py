@@ -191,7 +191,8 @@ class RowSplitter:
         return starts[unit]
 
     def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
-        order, pairs = self.order(None), []
+        order = self.order(None)
+        pairs = []
         ends = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
         for now, after in pairwise(ends):
             if len(after) > len(now):

@@ -129,8 +129,10 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
     if values is not None:
         return _number_facts(values, is_boolean=cells.dtype.kind == "b")
     counts = Counter(_key(cell) for cell in cells.tolist() if not is_missing(cell, words))
-    rows, present = len(cells), counts.total()
-    missing, distinct = rows - present, len(counts)
+    rows = len(cells)
+    present = counts.total()
+    missing = rows - present
+    distinct = len(counts)
     if not present:
         return ColumnFacts("empty", rows, missing, 0)
     example = str(next(iter(counts))).strip()[:40]
@@ -191,7 +193,8 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
     if not len(present):
         return ColumnFacts("empty", len(values), missing, 0)
     kind = "boolean" if is_boolean else "number"
-    low, high = float(present.min()), float(present.max())
+    low = float(present.min())
+    high = float(present.max())
     distinct = len(np.unique(present))
     return ColumnFacts(kind, len(values), missing, distinct, f"{low:g}", low=low, high=high)
 

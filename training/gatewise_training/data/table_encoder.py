@@ -240,18 +240,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if default is not None and isinstance(prices, Mapping):
                 prices = dict.fromkeys(names, default) | dict(prices)
             columns = check_costs(prices, names, named=True)
-        own, group = [], []
+        own = []
+        group = []
         shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
         requires: dict[str, tuple[str, ...]] = columns.prerequisites
         for c, column in enumerate(self.encoder_.columns):
-            width, price = len(column.features), float(columns.own[c])
+            width = len(column.features)
+            price = float(columns.own[c])
             label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
             if width > 1 and (label is None or price):
                 # paid once, whichever of its features come first; the group's price, too
                 name = column.name if column.name not in shared else f"column {column.name}"
                 if label is not None:
                     requires[name] = (label,)
-                label, shared[name], price = name, price, 0.0
+                label = name
+                shared[name] = price
+                price = 0.0
             own += [price] * width
             group += [label] * width
         return FeatureCosts(

@@ -6,8 +6,8 @@ and hessians of a leaf's rows, a split gains ::
 
     G_left^2 / H_left + G_right^2 / H_right - G^2 / H
 
-less the price of the feature, and of its group, that no tree has used yet. A price is paid at once:
-the other leaves of the same tree have the feature free.
+less the price of the feature, and of its group, if no tree has used them yet. A price is paid once:
+the other leaves of the same tree then use the feature for free.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GRADIENT, HESSIAN, COUNT = range(3)
 
 
 class FirstUse(NamedTuple):
-    """SplitPrices of first uses, and what is paid already."""
+    """Prices of first uses, and the features and groups that are paid."""
 
     own: Any  # (n_features,)
     group: Any  # (n_features,): -1 for no group
@@ -58,7 +58,7 @@ class TreeSettings(NamedTuple):
 
 
 class BoostWork(NamedTuple):
-    """Working arrays; those with a row for each leaf begin with `leaf_` or are the last three."""
+    """Working arrays, of which the last four have an entry per leaf."""
 
     rows: Any  # (n,): leaf after leaf
     spare: Any  # (n,)
@@ -70,18 +70,41 @@ class BoostWork(NamedTuple):
     nan_left: Any  # (n_leaves, n_features), bool: side of NaN
 
 
+class BoostFit(NamedTuple):
+    """Everything that the trees of a fit share."""
+
+    columns: Any  # ColumnCodes
+    prices: Any  # FirstUse
+    settings: Any  # TreeSettings
+    work: Any  # BoostWork
+    nodes: Any  # GrownNodes of all trees
+    value: Any  # (n_nodes,), float32
+
+
+class GrowingTree(NamedTuple):
+    """One tree while it grows."""
+
+    gradient: Any  # (n,)
+    hessian: Any  # (n,)
+    active: Any  # features that a split may be worth the price of
+    leaves: Any  # (n_leaves, 4): columns BEGIN, END, DEPTH, NODE
+    totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
+    best_gain: Any  # (n_leaves,): less the split's price
+    best_feature: Any  # (n_leaves,)
+
+
 @numba.njit(cache=True, nogil=True)
 def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
-    """Working arrays of :func:`grow_boosted_tree`, for columns of at most `n_codes` codes."""
+    """Make the working arrays of :func:`grow_boosted_tree`, for at most `n_codes` codes."""
     return BoostWork(
-        np.empty(n, np.int64),
-        np.empty(n, np.int64),
-        np.empty(n, np.bool_),
-        np.empty(n_features),
-        np.zeros((n_leaves, n_features, n_codes + 1, 3)),
-        np.empty((n_leaves, n_features)),
-        np.zeros((n_leaves, n_features), np.int64),
-        np.zeros((n_leaves, n_features), np.bool_),
+        rows=np.empty(n, np.int64),
+        spare=np.empty(n, np.int64),
+        is_left=np.empty(n, np.bool_),
+        toll=np.empty(n_features),
+        leaf_sums=np.zeros((n_leaves, n_features, n_codes + 1, 3)),
+        gain=np.empty((n_leaves, n_features)),
+        last_code=np.zeros((n_leaves, n_features), np.int64),
+        nan_left=np.zeros((n_leaves, n_features), np.bool_),
     )
 
 
@@ -97,85 +120,113 @@ def set_tolls(prices: Any, toll: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def grow_boosted_tree(
-    columns: Any, gradient: Any, hessian: Any, prices: Any, settings: Any, work: Any, nodes: Any,
-    value: Any, first: Any, scores: Any,
-) -> int:  # fmt: skip
-    """Grow a tree, write its nodes from `first` on and add its leaves' values to the scores.
+def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: Any) -> int:
+    """Grow a tree, write its nodes from `root` on and add its leaves' values to the scores.
 
     Returns the number of nodes, 0 if there is nothing to split.
 
-    Shapes: `gradient, hessian, scores` (n,), `value` as the arrays of `nodes`.
+    Shapes: `gradient, hessian, scores` (n,).
     """
-    n = len(gradient)
-    leaves = np.zeros((settings.n_leaves, 4), np.int64)
-    total = np.zeros((settings.n_leaves, 2))  # GRADIENT and HESSIAN of each leaf
-    best_gain = np.zeros(settings.n_leaves)  # less its price
-    best_feature = np.zeros(settings.n_leaves, np.int64)
-
-    # the root
-    for i in range(n):
-        work.rows[i] = i
-    set_tolls(prices, work.toll)
-    active = _worthwhile_features(gradient, hessian, prices, total[0])
-    write_leaf(leaves, 0, 0, n, 0, first)
-    nodes.feature[first] = -1
-    if len(active) == 0:
+    tree = _plant(fit, gradient, hessian, root)
+    if len(tree.active) == 0:
         return 0
-    count_codes(columns.codes, work.rows[:n], gradient, hessian, active, work.leaf_sums[0])
-    _search_columns(columns.start, active, total[0], n, work, 0)
-    best_gain[0], best_feature[0] = _best_column(active, work.gain[0], work.toll)
-    n_leaves = n_nodes = 1
-
-    while n_leaves < settings.n_leaves:
-        leaf = _best_leaf(best_gain, leaves, n_leaves, settings.max_depth)
+    count_codes(
+        fit.columns.codes, fit.work.rows, gradient, hessian, tree.active, fit.work.leaf_sums[0]
+    )
+    _search_columns(fit, tree, 0)
+    _choose_column(fit, tree, 0)
+    n_leaves = 1
+    n_nodes = 1
+    while n_leaves < fit.settings.n_leaves:
+        leaf = _best_leaf(tree, n_leaves, fit.settings.max_depth)
         if leaf < 0:
             break
-        # split it: the left child takes its place, the right one comes behind the others
-        new = n_leaves
-        k = int(best_feature[leaf])
-        begin, end, depth = leaves[leaf, BEGIN], leaves[leaf, END], leaves[leaf, DEPTH]
-        split = LeafSplit(
-            k, work.last_code[leaf, k], work.last_code[leaf, k] + 1, work.nan_left[leaf, k]
-        )
-        rows = work.rows[begin:end]
-        mark_left(columns, split, rows, work.is_left)
-        middle = begin + partition(rows, work.is_left, work.spare)
-        child = first + n_nodes
-        write_split(nodes, leaves[leaf, NODE], columns, split, split.nan_left, child)
-        write_leaf(leaves, leaf, begin, middle, depth + 1, child)
-        write_leaf(leaves, new, middle, end, depth + 1, child + 1)
-        _share_totals(gradient, hessian, work.rows[begin:middle], total, leaf, new)
+        right_leaf = n_leaves
+        feature = int(tree.best_feature[leaf])
+        _split_leaf(fit, tree, leaf, right_leaf, root + n_nodes)
         n_nodes += 2
         n_leaves += 1
-        # its price is paid from here on, in all leaves
-        if work.toll[k] > 0.0:
-            prices.paid[k] = True
-            if prices.group[k] >= 0:
-                prices.paid[len(prices.own) + prices.group[k]] = True
-            set_tolls(prices, work.toll)
-            for other in range(n_leaves):
-                if other != leaf and other != new:
-                    best_gain[other], best_feature[other] = _best_column(
-                        active, work.gain[other], work.toll
-                    )
-        if n_leaves == settings.n_leaves:
+        # a price is paid once for all leaves, whose best splits may change by that
+        if _pay_first_use(fit, feature):
+            for other_leaf in range(n_leaves):
+                if other_leaf != leaf and other_leaf != right_leaf:
+                    _choose_column(fit, tree, other_leaf)
+        if n_leaves == fit.settings.n_leaves:
             break
-        _share_sums(columns, gradient, hessian, active, work, leaves, leaf, new)
-        for child_leaf in (leaf, new):
-            n_rows = leaves[child_leaf, END] - leaves[child_leaf, BEGIN]
-            _search_columns(columns.start, active, total[child_leaf], n_rows, work, child_leaf)
-            best_gain[child_leaf], best_feature[child_leaf] = _best_column(
-                active, work.gain[child_leaf], work.toll
-            )
+        # prepare the children for the next choice
+        _share_sums(fit, tree, leaf, right_leaf)
+        for child_leaf in (leaf, right_leaf):
+            _search_columns(fit, tree, child_leaf)
+            _choose_column(fit, tree, child_leaf)
     if n_nodes == 1:
         return 0
     for leaf in range(n_leaves):
-        step = np.float32(-settings.rate * total[leaf, GRADIENT] / total[leaf, HESSIAN])
-        value[leaves[leaf, NODE]] = step
-        for i in range(leaves[leaf, BEGIN], leaves[leaf, END]):
-            scores[work.rows[i]] += step
+        # Newton's step: -rate * G / H
+        gradient_sum = tree.totals[leaf, GRADIENT]
+        step = np.float32(-fit.settings.rate * gradient_sum / tree.totals[leaf, HESSIAN])
+        fit.value[tree.leaves[leaf, NODE]] = step
+        for i in range(tree.leaves[leaf, BEGIN], tree.leaves[leaf, END]):
+            scores[fit.work.rows[i]] += step
     return n_nodes
+
+
+@numba.njit(cache=True, nogil=True)
+def _plant(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
+    """Make a tree of a root that holds all rows."""
+    n = len(gradient)
+    n_leaves = fit.settings.n_leaves
+    leaves = np.zeros((n_leaves, 4), np.int64)
+    totals = np.zeros((n_leaves, 2))
+    for i in range(n):
+        fit.work.rows[i] = i
+    set_tolls(fit.prices, fit.work.toll)
+    active = _worthwhile_features(gradient, hessian, fit.prices, totals[0])
+    write_leaf(leaves, 0, 0, n, 0, root)
+    fit.nodes.feature[root] = -1
+    best_gain = np.zeros(n_leaves)
+    best_feature = np.zeros(n_leaves, np.int64)
+    return GrowingTree(
+        gradient=gradient,
+        hessian=hessian,
+        active=active,
+        leaves=leaves,
+        totals=totals,
+        best_gain=best_gain,
+        best_feature=best_feature,
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> None:
+    """Split a leaf at its best split; the left child takes its place, the right one a new one."""
+    work = fit.work
+    leaves = tree.leaves
+    k = int(tree.best_feature[leaf])
+    begin = leaves[leaf, BEGIN]
+    end = leaves[leaf, END]
+    depth = leaves[leaf, DEPTH]
+    last_code = work.last_code[leaf, k]
+    split = LeafSplit(k, last_code, last_code + 1, work.nan_left[leaf, k])
+    rows = work.rows[begin:end]
+    mark_left(fit.columns, split, rows, work.is_left)
+    middle = begin + partition(rows, work.is_left, work.spare)
+    write_split(fit.nodes, leaves[leaf, NODE], fit.columns, split, split.nan_left, child)
+    write_leaf(leaves, leaf, begin, middle, depth + 1, child)
+    write_leaf(leaves, right_leaf, middle, end, depth + 1, child + 1)
+    _share_totals(fit, tree, leaf, right_leaf)
+
+
+@numba.njit(cache=True, nogil=True)
+def _pay_first_use(fit: Any, feature: int) -> bool:
+    """Pay what a first use of a feature costs; whether there was anything to pay."""
+    prices = fit.prices
+    if fit.work.toll[feature] <= 0.0:
+        return False
+    prices.paid[feature] = True
+    if prices.group[feature] >= 0:
+        prices.paid[len(prices.own) + prices.group[feature]] = True
+    set_tolls(prices, fit.work.toll)
+    return True
 
 
 @numba.njit(cache=True, nogil=True)
@@ -185,14 +236,14 @@ def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -
     No split can gain more than single rows apart would: ``sum g_i^2 / h_i - G^2 / H``. A group may
     be paid within the tree, so its price does not count here.
     """
-    bound = whole_gradient = whole_hessian = 0.0
+    bound = gradient_sum = hessian_sum = 0.0
     for i in range(len(gradient)):
-        whole_gradient += gradient[i]
-        whole_hessian += hessian[i]
+        gradient_sum += gradient[i]
+        hessian_sum += hessian[i]
         bound += gradient[i] * gradient[i] / hessian[i]
-    bound -= whole_gradient * whole_gradient / whole_hessian
-    total[GRADIENT] = whole_gradient
-    total[HESSIAN] = whole_hessian
+    bound -= gradient_sum * gradient_sum / hessian_sum
+    total[GRADIENT] = gradient_sum
+    total[HESSIAN] = hessian_sum
     active = np.empty(len(prices.own), np.int64)
     n_active = 0
     for k in range(len(prices.own)):
@@ -203,59 +254,58 @@ def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -
 
 
 @numba.njit(cache=True, nogil=True)
-def _best_leaf(best_gain: Any, leaves: Any, n_leaves: int, max_depth: int) -> int:
+def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
     """Find the leaf with the best split worth its price; -1 without any."""
     best = -1
     for leaf in range(n_leaves):
-        is_deep = max_depth > 0 and leaves[leaf, DEPTH] >= max_depth
-        is_best = best < 0 or best_gain[leaf] > best_gain[best]
-        if best_gain[leaf] > 0.0 and not is_deep and is_best:
+        is_deep = max_depth > 0 and tree.leaves[leaf, DEPTH] >= max_depth
+        is_best = best < 0 or tree.best_gain[leaf] > tree.best_gain[best]
+        if tree.best_gain[leaf] > 0.0 and not is_deep and is_best:
             best = leaf
     return best
 
 
 @numba.njit(cache=True, nogil=True)
-def _share_totals(
-    gradient: Any, hessian: Any, left_rows: Any, total: Any, left: int, right: int
-) -> None:
-    """Share the totals of a leaf, those at `left`, between its children."""
-    left_gradient = left_hessian = 0.0
-    for i in range(len(left_rows)):
-        left_gradient += gradient[left_rows[i]]
-        left_hessian += hessian[left_rows[i]]
-    total[right, GRADIENT] = total[left, GRADIENT] - left_gradient
-    total[right, HESSIAN] = total[left, HESSIAN] - left_hessian
-    total[left, GRADIENT] = left_gradient
-    total[left, HESSIAN] = left_hessian
+def _share_totals(fit: Any, tree: Any, left: int, right: int) -> None:
+    """Share the totals of a leaf, now at `left`, between its children."""
+    totals = tree.totals
+    left_gradient = 0.0
+    left_hessian = 0.0
+    for i in range(tree.leaves[left, BEGIN], tree.leaves[left, END]):
+        row = fit.work.rows[i]
+        left_gradient += tree.gradient[row]
+        left_hessian += tree.hessian[row]
+    totals[right, GRADIENT] = totals[left, GRADIENT] - left_gradient
+    totals[right, HESSIAN] = totals[left, HESSIAN] - left_hessian
+    totals[left, GRADIENT] = left_gradient
+    totals[left, HESSIAN] = left_hessian
 
 
 @numba.njit(cache=True, nogil=True)
-def _share_sums(
-    columns: Any, gradient: Any, hessian: Any, active: Any, work: Any, leaves: Any, left: int,
-    right: int,
-) -> None:  # fmt: skip
-    """Share the sums by code of a leaf, those at `left`: count the smaller child, subtract it."""
-    sums = work.leaf_sums
-    is_left_small = (
-        leaves[left, END] - leaves[left, BEGIN] <= leaves[right, END] - leaves[right, BEGIN]
-    )
-    small, large = (left, right) if is_left_small else (right, left)
+def _share_sums(fit: Any, tree: Any, left: int, right: int) -> None:
+    """Share the sums by code of a leaf, now at `left`: count the smaller child, subtract it."""
+    sums = fit.work.leaf_sums
+    leaves = tree.leaves
+    start = fit.columns.start
+    n_left = leaves[left, END] - leaves[left, BEGIN]
+    is_left_small = n_left <= leaves[right, END] - leaves[right, BEGIN]
+    small_leaf, large_leaf = (left, right) if is_left_small else (right, left)
     if is_left_small:
         copy_into(sums[right].reshape(-1), 0, sums[left].reshape(-1), sums[left].size)
-    rows = work.rows[leaves[small, BEGIN] : leaves[small, END]]
-    count_codes(columns.codes, rows, gradient, hessian, active, sums[small])
-    for j in range(len(active)):
-        k = active[j]
-        for c in range(columns.start[k + 1] - columns.start[k] + 1):
+    rows = fit.work.rows[leaves[small_leaf, BEGIN] : leaves[small_leaf, END]]
+    count_codes(fit.columns.codes, rows, tree.gradient, tree.hessian, tree.active, sums[small_leaf])
+    for k in tree.active:
+        for c in range(start[k + 1] - start[k] + 1):
             for column in range(3):
-                sums[large, k, c, column] -= sums[small, k, c, column]
+                sums[large_leaf, k, c, column] -= sums[small_leaf, k, c, column]
 
 
 @numba.njit(cache=True, nogil=True)
 def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any, sums: Any) -> None:
     """Sum gradients, hessians and rows by code of each active column."""
     for j in range(len(active)):
-        by_code, column = sums[active[j]], codes[active[j]]
+        by_code = sums[active[j]]
+        column = codes[active[j]]
         by_code[:] = 0.0
         for i in range(len(rows)):
             row = rows[i]
@@ -266,47 +316,63 @@ def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any,
 
 
 @numba.njit(cache=True, nogil=True)
-def _search_columns(start: Any, active: Any, total: Any, n: int, work: Any, leaf: int) -> None:
-    """Find the best split of a leaf of n rows on each active column."""
-    whole = total[GRADIENT] * total[GRADIENT] / total[HESSIAN]
-    for j in range(len(active)):
-        k = active[j]
+def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
+    """Find the best split of a leaf on each active column."""
+    start = fit.columns.start
+    work = fit.work
+    n = tree.leaves[leaf, END] - tree.leaves[leaf, BEGIN]
+    gradient = tree.totals[leaf, GRADIENT]
+    hessian = tree.totals[leaf, HESSIAN]
+    leaf_term = gradient * gradient / hessian
+    for k in tree.active:
         by_code = work.leaf_sums[leaf, k]
         nan_code = start[k + 1] - start[k]
         best_gain = -np.inf
         n_missing = by_code[nan_code, COUNT]
         for nan_left in range(2 if n_missing > 0.5 else 1):
-            g = h = count = 0.0
+            left_gradient = 0.0
+            left_hessian = 0.0
+            n_left = 0.0
             if nan_left:
-                g, h, count = by_code[nan_code, GRADIENT], by_code[nan_code, HESSIAN], n_missing
+                left_gradient = by_code[nan_code, GRADIENT]
+                left_hessian = by_code[nan_code, HESSIAN]
+                n_left = n_missing
             # with NaN on the right, all numbers may go left
             for c in range(nan_code if n_missing > 0.5 and not nan_left else nan_code - 1):
                 if by_code[c, COUNT] < 0.5:
                     continue
-                g += by_code[c, GRADIENT]
-                h += by_code[c, HESSIAN]
-                count += by_code[c, COUNT]
-                if n - count < MIN_ROWS or total[HESSIAN] - h < MIN_HESSIAN:
+                left_gradient += by_code[c, GRADIENT]
+                left_hessian += by_code[c, HESSIAN]
+                n_left += by_code[c, COUNT]
+                right_hessian = hessian - left_hessian
+                if n - n_left < MIN_ROWS or right_hessian < MIN_HESSIAN:
                     break
-                if count < MIN_ROWS or h < MIN_HESSIAN:
+                if n_left < MIN_ROWS or left_hessian < MIN_HESSIAN:
                     continue
-                rest = total[GRADIENT] - g
-                gain = g * g / h + rest * rest / (total[HESSIAN] - h) - whole
+                # gain = G_left^2 / H_left + G_right^2 / H_right - G^2 / H
+                right_gradient = gradient - left_gradient
+                left_term = left_gradient * left_gradient / left_hessian
+                right_term = right_gradient * right_gradient / right_hessian
+                gain = left_term + right_term - leaf_term
                 if gain > best_gain:
                     best_gain = gain
                     work.last_code[leaf, k] = c
                     # rows without a value that come later go with the heavier side
-                    heavier = 2.0 * count >= n
+                    heavier = 2.0 * n_left >= n
                     work.nan_left[leaf, k] = heavier if n_missing < 0.5 else nan_left == 1
         work.gain[leaf, k] = best_gain
 
 
 @numba.njit(cache=True, nogil=True)
-def _best_column(active: Any, gain: Any, toll: Any) -> Any:
-    """Find the column with the largest gain less its price, and that; 0 and -1 without any."""
-    best_gain, best_column = 0.0, -1
-    for j in range(len(active)):
-        k = active[j]
+def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
+    """Write the column with the largest gain less its price, and that; 0 and -1 without any."""
+    gain = fit.work.gain[leaf]
+    toll = fit.work.toll
+    best_gain = 0.0
+    best_feature = -1
+    for k in tree.active:
         if gain[k] - toll[k] > best_gain + 1e-12:
-            best_gain, best_column = gain[k] - toll[k], k
-    return best_gain, best_column
+            best_gain = gain[k] - toll[k]
+            best_feature = k
+    tree.best_gain[leaf] = best_gain
+    tree.best_feature[leaf] = best_feature

@@ -85,7 +85,8 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
     bins = {"max_bin": COARSE_BINS} if grouped else {}
     leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
     if n_rows > MANY_ROWS:
-        leaves, rate = 1023 if n_classes == 2 else 255, 0.2
+        leaves = 1023 if n_classes == 2 else 255
+        rate = 0.2
     return {"num_leaves": leaves, "learning_rate": rate} | bins
 
 
@@ -176,7 +177,8 @@ class FirstUsePrices:
     """
 
     def __init__(self, costs: FeatureCosts, strength: float) -> None:
-        self._costs, self._strength = costs, strength
+        self._costs = costs
+        self._strength = strength
         self._groups_open = bool(costs.shared.any() and strength > 0)
         price = strength * costs.alone
         self.params: dict[str, Any] = {}

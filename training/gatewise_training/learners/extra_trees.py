@@ -1,14 +1,15 @@
 """Extremely randomised trees (Geurts, Ernst & Wehenkel, 2006), compiled.
 
 As in scikit-learn's ExtraTreesClassifier with its defaults: every row, the square root of the
-features tried at a node, one uniform threshold each, the best by Gini impurity. There a tree of a
-few hundred rows costs two milliseconds, nearly all of it overhead, and a feature that does not vary
-within a node counts as tried, which makes forests on columns of mostly 0 larger and worse.
+features tried at a node with one uniform threshold each, the best by Gini impurity. scikit-learn
+takes two milliseconds for a tree of a few hundred rows, nearly all of it overhead, and counts a
+feature that does not vary within a node as tried, which makes forests on columns of mostly 0 larger
+and worse.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -25,8 +26,41 @@ from gatewise_training.forests.grower.growing import (
     write_leaf,
 )
 
-CONSTANT = DEPTH
-"""Column of the waiting nodes: how many of the first features in the order do not vary there."""
+N_CONSTANT = DEPTH
+"""Column of the waiting nodes: the number of columns, first in `order`, that do not vary there."""
+
+
+class ForestTask(NamedTuple):
+    """Training rows and settings of a forest."""
+
+    columns: Any  # (n_features, n), float32
+    labels: Any  # (n,), int32
+    weight: Any  # (n,)
+    n_classes: int
+    n_trees: int
+    n_candidates: int  # columns that vary, tried at a node
+    min_rows: int  # of a leaf
+
+
+class ForestNodes(NamedTuple):
+    """Nodes of all trees; `feature` is -1 at leaves."""
+
+    feature: Any
+    threshold: Any
+    left: Any
+    right: Any
+    value: Any  # (n_nodes, n_classes)
+
+
+class ForestWork(NamedTuple):
+    """Working arrays."""
+
+    rows: Any  # (n,), int32: node after node
+    spare: Any  # (n,), int32
+    waiting: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
+    order: Any  # (n_features,): columns, those that do not vary at a node first
+    class_sums: Any  # (n_classes,): weight of a node's rows
+    left_sums: Any  # (n_classes,): weight of the rows left of a candidate
 
 
 def fit_extra_trees(
@@ -41,145 +75,199 @@ def fit_extra_trees(
 ) -> TreeEnsemble:
     """Fit a forest; margins are the averaged class distributions of the leaves.
 
-    Shapes: `x` (n, n_features), without NaN, `y, weight` (n,); leaves hold `min_rows` at least.
+    Shapes: `x` (n, n_features), without NaN, `y, weight` (n,); a leaf holds at least `min_rows`.
     """
     n_features = x.shape[1]
-    tried = max(1, int(np.sqrt(n_features)))
-    columns = np.ascontiguousarray(x.T, np.float32)
-    nodes, used, roots = _grow_forest(
-        columns,
-        y.astype(np.int32),
-        np.asarray(weight, np.float64),
-        n_classes,
-        n_trees,
-        tried,
-        min_rows,
-        seed,
+    task = ForestTask(
+        columns=np.ascontiguousarray(x.T, np.float32),
+        labels=y.astype(np.int32),
+        weight=np.asarray(weight, np.float64),
+        n_classes=n_classes,
+        n_trees=n_trees,
+        n_candidates=max(1, int(np.sqrt(n_features))),
+        min_rows=min_rows,
     )
-    feature, threshold, left, right, value = (each[:used].copy() for each in nodes)
+    nodes, n_nodes, roots = _grow_forest(task, seed)
     return TreeEnsemble(
-        feature, threshold, left, right, np.zeros(used, np.bool_), value, roots,
-        np.full(n_trees, -1, np.int32), np.zeros(n_classes, np.float32), n_features,
-    )  # fmt: skip
+        feature=nodes.feature[:n_nodes].copy(),
+        threshold=nodes.threshold[:n_nodes].copy(),
+        left=nodes.left[:n_nodes].copy(),
+        right=nodes.right[:n_nodes].copy(),
+        nan_left=np.zeros(n_nodes, np.bool_),
+        value=nodes.value[:n_nodes].copy(),
+        roots=roots,
+        output=np.full(n_trees, -1, np.int32),
+        base=np.zeros(n_classes, np.float32),
+        n_features=n_features,
+    )
 
 
 @numba.njit(cache=True, nogil=True)
-def _grow_forest(
-    columns: Any, y: Any, weight: Any, n_classes: int, n_trees: int, tried: int, min_rows: int,
-    seed: int,
-) -> Any:  # fmt: skip
+def _grow_forest(task: Any, seed: int) -> Any:
+    """Grow trees one after the other; returns nodes, their number, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
-    n_features, n = columns.shape
-    size = max(n_trees * min(2 * n, 64), 2 * n)
-    feature, left, right = (
-        np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
-    )  # fmt: skip
-    threshold, value = np.empty(size, np.float32), np.empty((size, n_classes), np.float32)
-    roots = np.empty(n_trees, np.int32)
-    rows, spare = np.empty(n, np.int32), np.empty(n, np.int32)
-    # as leaves, but in the place of the depth how many of the first in `order` do not vary there
-    waiting = np.empty((2 * n, 4), np.int64)
-    order = np.arange(n_features)
-    whole, part = np.empty(n_classes), np.empty(n_classes)
-    used = 0
-    for t in range(n_trees):
-        if used + 2 * n > size:
+    n_features, n = task.columns.shape
+    size = max(task.n_trees * min(2 * n, 64), 2 * n)
+    nodes = ForestNodes(
+        np.empty(size, np.int32),
+        np.empty(size, np.float32),
+        np.empty(size, np.int32),
+        np.empty(size, np.int32),
+        np.empty((size, task.n_classes), np.float32),
+    )
+    work = ForestWork(
+        np.empty(n, np.int32),
+        np.empty(n, np.int32),
+        np.empty((2 * n, 4), np.int64),
+        np.arange(n_features),
+        np.empty(task.n_classes),
+        np.empty(task.n_classes),
+    )
+    roots = np.empty(task.n_trees, np.int32)
+    n_nodes = 0
+    for t in range(task.n_trees):
+        if n_nodes + 2 * n > size:
             size = 2 * size + 2 * n
-            feature, left, right = wider(feature, size), wider(left, size), wider(right, size)
-            threshold, value = wider(threshold, size), wider(value, size)
-        for i in range(n):
-            rows[i] = i
-        roots[t] = used
-        n_waiting = write_leaf(waiting, 0, 0, n, 0, used)
-        used += 1
-        while n_waiting:
-            n_waiting -= 1
-            begin, end = waiting[n_waiting, BEGIN], waiting[n_waiting, END]
-            constant, node = waiting[n_waiting, CONSTANT], waiting[n_waiting, NODE]
-            for m in range(n_classes):
-                whole[m] = 0.0
-            for i in range(begin, end):
-                whole[y[rows[i]]] += weight[rows[i]]
-            total = whole.sum()
-            feature[node] = left[node] = right[node] = -1
-            threshold[node] = 0.0
-            for m in range(n_classes):
-                value[node, m] = whole[m] / (total * n_trees) if total > 0.0 else 0.0
-            if whole.max() >= total or end - begin < max(2, 2 * min_rows):
-                continue
-            at, cut, constant = _draw_split(
-                columns, y, weight, rows, begin, end, whole, total, part, order, constant, tried,
-                min_rows,
-            )  # fmt: skip
-            if at < 0:
-                continue
-            middle, back = begin, 0
-            for i in range(begin, end):
-                r = rows[i]
-                goes_left = columns[at, r] <= cut
-                rows[middle] = spare[back] = r  # no branch for a processor to guess
-                middle += goes_left
-                back += not goes_left
-            copy_into(rows, middle, spare, back)
-            feature[node], threshold[node] = at, cut
-            left[node], right[node] = used, used + 1
-            n_waiting = write_leaf(waiting, n_waiting, middle, end, constant, used + 1)
-            n_waiting = write_leaf(waiting, n_waiting, begin, middle, constant, used)
-            used += 2
-            for m in range(n_classes):
-                value[node, m] = 0.0
-    return (feature, threshold, left, right, value), used, roots
+            nodes = ForestNodes(
+                wider(nodes.feature, size),
+                wider(nodes.threshold, size),
+                wider(nodes.left, size),
+                wider(nodes.right, size),
+                wider(nodes.value, size),
+            )
+        roots[t] = n_nodes
+        n_nodes = _grow_tree(task, work, nodes, n_nodes)
+    return nodes, n_nodes, roots
 
 
 @numba.njit(cache=True, nogil=True)
-def _draw_split(
-    columns: Any, y: Any, weight: Any, rows: Any, begin: int, end: int, whole: Any, total: float,
-    part: Any, order: Any, constant: int, tried: int, min_rows: int,
-) -> Any:  # fmt: skip
+def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
+    """Grow a tree, depth first, from node `root` on; returns the number of the next node."""
+    rows = work.rows
+    waiting = work.waiting
+    for i in range(len(rows)):
+        rows[i] = i
+    n_waiting = write_leaf(waiting, 0, 0, len(rows), 0, root)
+    n_nodes = root + 1
+    while n_waiting:
+        n_waiting -= 1
+        begin = waiting[n_waiting, BEGIN]
+        end = waiting[n_waiting, END]
+        node = waiting[n_waiting, NODE]
+        _sum_classes(task, rows[begin:end], work.class_sums)
+        _write_class_shares(task, work.class_sums, nodes, node)
+        is_pure = work.class_sums.max() >= work.class_sums.sum()
+        if is_pure or end - begin < max(2, 2 * task.min_rows):
+            continue
+        feature, threshold, n_constant = _draw_split(
+            task, work, begin, end, waiting[n_waiting, N_CONSTANT]
+        )
+        if feature < 0:
+            continue
+        # rows that go left to the front; both writes always happen: no branch to mispredict
+        middle = begin
+        n_right = 0
+        for i in range(begin, end):
+            row = rows[i]
+            goes_left = task.columns[feature, row] <= threshold
+            rows[middle] = row
+            work.spare[n_right] = row
+            middle += goes_left
+            n_right += not goes_left
+        copy_into(rows, middle, work.spare, n_right)
+        nodes.feature[node] = feature
+        nodes.threshold[node] = threshold
+        nodes.left[node] = n_nodes
+        nodes.right[node] = n_nodes + 1
+        n_waiting = write_leaf(waiting, n_waiting, middle, end, n_constant, n_nodes + 1)
+        n_waiting = write_leaf(waiting, n_waiting, begin, middle, n_constant, n_nodes)
+        n_nodes += 2
+        for m in range(task.n_classes):
+            nodes.value[node, m] = 0.0
+    return n_nodes
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_classes(task: Any, rows: Any, class_sums: Any) -> None:
+    """Sum the weights of rows by class."""
+    for m in range(len(class_sums)):
+        class_sums[m] = 0.0
+    for i in range(len(rows)):
+        class_sums[task.labels[rows[i]]] += task.weight[rows[i]]
+
+
+@numba.njit(cache=True, nogil=True)
+def _write_class_shares(task: Any, class_sums: Any, nodes: Any, node: int) -> None:
+    """Write a node as a leaf with its shares of the classes, over the number of trees."""
+    total = class_sums.sum()
+    nodes.feature[node] = -1
+    nodes.left[node] = -1
+    nodes.right[node] = -1
+    nodes.threshold[node] = 0.0
+    for m in range(len(class_sums)):
+        share = class_sums[m] / (total * task.n_trees) if total > 0.0 else 0.0
+        nodes.value[node, m] = share
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> Any:
     """Best of the splits drawn, as feature and threshold; feature -1 if none is possible.
 
-    The first `constant` columns of `order` do not vary within the node, and so not below it: no
-    node below changes their places. Returns how many they are after this node.
+    The first `n_constant` columns of `order` do not vary within the node, and so not below it: no
+    node below changes their places. Returns their number after this node as well.
     """
-    best, at, cut = -np.inf, -1, np.float32(0.0)
-    found, n_features = 0, len(order)
-    for j in range(constant, n_features):
-        if found >= tried:
+    order = work.order
+    class_sums = work.class_sums
+    left_sums = work.left_sums
+    total = class_sums.sum()
+    best_score = -np.inf
+    best_feature = -1
+    best_threshold = np.float32(0.0)
+    n_drawn = 0
+    for j in range(n_constant, len(order)):
+        if n_drawn >= task.n_candidates:
             break
-        other = np.random.randint(j, n_features)  # noqa: NPY002
-        order[j], order[other] = order[other], order[j]
-        column = columns[order[j]]
-        low, high = _range(column, rows[begin:end])
-        if low >= high:  # a column without a choice does not count
-            order[constant], order[j] = order[j], order[constant]
-            constant += 1
+        # draw a column and a threshold; a column without a choice does not count
+        k = np.random.randint(j, len(order))  # noqa: NPY002
+        order[j], order[k] = order[k], order[j]
+        column = task.columns[order[j]]
+        low, high = _range(column, work.rows[begin:end])
+        if low >= high:
+            order[n_constant], order[j] = order[j], order[n_constant]
+            n_constant += 1
             continue
-        found += 1
+        n_drawn += 1
         share = np.random.random()  # noqa: NPY002
-        limit = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
-        if limit >= high:
-            limit = low
-        for m in range(len(part)):
-            part[m] = 0.0
-        count = 0
+        threshold = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
+        if threshold >= high:
+            threshold = low
+        # class sums W_left; W is the node's, W_right their difference
+        for m in range(len(left_sums)):
+            left_sums[m] = 0.0
+        n_left = 0
         for i in range(begin, end):
-            r = rows[i]
-            goes_left = column[r] <= limit
-            part[y[r]] += weight[r] * goes_left
-            count += goes_left
-        if count < min_rows or end - begin - count < min_rows:
+            row = work.rows[i]
+            goes_left = column[row] <= threshold
+            left_sums[task.labels[row]] += task.weight[row] * goes_left
+            n_left += goes_left
+        if n_left < task.min_rows or end - begin - n_left < task.min_rows:
             continue
-        mass = squares = rest = 0.0
-        for m in range(len(whole)):
-            mass += part[m]
-            squares += part[m] * part[m]
-            rest += (whole[m] - part[m]) ** 2
-        if mass <= 0.0 or mass >= total:
+        # sum W_left^2 / sum W_left + sum W_right^2 / sum W_right rises as Gini impurity falls
+        left_total = 0.0
+        left_squares = 0.0
+        right_squares = 0.0
+        for m in range(len(class_sums)):
+            left_total += left_sums[m]
+            left_squares += left_sums[m] * left_sums[m]
+            right_squares += (class_sums[m] - left_sums[m]) ** 2
+        if left_total <= 0.0 or left_total >= total:
             continue
-        worth = squares / mass + rest / (total - mass)  # falls as Gini impurity rises
-        if worth > best:
-            best, at, cut = worth, order[j], limit
-    return at, cut, constant
+        score = left_squares / left_total + right_squares / (total - left_total)
+        if score > best_score:
+            best_score = score
+            best_feature = order[j]
+            best_threshold = threshold
+    return best_feature, best_threshold, n_constant
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # lets several be compared at once
@@ -187,6 +275,7 @@ def _range(column: Any, rows: Any) -> Any:
     """Smallest and largest of some values, without NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
-        v = column[rows[i]]
-        low, high = min(low, v), max(high, v)
+        number = column[rows[i]]
+        low = min(low, number)
+        high = max(high, number)
     return low, high

@@ -17,6 +17,7 @@ from gatewise.models.trees import LEAF, TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
 from gatewise_training.learners.boost_kernel import (
+    BoostFit,
     FirstUse,
     TreeSettings,
     grow_boosted_tree,
@@ -37,7 +38,7 @@ class GatedLoss(NamedTuple):
     weight: Any  # (n,)
     share: Any  # (n,): weights of sum 1
     f0_loss: Any  # (n,)
-    p_full: float  # bound on the mean offload probability; below 0: there is no gate
+    p_full: float  # bound on the mean offload probability; below 0 without a gate
     newton: bool
 
 
@@ -55,7 +56,7 @@ def boost(
     newton: bool,
     settings: dict[str, Any],
 ) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate; `rounds` are those of the warm-up and all.
+    """Grow f1 and, unless `p_full` is None, a gate; `rounds`: of the warm-up, and of the whole fit.
 
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
@@ -72,9 +73,7 @@ def boost(
     loss = GatedLoss(
         target, weight, weight / weight.sum(), f0_loss, -1.0 if p_full is None else p_full, newton
     )
-    nodes, value, n_nodes, trees = _boost(
-        columns, loss, base, rounds[0], rounds[1], prices, tree_settings
-    )
+    nodes, value, n_nodes, trees = _boost(columns, loss, base, rounds, prices, tree_settings)
     n_gates = int(p_full is not None)
     return TreeEnsemble(
         feature=nodes.feature[:n_nodes].copy(),
@@ -91,29 +90,33 @@ def boost(
 
 
 @numba.njit(cache=True, nogil=True)
-def _boost(
-    columns: Any, loss: Any, base: Any, warm_up: int, n_rounds: int, prices: Any, settings: Any
-) -> Any:
-    """Grow trees round by round: first f1's alone, behind `warm_up` rounds the gate's as well."""
+def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, settings: Any) -> Any:
+    """Grow trees round by round: first f1's alone, after the warm-up the gate's as well."""
+    warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
     n_outputs = n_margins + (loss.p_full >= 0.0)
     most_nodes = n_rounds * n_outputs * (2 * settings.n_leaves - 1) + 1
     nodes = GrownNodes(
-        np.full(most_nodes, LEAF, np.int32), np.zeros(most_nodes, np.float32),
-        np.full(most_nodes, LEAF, np.int32), np.full(most_nodes, LEAF, np.int32),
+        np.full(most_nodes, LEAF, np.int32),
+        np.zeros(most_nodes, np.float32),
+        np.full(most_nodes, LEAF, np.int32),
+        np.full(most_nodes, LEAF, np.int32),
         np.zeros(most_nodes, np.bool_),
-    )  # fmt: skip
+    )
     value = np.zeros(most_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
     # of a type of their own: plain integers make numba compile their users twice
-    most_codes, n_nodes = np.int64(1), np.int64(0)
+    most_codes = np.int64(1)
+    n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
         most_codes = max(most_codes, columns.start[k + 1] - columns.start[k])
     work = work_arrays(n, len(columns.codes), most_codes, settings.n_leaves)
+    fit = BoostFit(columns, prices, settings, work, nodes, value)
     scores = np.zeros((n_outputs, n))
     for m in range(n_margins):
         scores[m] = base[m]
-    gradient, hessian = np.empty((n_outputs, n)), np.ones((n_outputs, n))
+    gradient = np.empty((n_outputs, n))
+    hessian = np.ones((n_outputs, n))
     n_trees = 0
     beta = 0.0
     t = 0
@@ -122,10 +125,7 @@ def _boost(
         beta = _derivatives(scores, loss, gated, beta, gradient, hessian)
         n_grown = 0
         for m in range(n_outputs if gated else n_margins):
-            size = grow_boosted_tree(
-                columns, gradient[m], hessian[m], prices, settings, work, nodes, value, n_nodes,
-                scores[m],
-            )  # fmt: skip
+            size = grow_boosted_tree(fit, gradient[m], hessian[m], scores[m], n_nodes)
             if size:
                 trees[n_trees, ROOT] = n_nodes
                 trees[n_trees, OUTPUT] = m
@@ -147,11 +147,12 @@ def _derivatives(
 ) -> float:
     """Write gradient and hessian of every output at the best q; get the q-step's multiplier.
 
-    `beta` is the multiplier of the round before. The equations are those of
-    :mod:`gatewise_training.adapt.gated_trees`.
+    `beta` is the multiplier of the round before. :mod:`gatewise_training.adapt.gated_trees` has the
+    equations.
     """
     n, n_margins = loss.target.shape
-    gain, kept = np.empty(n), loss.weight.copy()
+    gain = np.empty(n)
+    local_weight = loss.weight.copy()
     for i in range(n):
         gain[i] = log_loss(scores[:, i], loss.target[i], gradient[:n_margins, i])
     if gated:
@@ -160,17 +161,19 @@ def _derivatives(
             gain[i] = gain[i] - loss.f0_loss[i] + scores[n_margins, i]
         beta = multiplier(gain, loss.share, loss.p_full, beta)
         for i in range(n):
-            q, gate = _expit(gain[i] - beta), _expit(scores[n_margins, i])
-            kept[i] *= 1.0 - q
+            q = _expit(gain[i] - beta)
+            gate = _expit(scores[n_margins, i])
+            local_weight[i] *= 1.0 - q
             gradient[n_margins, i] = loss.weight[i] * (gate - q)
             if loss.newton:
                 hessian[n_margins, i] = max(loss.weight[i] * gate * (1.0 - gate), HESSIAN_FLOOR)
+    # weight (1 - q) (p - y), whose derivative is weight (1 - q) p (1 - p)
     for m in range(n_margins):
         for i in range(n):
             p = gradient[m, i]
-            gradient[m, i] = kept[i] * (p - loss.target[i, m])
+            gradient[m, i] = local_weight[i] * (p - loss.target[i, m])
             if loss.newton:
-                hessian[m, i] = max(kept[i] * p * (1.0 - p), HESSIAN_FLOOR)
+                hessian[m, i] = max(local_weight[i] * p * (1.0 - p), HESSIAN_FLOOR)
     return beta
 
 
@@ -194,27 +197,29 @@ def log_loss(margins: Any, target: Any, p: Any) -> Any:
         e = np.exp(-abs(m))
         p[0] = (1.0 if m >= 0.0 else e) / (1.0 + e)
         return max(m, 0.0) + np.log1p(e) - target[0] * m
-    top = margins[0]
+    largest = margins[0]
     for c in range(1, len(p)):
-        top = max(top, margins[c])
-    total = own = 0.0
+        largest = max(largest, margins[c])
+    exp_sum = target_term = 0.0
     for c in range(len(p)):
-        below = margins[c] - top
-        p[c] = np.exp(below)
-        total += p[c]
-        own += target[c] * below
+        shifted = margins[c] - largest
+        p[c] = np.exp(shifted)
+        exp_sum += p[c]
+        target_term += target[c] * shifted
     for c in range(len(p)):
-        p[c] /= total
-    return np.log(total) - own
+        p[c] /= exp_sum
+    return np.log(exp_sum) - target_term
 
 
 @numba.njit(cache=True, nogil=True)
-def multiplier(gain: Any, share: Any, p_full: float, near: float) -> Any:
+def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
     """Least ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``, by Newton."""
-    low, high = 0.0, max(gain.max() - np.log(p_full), 0.0)
+    low = 0.0
+    high = max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0
     for step in range(100):
-        excess, slope = -p_full, 1e-300
+        excess = -p_full
+        slope = 1e-300
         for i in range(len(gain)):
             p = _expit(gain[i] - beta)
             excess += share[i] * p
@@ -225,7 +230,7 @@ def multiplier(gain: Any, share: Any, p_full: float, near: float) -> Any:
             low = beta
         else:
             high = beta
-        next_beta = near if step == 0 and near > 0.0 else beta + excess / slope
+        next_beta = previous if step == 0 and previous > 0.0 else beta + excess / slope
         if not low < next_beta < high:
             next_beta = 0.5 * (low + high)
         if high - low <= 1e-13 * max(high, 1.0):

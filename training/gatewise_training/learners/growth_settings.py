@@ -55,7 +55,8 @@ def tree_settings(
     >>> tree_settings(Growth(), 12_000, 2)
     {'num_leaves': 127, 'max_depth': -1, 'learning_rate': 0.2}
     """
-    leaves, rate = few_leaves, 0.1
+    leaves = few_leaves
+    rate = 0.1
     if n_rows > LARGE_ROWS:
         leaves, rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
         if best_leaves is not None:

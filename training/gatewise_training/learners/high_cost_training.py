@@ -32,7 +32,8 @@ from gatewise_training.learners.given_models.estimator_fits import (
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.stage_bounds import TreeShape
 
-TREES, TRIAL_TREES = (300, 150, 100), 30
+TREES = (300, 150, 100)
+TRIAL_TREES = 30
 """Trees of extra-trees by size of the data; above 5,000 rows a few are tried first, above 50,000 on
 some of the rows, as boosting is."""
 
@@ -79,7 +80,8 @@ def train_high_cost_model(
     `template`, an unfitted scikit-learn classifier; one that finds columns by their names gets the
     rows under `names`.
     """
-    y, weight = plan.y[plan.validation_rows], plan.weight[plan.validation_rows]
+    y = plan.y[plan.validation_rows]
+    weight = plan.weight[plan.validation_rows]
     tried: list[TrainedModel] = []
     right: list[float] = []
 
@@ -138,7 +140,9 @@ def _boosting(
 
 def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> TrainedModel:
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+        x = plan.x[rows]
+        y = plan.y[rows]
+        weight = plan.weight[rows]
         trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
         return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
 
@@ -166,9 +170,12 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     on Forest, 4 on the 349 features of HAPT, where 63 lose 4 points of accuracy. On few rows more
     bins: 63 are better on MiniBooNE, and lose half a point on Thyroid's sharp thresholds.
     """
-    params, rows = _capacity(plan, n_classes), plan.validation_rows
+    params = _capacity(plan, n_classes)
+    rows = plan.validation_rows
     plan = _trial_plan(plan, seed)
-    leaves, rate, bins = params["num_leaves"], params["learning_rate"], params.get("max_bin")
+    leaves = params["num_leaves"]
+    rate = params["learning_rate"]
+    bins = params.get("max_bin")
     changes = [(fewer, bins) for fewer in FEWER_LEAVES if fewer <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:
         changes = [(leaves, bins), (leaves, FINE_BINS)]
@@ -187,7 +194,8 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
 def _boosted(
     n_classes: int, seed: int, changes: Mapping[str, Any], plan: ValidationSplit
 ) -> TrainedModel:
-    params, every = _capacity(plan, n_classes) | dict(changes), np.arange(plan.x.shape[1])
+    params = _capacity(plan, n_classes) | dict(changes)
+    every = np.arange(plan.x.shape[1])
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
         trees, kept = fit_boosting(

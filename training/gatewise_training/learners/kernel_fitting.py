@@ -112,7 +112,8 @@ def _choose(
     for step in (-1, 1):
         place = middle + step
         while 0 <= place < len(GAMMAS) and (beside := error_of(scaling, place))[0] < best[0]:
-            best, place = beside, place + step
+            best = beside
+            place = place + step
     return *scaling, *best[1:]
 
 
@@ -120,7 +121,8 @@ class _Basis:
     """The kernel's features with respect to landmarks, whitened."""
 
     def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
-        self.landmarks, self.gamma = landmarks, gamma
+        self.landmarks = landmarks
+        self.gamma = gamma
         values, vectors = eigh(self._kernel(landmarks))
         kept = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
         self.root = vectors[:, kept] / np.sqrt(values[kept])
@@ -168,7 +170,8 @@ class _Ridge:
                 residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
             error = float(np.average((residual**2).sum(axis=1), weights=weight))
             if error < self.error:
-                self.error, self.ridge = error, ridge
+                self.error = error
+                self.ridge = ridge
                 self.coefficients = vectors @ (inverse[:, None] * moments)
                 self.left_out = target - residual
 
@@ -185,7 +188,8 @@ def _left_out_parts(
     """Regressions without each block: which rows it has, Gram matrix and moments of the others."""
     if blocks is None or np.ptp(blocks) == 0:
         return []
-    gram, moments = features.T @ weighted, weighted.T @ target
+    gram = features.T @ weighted
+    moments = weighted.T @ target
     parts = []
     for block in np.unique(blocks):
         out = blocks == block

@@ -156,7 +156,8 @@ def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
 
 def _leaf_rows(task: _Task, n_trees: int, least: int) -> int:
     """Choose rows of a leaf so that a forest is no larger than a stage may be, by one tree."""
-    most, rows = 0.95 * LARGEST_STAGE / n_trees, least
+    most = 0.95 * LARGEST_STAGE / n_trees
+    rows = least
     while rows < len(task.rows):
         size = _forest(task, ForestShape(1, rows)).nbytes
         if size <= most:
@@ -168,18 +169,22 @@ def _leaf_rows(task: _Task, n_trees: int, least: int) -> int:
 def _linear(task: _Task) -> _Fitted:
     from sklearn.linear_model import LogisticRegression
 
-    x, n_classes = task.x_fit, task.n_classes
+    x = task.x_fit
+    n_classes = task.n_classes
     mean, scale = standard_scores(x)
     z = ((x - mean) * scale).astype(np.float64)
     model = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
     model.fit(z, task.y_fit, sample_weight=task.weight)
-    weights, bias = model.coef_.T, model.intercept_
+    weights = model.coef_.T
+    bias = model.intercept_
     if n_classes > 2:  # a class that this fold has not seen must not win
         seen = np.asarray(model.classes_)
         if len(seen) == 2:
-            weights, bias = weights * [[0.0, 1.0]], np.append(0.0, bias)
+            weights = weights * [[0.0, 1.0]]
+            bias = np.append(0.0, bias)
         full = np.zeros((x.shape[1], n_classes)), np.full(n_classes, -1e9)
-        full[0][:, seen], full[1][seen] = weights, bias
+        full[0][:, seen] = weights
+        full[1][seen] = bias
         weights, bias = full
     flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
     return flat, link_of(n_classes), 0

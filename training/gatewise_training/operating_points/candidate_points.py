@@ -45,7 +45,8 @@ NEARBY = 1.5
 """The largest logarithm of a power that is tried beside bounds on classes."""
 REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
-FINE, COARSE = 160, 20
+FINE = 160
+COARSE = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,9 @@ class CalibrationRecords:
         No instance may cost more than `max_cost` there.
         """
         first = self.certifying[0]
-        rows, groups, answers = len(first.weights), first.splitter.n_groups, first.answers
+        rows = len(first.weights)
+        groups = first.splitter.n_groups
+        answers = first.answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
             promise.check_rows(answers.truth, first.splitter)
@@ -132,7 +135,8 @@ def candidates(
     path = best.path
     near, far = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
     if best.is_base:
-        near, far = tuning.bold * min(tuning.bold * near, 0.0), 0.0
+        near = tuning.bold * min(tuning.bold * near, 0.0)
+        far = 0.0
     powers = [*np.linspace(-tuning.bold * FARTHEST, near, COARSE), *np.linspace(near, far, FINE)]
     steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
     sure = max(tuning.certain(points), key=tuning.worth, default=None)
@@ -328,7 +332,8 @@ class SettingsPath:
 
     def farthest(self, allowed: Callable[[OperatingPoint], bool], start: float) -> float:
         """Find by bisection the last log power allowed, from a start at one end of the path."""
-        inside, outside = start, -start
+        inside = start
+        outside = -start
         for _ in range(16):
             middle = 0.5 * (inside + outside)
             if allowed(self.point(middle)):

@@ -42,49 +42,57 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
         return [tuple(fitting)]
     if not any(sizes[s] for s in fitting):
         return []
-    alone = [(s,) for s in fitting if 2 * sizes[s] > max_bytes]
+    single_stages = [(s,) for s in fitting if 2 * sizes[s] > max_bytes]
     if len(record.weights) > MOST_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MOST_ROWS).astype(np.intp)
         record = record.rows(rows)
     record = smoothed(record)
-    top = max(float(record.exit_costs.max()), 1e-12)
-    chosen = [tuple(_thinned(record, fitting, max_bytes, price / top)) for price in PRICES]
-    return list(dict.fromkeys([*chosen, *alone]))
+    largest_cost = max(float(record.exit_costs.max()), 1e-12)
+    thinned = [
+        tuple(_thinned(record, fitting, max_bytes, price / largest_cost)) for price in PRICES
+    ]
+    return list(dict.fromkeys([*thinned, *single_stages]))
 
 
 def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: float) -> list[int]:
     """Leave out stages, the least useful for its bytes first, until the others fit."""
-    kept, sizes = list(stages), record.packed
+    stages_left = list(stages)
+    sizes = record.packed
     assert sizes is not None
-    while (size := sizes.total(kept)) > max_bytes:
-        before = _worth(record, kept, price)
+    while (n_bytes := sizes.total(stages_left)) > max_bytes:
+        worth_before = _worth(record, stages_left, price)
         losses = {}
-        for s in kept:
-            others = [k for k in kept if k != s]
-            if freed := size - sizes.total(others):
-                losses[s] = (before - _worth(record, others, price)) / freed
-        kept.remove(min(losses, key=losses.__getitem__))
-    return kept
+        for s in stages_left:
+            stages_after = [k for k in stages_left if k != s]
+            if n_bytes_freed := n_bytes - sizes.total(stages_after):
+                losses[s] = (worth_before - _worth(record, stages_after, price)) / n_bytes_freed
+        stages_left.remove(min(losses, key=losses.__getitem__))
+    return stages_left
 
 
-def _worth(record: CascadeRecord, kept: list[int], price: float) -> float:
+def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
     """What the stages bring on the rows, less their cost, with the best thresholds."""
-    exits = [*kept, record.n_stages]
-    costs, limits = record.exit_costs[exits], record.cost_limits
-    part = replace(
+    exits = [*stages, record.n_stages]
+    costs = record.exit_costs[exits]
+    limits = record.cost_limits
+    cascade = replace(
         record,
-        scores=record.scores[kept],
+        scores=record.scores[stages],
         correct=record.correct[exits],
         exit_costs=costs,
         cost_limits=None if limits is None else limits[exits],
     )
-    (setting,) = tune(part, np.array([price]))
-    left = part.exits(setting)
-    right = part.correct[left, np.arange(len(left))]
-    return float(np.average(right * part.worths - price * part.costs(left), weights=part.weights))
+    (setting,) = tune(cascade, np.array([price]))
+    exits_taken = cascade.exits(setting)
+    is_right = cascade.correct[exits_taken, np.arange(len(exits_taken))]
+    return float(
+        np.average(
+            is_right * cascade.worths - price * cascade.costs(exits_taken), weights=cascade.weights
+        )
+    )
 
 
-def stages_within_cost(limits: ExitLimits, n_stages: int, most: float) -> list[tuple[int, ...]]:
+def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> list[tuple[int, ...]]:
     """List choices of stages that an instance can run within a cap; each as rising numbers.
 
     A cascade that keeps the cap is kept as it is. Of one that does not there are the first stages
@@ -101,14 +109,14 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, most: float) -> list[t
     >>> stages_within_cost(limits, 3, 5.0)
     [(0, 1), (0,), (1,), (2,)]
     """
-    if limits(range(n_stages))[-1] <= most:
+    if limits(range(n_stages))[-1] <= max_cost:
         return [tuple(range(n_stages))]
-    found: list[tuple[int, ...]] = []
-    for last in (-2, -1):  # the last stage, the high-cost model
-        kept: list[int] = []
+    choices: list[tuple[int, ...]] = []
+    for last_exit in (-2, -1):  # the last stage, the high-cost model
+        numbers: list[int] = []
         for s in range(n_stages):
-            if limits([*kept, s])[last] <= most:
-                kept.append(s)
-        found += [tuple(kept)] * bool(kept)
-    alone = [(s,) for s in range(n_stages) if limits([s])[0] <= most]
-    return list(dict.fromkeys([*found, *alone]))
+            if limits([*numbers, s])[last_exit] <= max_cost:
+                numbers.append(s)
+        choices += [tuple(numbers)] * bool(numbers)
+    single_stages = [(s,) for s in range(n_stages) if limits([s])[0] <= max_cost]
+    return list(dict.fromkeys([*choices, *single_stages]))

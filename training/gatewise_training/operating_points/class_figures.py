@@ -58,7 +58,8 @@ class ExitAnswers:
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Get the same answers on some of the rows."""
-        losses, brier = self.log_losses, self.brier_scores
+        losses = self.log_losses
+        brier = self.brier_scores
         return replace(
             self,
             truth=self.truth[chosen],
@@ -75,7 +76,8 @@ class ExitAnswers:
         m = self.n_classes
         of_class = np.bincount(self.truth, weights, m)
         hits = np.bincount(self.truth[hit], weights[hit], m)
-        recall, precision = _shares(hits, of_class), _shares(hits, np.bincount(given, weights, m))
+        recall = _shares(hits, of_class)
+        precision = _shares(hits, np.bincount(given, weights, m))
         known = [r for r in recall if r is not None]
         found: dict[str, Any] = {
             "recall": recall,
@@ -312,6 +314,7 @@ def kept_shares(
     another class.
     """
     given = answers.given[exits, np.arange(len(exits))]
-    of_class, answered = answers.truth == c, given == c
+    of_class = answers.truth == c
+    answered = given == c
     whole = of_class if kind == "recall" else answered
     return whole, whole & ~(of_class & answered)

@@ -48,7 +48,8 @@ def check_class_rows(
             side = "above" if kind == "loss" else "below"
             short.append(f"{name} cannot be certified, only one {side} it")
             continue
-        of_class, needed = splitter.take(truth == c), least_rows(lost, level)
+        of_class = splitter.take(truth == c)
+        needed = least_rows(lost, level)
         groups = of_class.n_groups
         n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
         if n < needed:
@@ -110,7 +111,8 @@ def _loss_passes(
         return bound >= 1
     if splitter.n_groups is not None:
         return _bet_passes(lost, splitter, bound, -1.0, level)
-    worse, better = int((lost > 0).sum()), int((lost < 0).sum())
+    worse = int((lost > 0).sum())
+    better = int((lost < 0).sum())
     return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
 
 

@@ -96,7 +96,8 @@ class Frontier:
         return cls(tuple(kept), reference_accuracy, **details)
 
     def __repr__(self) -> str:
-        first, last = self.points[0], self.points[-1]
+        first = self.points[0]
+        last = self.points[-1]
         merit = "weighted accuracy" if self.weighted else "accuracy"
         others = f", {len(self.others)} others" if self.others else ""
         return (

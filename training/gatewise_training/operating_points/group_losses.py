@@ -96,9 +96,11 @@ class GroupLosses:
     ) -> GroupLosses:
         """Count the losses against the last exit, of accuracy `reference`."""
         last = records[-1]
-        merits, sums = last.merits, last.splitter.group_sums
+        merits = last.merits
+        sums = last.splitter.group_sums
         weights = sums(merits)
-        lost, squares = [], []
+        lost = []
+        squares = []
         for i in range(0, len(points), AT_ONCE):
             owners = [(records[p.chain], p.thresholds) for p in points[i : i + AT_ONCE]]
             each = np.stack([lost_rows(r, last, r.exits(setting)) for r, setting in owners])
@@ -120,7 +122,8 @@ class GroupLosses:
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
         chosen = slice(None) if groups is None else groups
-        lost, weights = self.lost[:, chosen], self.weights[chosen]
+        lost = self.lost[:, chosen]
+        weights = self.weights[chosen]
         return loss_bounds(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
@@ -163,7 +166,8 @@ def with_group_errors(
         return frontier
     reference = frontier.reference_merit
     certain = Promise("max_loss", 0.0, LEVEL)
-    used, curve = {p.chain for p in frontier.points}, set(frontier.points)
+    used = {p.chain for p in frontier.points}
+    curve = set(frontier.points)
     by_cost = sorted((p for p in points if p.chain in used), key=lambda p: (p.cost, -p.merit))
     sure = next((p for p in by_cost if certain.is_certain(records, p)), None)
     losses = GroupLosses.of_points(by_cost, records, reference)

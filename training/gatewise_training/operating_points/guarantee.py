@@ -170,7 +170,8 @@ def _tested(
     promise: Promise,
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
     """Yield each candidate with the method that certifies it, or None."""
-    reference, level = cascades[-1], promise.level
+    reference = cascades[-1]
+    level = promise.level
     grouped = reference.splitter.n_groups is not None
     for start in range(0, len(candidates), TOGETHER):
         group = candidates[start : start + TOGETHER]
@@ -184,7 +185,8 @@ def _tested(
             passed = np.ones(len(group), np.bool_)
             if promise.bound < 1:  # no loss is more
                 lost = _lost(owners, reference, exits)
-                worse, better = (lost > 0).sum(axis=1), (lost < 0).sum(axis=1)
+                worse = (lost > 0).sum(axis=1)
+                better = (lost < 0).sum(axis=1)
                 limits = loss_limits(lost.shape[1], promise.bound, level)
                 passed = worse - better <= limits[worse + better]
             method = "exact paired difference"
@@ -198,7 +200,8 @@ def _tested(
             found = "certain" if certain else method if good else None
             # each bound is tested at the full level, and all must pass
             if found is not None and promise.by_class:
-                answers, lost = record.answers, lost_rows(record, reference, out)
+                answers = record.answers
+                lost = lost_rows(record, reference, out)
                 assert answers is not None
                 kept = classes_pass(promise.by_class, answers, record.splitter, out, lost, level)
                 named = "betting on groups" if grouped else class_tests(promise.by_class)

@@ -43,10 +43,11 @@ class PackedSizes:
 
         Of the thresholds beside the trees so many are not counted.
         """
-        chosen = np.array(stages, np.intp)
+        numbers = np.array(stages, np.intp)
         return min(
-            int(own[chosen].sum()) + 4 * max(0, int(needs[chosen].any(0).sum()) - free_thresholds)
-            for own, needs in self.forms
+            int(stage_bytes[numbers].sum())
+            + 4 * max(0, int(needs[numbers].any(0).sum()) - free_thresholds)
+            for stage_bytes, needs in self.forms
         )
 
     def kept(self, stages: Sequence[int]) -> int:
@@ -78,25 +79,40 @@ def _table_forms(
     """
     columns = {int(c) for stage in stages for c in stage.features}
     forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
-    inner = [_inner_nodes(forest) for forest in forests]
+    inner_counts = [_inner_nodes(forest) for forest in forests]
     widths = (
         slot_width(len(columns), nan=any(bool(f.nan_left.any()) for f in forests)),
-        width(max((int(counts.max(initial=0)) for counts in inner), default=0)),
-        width(max((int(counts.sum()) for counts in inner), default=0)),
+        width(
+            max(
+                (
+                    int(thresholds_per_feature.max(initial=0))
+                    for thresholds_per_feature in inner_counts
+                ),
+                default=0,
+            )
+        ),
+        width(
+            max(
+                (int(thresholds_per_feature.sum()) for thresholds_per_feature in inner_counts),
+                default=0,
+            )
+        ),
     )
-    listed = width(max(columns, default=0) + 1)
+    index_width = width(max(columns, default=0) + 1)
     needs = [_thresholds(stage) for stage in stages]
-    known = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
-    counts = np.unique(known >> 32, return_counts=True)[1]
-    for key in (4, 1) if 0 < counts.max(initial=0) <= CODES else (4,):
-        lists = 2 * listed + (1 if key == 4 else 5)  # with ranks, where a feature's edges begin
-        own = [
-            _table_bytes(stage, key, *widths) + lists * max(len(stage.features), 1) + 6
+    all_thresholds = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
+    thresholds_per_feature = np.unique(all_thresholds >> 32, return_counts=True)[1]
+    for key in (4, 1) if 0 < thresholds_per_feature.max(initial=0) <= CODES else (4,):
+        list_bytes = 2 * index_width + (
+            1 if key == 4 else 5
+        )  # with ranks, where a feature's edges begin
+        stage_bytes = [
+            _table_bytes(stage, key, *widths) + list_bytes * max(len(stage.features), 1) + 6
             for stage in stages
         ]
-        shared = known[:0] if key == 4 else known
-        needed = [np.isin(shared, found) for found in needs]
-        yield np.array(own, np.int64), np.reshape(needed, (len(own), len(shared)))
+        shared = all_thresholds[:0] if key == 4 else all_thresholds
+        needed = [np.isin(shared, of_stage) for of_stage in needs]
+        yield np.array(stage_bytes, np.int64), np.reshape(needed, (len(stage_bytes), len(shared)))
 
 
 def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
@@ -115,16 +131,16 @@ def slot_width(n_columns: int, *, nan: bool) -> int:
     return width(2 * n_columns if nan else max(n_columns - 1, 0))
 
 
-def width(most: int) -> int:
-    """Bytes of C's smallest type of unsigned integers up to `most`."""
-    return 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4
+def width(largest: int) -> int:
+    """Bytes of C's smallest type of unsigned integers up to `largest`."""
+    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
 
 def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
     """Inner nodes of each tree."""
-    ends = np.append(trees.roots, trees.n_nodes)
-    found: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[ends])
-    return found
+    bounds = np.append(trees.roots, trees.n_nodes)
+    counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[bounds])
+    return counts
 
 
 def _thresholds(stage: Stage) -> NDArray[np.int64]:
@@ -141,8 +157,8 @@ def _thresholds(stage: Stage) -> NDArray[np.int64]:
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sort values without duplicates; numpy's ``unique`` hashes, slow on millions of them."""
     values = np.sort(values)
-    found: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
-    return found
+    distinct: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
+    return distinct
 
 
 def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:

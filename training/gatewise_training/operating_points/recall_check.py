@@ -23,14 +23,17 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     None if there is no such class, or a bound on its recall was given. What mends it is said in
     Python or, with `as_options`, in options of ``gatewise train``.
     """
-    frontier, point = system._reference_frontier(), system.operating_point_
-    reference, bounds = frontier.reference_recall, system.class_bounds_
+    frontier = system._reference_frontier()
+    point = system.operating_point_
+    reference = frontier.reference_recall
+    bounds = system.class_bounds_
     if reference is None or point.recall is None:
         return None
     rows = np.array(frontier.class_rows)
     falls = []
     for c in np.flatnonzero(is_rare(rows / max(rows.sum(), 1))).tolist():
-        before, now = reference[c], point.recall[c]
+        before = reference[c]
+        now = point.recall[c]
         if (
             before is None
             or now is None

@@ -158,7 +158,8 @@ def mean_pvalue(
     values = values[:, np.random.default_rng(0).permutation(n)]
     reach = np.maximum(highest - bound, 1e-300)
     variance = np.maximum(bound - lowest, 0.0) * reach  # the largest that the range allows
-    squares, seen = PRIOR_ROWS * variance, PRIOR_ROWS
+    squares = PRIOR_ROWS * variance
+    seen = PRIOR_ROWS
     wealth = np.zeros(len(values))  # its logarithm
     most = wealth.copy()
     # the fewer rows are left the more often a hedge must be renewed

@@ -161,7 +161,9 @@ class CascadeRecord:
         self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
     ) -> OperatingPoint:
         """Make the operating point of a setting with which rows leave at `exits`."""
-        rows, weights, merits = np.arange(len(exits)), self.weights, self.merits
+        rows = np.arange(len(exits))
+        weights = self.weights
+        merits = self.merits
         whole = weights.sum()
 
         def mean(values: NDArray[Any]) -> float:
@@ -281,9 +283,11 @@ def _tuned_points(
     optimism = np.zeros((3, len(some)))  # of cost, accuracy and weighted accuracy
     folds = record.splitter.folds(None, FOLDS, seed)
     for fit_rows, unseen_rows in folds:
-        seen, unseen = record.rows(fit_rows), record.rows(unseen_rows)
+        seen = record.rows(fit_rows)
+        unseen = record.rows(unseen_rows)
         for i, setting in enumerate(tune(smoothed(aim.rows(fit_rows)), lams[some])):
-            here, there = seen.measure(setting), unseen.measure(setting)
+            here = seen.measure(setting)
+            there = unseen.measure(setting)
             gaps = there.cost - here.cost, here.accuracy - there.accuracy, here.merit - there.merit
             optimism[:, i] += np.array(gaps) / len(folds)
     if not folds:
@@ -336,7 +340,8 @@ def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -
         return None
     if cut >= len(order):
         return ALWAYS_STOP
-    below, above = float(scores[order[cut]]), float(scores[order[cut - 1]])
+    below = float(scores[order[cut]])
+    above = float(scores[order[cut - 1]])
     return above if np.isneginf(below) else midway(below, above)
 
 

@@ -61,7 +61,9 @@ def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, 
     """Weights of rows for a fit, where they differ; a pipeline's last step gets them."""
     from sklearn.utils.validation import has_fit_parameter
 
-    weight, prefix, last = plan.weight[rows], "", estimator
+    weight = plan.weight[rows]
+    prefix = ""
+    last = estimator
     while hasattr(last, "steps"):
         step, last = last.steps[-1]
         prefix += f"{step}__"
@@ -93,7 +95,8 @@ def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] 
     if block is None:
         return None
     half = block % 2
-    even, odd = np.flatnonzero(half == 0), np.flatnonzero(half == 1)
+    even = np.flatnonzero(half == 0)
+    odd = np.flatnonzero(half == 1)
     return (even, odd), (odd, even)
 
 

@@ -19,7 +19,9 @@ from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, attributes_of
 from gatewise_training.learners.given_models.flat_forms import FORESTS, SOURCES, flat_trees
 from gatewise_training.learners.given_models.packable import library_name
 
-VOTE, LDA, SVC = "VotingClassifier", "LinearDiscriminantAnalysis", "LinearSVC"
+VOTE = "VotingClassifier"
+LDA = "LinearDiscriminantAnalysis"
+SVC = "LinearSVC"
 
 
 @contextmanager
@@ -34,14 +36,16 @@ def taught_converters(estimator: Any) -> Iterator[None]:
     from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
 
     maps = (sklearn_operator_name_map, sklearn_parsers_map)
-    before = [dict(known) for known in maps]
-    for kind, name in {(type(part), library_name(part)) for part in _parts(estimator)}:
+    saved_maps = [dict(registry) for registry in maps]
+    for estimator_type, name in {
+        (type(classifier), library_name(classifier)) for classifier in _parts(estimator)
+    }:
         convert = (
             _convert_vote if name == VOTE else _convert_linear if name in (LDA, SVC) else _convert
         )
         update_registered_converter(
-            kind,
-            f"Gatewise{kind.__name__}",
+            estimator_type,
+            f"Gatewise{estimator_type.__name__}",
             calculate_linear_classifier_output_shapes,
             convert,
             parser=_parse,
@@ -50,9 +54,9 @@ def taught_converters(estimator: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for known, old in zip(maps, before, strict=True):
-            known.clear()
-            known.update(old)
+        for registry, saved in zip(maps, saved_maps, strict=True):
+            registry.clear()
+            registry.update(saved)
 
 
 def _parts(estimator: Any, depth: int = 8) -> list[Any]:
@@ -60,15 +64,15 @@ def _parts(estimator: Any, depth: int = 8) -> list[Any]:
     name = library_name(estimator)
     if name in (*SOURCES, *FORESTS, LDA) or hasattr(estimator, "booster_"):
         return [estimator]
-    found: list[Any] = [estimator] if name == VOTE else []
+    classifiers: list[Any] = [estimator] if name == VOTE else []
     if name == "Pipeline" and library_name(estimator[-1]) == SVC:
-        found.append(estimator[-1])
+        classifiers.append(estimator[-1])
     for value in vars(estimator).values() if depth else ():
         for entry in value if isinstance(value, list | tuple) else [value]:
-            for part in entry if isinstance(entry, list | tuple) else [entry]:
-                if hasattr(part, "get_params") or hasattr(part, "calibrators"):
-                    found += _parts(part, depth - 1)
-    return found
+            for candidate in entry if isinstance(entry, list | tuple) else [entry]:
+                if hasattr(candidate, "get_params") or hasattr(candidate, "calibrators"):
+                    classifiers += _parts(candidate, depth - 1)
+    return classifiers
 
 
 def _parse(scope: Any, model: Any, inputs: list[Any], custom_parsers: Any = None) -> list[Any]:
@@ -88,7 +92,8 @@ class _Nodes:
     """Nodes and constants of one estimator in a graph that skl2onnx writes."""
 
     def __init__(self, scope: Any, container: Any) -> None:
-        self.scope, self.container = scope, container
+        self.scope = scope
+        self.container = container
 
     def fresh(self, name: str) -> str:
         return str(self.scope.get_unique_variable_name(f"gw_{name}"))
@@ -104,7 +109,7 @@ class _Nodes:
         self.container.add_initializer(name, kind, shape, values)
         return name
 
-    def finish(self, operator: Any, scores: str, place: str) -> None:
+    def finish(self, operator: Any, scores: str, indices: str) -> None:
         """Give scores and the labels at their places as the operator's outputs."""
         from skl2onnx.common.data_types import DoubleTensorType
 
@@ -116,11 +121,11 @@ class _Nodes:
         nocl = self.scope.get_options(operator.raw_operator, {"nocl": False})["nocl"]
         if nocl or classes.dtype.kind in "biuf":
             numbers = np.arange(len(classes)) if nocl else classes.astype(np.int64)
-            known = self.value(TensorProto.INT64, [len(classes)], numbers.tolist())
+            class_labels = self.value(TensorProto.INT64, [len(classes)], numbers.tolist())
         else:
             words = [str(c).encode() for c in classes.tolist()]
-            known = self.value(TensorProto.STRING, [len(classes)], words)
-        self.add("Gather", [known, place], label.full_name, axis=0)
+            class_labels = self.value(TensorProto.STRING, [len(classes)], words)
+        self.add("Gather", [class_labels, indices], label.full_name, axis=0)
 
     def finish_margins(self, operator: Any, margins: str, link: Link) -> None:
         """Give probabilities, or raw scores if they are wanted, and labels of margins."""
@@ -134,9 +139,9 @@ class _Nodes:
         if link == "softmax" and not raw:
             scores = self.add("Softmax", [margins], axis=1)
         elif link == "sigmoid":
-            second = margins if raw else self.add("Sigmoid", [margins])
-            one = self.value(TensorProto.FLOAT, [1], [0.0 if raw else 1.0])
-            scores = self.add("Concat", [self.add("Sub", [one, second]), second], axis=1)
+            positive = margins if raw else self.add("Sigmoid", [margins])
+            total = self.value(TensorProto.FLOAT, [1], [0.0 if raw else 1.0])
+            scores = self.add("Concat", [self.add("Sub", [total, positive]), positive], axis=1)
         self.finish(operator, scores, self.add("ArgMax", [scores], axis=1, keepdims=0))
 
 
@@ -144,9 +149,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Write a forest or a boosted classifier: margins, probabilities, labels."""
     nodes = _Nodes(scope, container)
     estimator = operator.raw_operator
-    found = flat_trees(estimator)
-    assert found is not None
-    trees, link = found
+    form = flat_trees(estimator)
+    assert form is not None
+    trees, link = form
     rows = nodes.add("Cast", [operator.inputs[0].full_name], to=TensorProto.FLOAT)
     margins = nodes.fresh("margins")
     name = scope.get_unique_operator_name("gw_trees")
@@ -167,10 +172,10 @@ def _convert_linear(scope: Any, operator: Any, container: Any) -> None:
     nodes = _Nodes(scope, container)
     model = operator.raw_operator
     weights = np.asarray(model.coef_, np.float32)
-    known = nodes.value(TensorProto.FLOAT, list(weights.T.shape), weights.T.ravel().tolist())
+    weights_node = nodes.value(TensorProto.FLOAT, list(weights.T.shape), weights.T.ravel().tolist())
     bias = nodes.value(TensorProto.FLOAT, [len(weights)], model.intercept_.tolist())
     rows = nodes.add("Cast", [operator.inputs[0].full_name], to=TensorProto.FLOAT)
-    margins = nodes.add("Add", [nodes.add("MatMul", [rows, known]), bias])
+    margins = nodes.add("Add", [nodes.add("MatMul", [rows, weights_node]), bias])
     link: Link = "sigmoid" if len(weights) == 1 else "softmax"
     nodes.finish_margins(operator, margins, link)
 
@@ -185,25 +190,25 @@ def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
     n_classes = len(vote.classes_)
     weights = np.ones(len(vote.estimators_))
     if vote.weights is not None:
-        kept = [not (isinstance(e, str) and e == "drop") for _, e in vote.estimators]
-        weights = np.asarray(vote.weights, np.float64)[kept]
-    places = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
+        is_voting = [not (isinstance(e, str) and e == "drop") for _, e in vote.estimators]
+        weights = np.asarray(vote.weights, np.float64)[is_voting]
+    class_indices = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
     column = nodes.value(TensorProto.INT64, [2], [-1, 1])
     shares = []
-    for part, weight in zip(vote.estimators_, weights / weights.sum(), strict=True):
-        inner = scope.declare_local_operator(sklearn_operator_name_map[type(part)], part)
+    for voter, weight in zip(vote.estimators_, weights / weights.sum(), strict=True):
+        inner = scope.declare_local_operator(sklearn_operator_name_map[type(voter)], voter)
         inner.inputs = operator.inputs
-        found = scope.declare_local_variable("gw_label", Int64TensorType())
+        labels = scope.declare_local_variable("gw_label", Int64TensorType())
         chances = scope.declare_local_variable("gw_chances", FloatTensorType())
-        inner.outputs.append(found)
+        inner.outputs.append(labels)
         inner.outputs.append(chances)
         share = chances.onnx_name
         if vote.voting == "hard":  # parts learn places of classes, not labels
-            own = nodes.add("Cast", [found.onnx_name], to=TensorProto.INT64)
-            own = nodes.add("Reshape", [own, column])
-            share = nodes.add("Equal", [own, places])
+            votes = nodes.add("Cast", [labels.onnx_name], to=TensorProto.INT64)
+            votes = nodes.add("Reshape", [votes, column])
+            share = nodes.add("Equal", [votes, class_indices])
         share = nodes.add("Cast", [share], to=TensorProto.FLOAT)
-        by = nodes.value(TensorProto.FLOAT, [1], [float(np.float32(weight))])
-        shares.append(nodes.add("Mul", [share, by]))
+        factor = nodes.value(TensorProto.FLOAT, [1], [float(np.float32(weight))])
+        shares.append(nodes.add("Mul", [share, factor]))
     total = nodes.add("Sum", shares)
     nodes.finish(operator, total, nodes.add("ArgMax", [total], axis=1, keepdims=0))

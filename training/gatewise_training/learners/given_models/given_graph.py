@@ -106,7 +106,9 @@ class FormedGraph:
         x: NDArray[np.float32] | None = None,
     ) -> None:
         given = model if isinstance(model, OnnxModel) else OnnxModel(model)
-        self._what, self._wanted, self._n_values = what, given.scores, math.prod(shape)
+        self._what = what
+        self._wanted = given.scores
+        self._n_values = math.prod(shape)
         graph, names = read_graph(given.source, shape, what)
         self.content: bytes = graph.SerializeToString(deterministic=True)
         rows = x
@@ -114,7 +116,8 @@ class FormedGraph:
             rng = np.random.default_rng(0)
             rows = rng.standard_normal((RANDOM_ROWS, self._n_values)).astype(np.float32)
         self.form, values = self._found_form(np.ascontiguousarray(rows[:BATCH]))
-        label, score = self.form.label, self.form.score
+        label = self.form.label
+        score = self.form.score
         if x is not None and score is not None and not np.isfinite(values[score]).all():
             raise InputError(f"{what} gives scores that are not finite on the rows")
         self._found_labels = set() if label is None else set(values[label].ravel().tolist())
@@ -152,7 +155,8 @@ class FormedGraph:
         if order is not None and form.columns > 1:
             scores = parts.add("Gather", [scores, parts.value(order, np.int64)], axis=1)
         if form.scores == "probabilities":
-            given, least = scores, parts.value(LEAST)
+            given = scores
+            least = parts.value(LEAST)
             scores = parts.add("Log", [parts.add("Max", [given, least])])
             if form.columns == 1:
                 rest = parts.add("Sub", [parts.value(1.0), given])
@@ -242,7 +246,8 @@ def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
     """Whether rows run alone give what they give in a batch."""
     if any(one.shape != values[:1].shape for one in alone):
         return False
-    found, batch = np.concatenate(alone), values[: len(alone)]
+    found = np.concatenate(alone)
+    batch = values[: len(alone)]
     if batch.dtype.kind == "f":
         return np.allclose(batch, found, rtol=1e-3, atol=1e-4, equal_nan=True)
     return bool((batch == found).all())

@@ -69,7 +69,8 @@ def _clone(
     """Fit a clone as the user fitted the original: on the data's labels and column names."""
     from sklearn.base import clone
 
-    x, fresh = named_rows(estimator, plan.x[rows]), clone(estimator)
+    x = named_rows(estimator, plan.x[rows])
+    fresh = clone(estimator)
     fresh.fit(x, classes[plan.y[rows]], **fit_weights(plan, fresh, rows))
     return HighCostModel.given(fresh, classes, plan.x.shape[1])
 
@@ -105,7 +106,8 @@ def memorised(
         right = np.concatenate(found) == y
         best = right if right.sum() > best.sum() else best
     model = answers == y
-    better, worse = int((model & ~best).sum()), int((best & ~model).sum())
+    better = int((model & ~best).sum())
+    worse = int((best & ~model).sum())
     if better <= worse:
         return None
     if splitter.n_groups is not None:  # its error is that of a normal distribution already

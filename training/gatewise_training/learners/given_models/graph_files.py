@@ -118,7 +118,8 @@ def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.Mo
         for d in inputs[0].type.tensor_type.shape.dim
     ]
     wanted, order = _layout(dims, shape, what)
-    nodes, value = [], "x"
+    nodes = []
+    value = "x"
     if kind != 1:
         nodes.append(helper.make_node("Cast", [value], ["gw_cast"], to=kind))
         value = "gw_cast"
@@ -131,7 +132,8 @@ def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.Mo
         nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
         value = "gw_layout"
     nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
-    body, kept = list(graph.node), [i for i in graph.input if i.name in known]
+    body = list(graph.node)
+    kept = [i for i in graph.input if i.name in known]
     del graph.node[:], graph.input[:]
     graph.node.extend([*nodes, *body])
     source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
@@ -152,7 +154,8 @@ def _layout(
     >>> _layout([None, 3, 32, 32], (32, 32, 3), "model")
     ((3, 32, 32), (0, 3, 1, 2))
     """
-    own, size = dims[1:], math.prod(shape)
+    own = dims[1:]
+    size = math.prod(shape)
     solid = [d for d in own if d != 1]
     plain = [d for d in shape if d != 1]
     if len(own) == 1 and own[0] in (None, size):
