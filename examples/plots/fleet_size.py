@@ -14,7 +14,7 @@ bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-fleet", sample=X[:32])
 sizes, p95, load = [200, 500, 1000, 1500, 2000], [], []
 for devices in sizes:
     run = gw.simulate(
-        bundle, X[600:], y[600:], devices=devices, seconds=2.0, workload="poisson:2/s",
+        bundle, X[600:], y[600:], devices=devices, time="2s", workload="poisson:2/s",
         link="wifi", policy="cloud-only", baselines=False,
     )  # fmt: skip
     policy = run.report.policies[0]
