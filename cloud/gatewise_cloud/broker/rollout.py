@@ -3,60 +3,66 @@
 A device's status names the version that it runs; once a release has failed there, the beginning
 of the digest of the last one; and how the version does:
 ``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``
-(instances, errors, fallbacks; audited instances, and about how many of them were answered
-otherwise than by the high-cost model).
+(instances, errors, fallbacks; the instances that its audits stand for, and about how many of them
+the high-cost model would have answered differently). Only devices with ``--audit`` report audits.
 
 A step is followed by the next only on evidence: enough of the devices that the release is offered
-to were seen running it, and no limit is passed. Silence is no evidence; a device that ran the
-release and fell silent counts as one on which it failed.
+to run it, and it passes no limit. A silent device gives no evidence; one that ran the release and
+fell silent counts as a failure.
 
 A device is not trusted: each counts as one of the fleet, for no more than its share. One that lies
-can have a release withdrawn, never kept.
+can have a release withdrawn, but cannot keep a bad one in service.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 import paho.mqtt.client as paho
+import typer
+from msgspec import Meta
 
 from gatewise.errors import InputError
+from gatewise.settings import Settings
 from gatewise_cloud.broker.mqtt_client import publish_retained, refused, run_until, subscribed
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUSES, manifest_topic
 from gatewise_export.repository.release import WHOLE, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError
 
-#: Looks at a step before it ends for want of evidence.
-_MOST_LOOKS: Final = 10
-#: Seconds without a further status after which there are no more.
+#: Looks at a step after which it ends without evidence.
+_MAX_LOOKS: Final = 10
+#: Seconds without a further status after which all have been read.
 _QUIET_SECONDS: Final = 1.0
-#: Reports of a failure that are no accident.
-_FEWEST_FAILURES: Final = 3
-#: Devices that must run a release, if it is offered to so many, and their share of those.
-_FEWEST_DEVICES: Final = 3
+#: Failures that a release needs to be withdrawn; fewer may be an accident.
+_MIN_FAILURES: Final = 3
+#: Devices that give evidence, or all where the release is offered to fewer, and their share.
+_MIN_DEVICES: Final = 3
 _RUNNING_SHARE: Final = 0.5
-#: Standard errors of a difference that is no accident, though one looks again and again.
+#: Standard errors that a difference must exceed. More than 1.96, because a rollout looks again and
+#: again: of 100 equal releases, each looked at 20 times, at most one is withdrawn.
 _STANDARD_ERRORS: Final = 3.3
-#: Which word of a status holds a figure, and where in it.
+#: Instances of one device that count, as a multiple of the median of all devices.
+_MAX_WEIGHT: Final = 4.0
+#: Word of a status that holds a figure, and the position of the figure in it.
 FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
 
-#: Of one device: cases, and instances among which they were counted.
+#: Cases on one device, and the instances among which they were counted.
 _Counts = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RolloutReport:
-    """How a release does, by what devices report.
+    """State of a release on a fleet, as devices report it; devices stand as ids.
 
-    `running`: ids of devices that run it. `refused`: of those that left it because it failed there.
-    `elsewhere`: of those that run another version of the model. `offline`: of those that are away.
-    `offered`: of all those that it is offered to. `figures`: for ``errors``, ``fallbacks`` and
-    ``disagreement`` with the high-cost model, by device that runs it: how many, and among how many
-    instances. `others`: the same of the devices that run another version.
+    `running` devices run the release; `refused` ones left it because it failed there; `elsewhere`
+    ones run another version of the model; `offline` ones are away; it is `offered` to those.
+    `figures` has the counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost
+    model on each device that runs it, `other_figures` on each that runs another version.
     """
 
     running: Set[str] = frozenset()
@@ -65,52 +71,56 @@ class RolloutReport:
     offline: Set[str] = frozenset()
     offered: Set[str] = frozenset()
     figures: Mapping[str, list[_Counts]] = field(default_factory=dict)
-    others: Mapping[str, list[_Counts]] = field(default_factory=dict)
+    other_figures: Mapping[str, list[_Counts]] = field(default_factory=dict)
 
     @classmethod
     def from_statuses(cls, statuses: Mapping[str, str], offer: OfferedRelease) -> Self:
         """Sort the statuses of a fleet, by topic."""
         words_of = {topic.split("/")[2]: status.split() for topic, status in statuses.items()}
         online = {device: w for device, w in words_of.items() if w[:1] == ["online"] and w[1:]}
-        own = {device: w[2:] for device, w in online.items() if w[1] == str(offer)}
-        others = {
+        running = {device: w[2:] for device, w in online.items() if w[1] == str(offer)}
+        elsewhere = {
             device: w[2:]
             for device, w in online.items()
-            if device not in own and w[1].startswith(f"{offer.model}/")
+            if device not in running and w[1].startswith(f"{offer.model}/")
         }
-        left = ["refused", offer.digest[:12]]
+        refusal = ["refused", offer.digest[:12]]
         return cls(
-            running=frozenset(own),
-            refused=frozenset(device for device, words in others.items() if words[:2] == left),
-            elsewhere=frozenset(others),
+            running=frozenset(running),
+            refused=frozenset(d for d, words in elsewhere.items() if words[:2] == refusal),
+            elsewhere=frozenset(elsewhere),
             offline=frozenset(words_of.keys() - online.keys()),
             offered=frozenset(device for device in words_of if offer.is_for(device)),
-            figures=_figures(own.values()),
-            others=_figures(others.values()),
+            figures=_figures(running.values()),
+            other_figures=_figures(elsewhere.values()),
         )
 
     def has_evidence(self, present: Set[str]) -> bool:
-        """Whether enough devices of those that the release is offered to run it.
+        """Whether enough of the devices that the release is offered to run it.
 
-        `present` devices were there before it was offered to them; those that are away now are
+        `present` devices were online before the offer; if they are away now, they are still
         expected to run it.
         """
-        gone = self.offline & present
-        expected = self.running | (self.offered & (self.elsewhere | gone))
-        if not expected:  # an offer to none of the devices that are there
+        missing = self.offline & present
+        expected = self.running | (self.offered & (self.elsewhere | missing))
+        if not expected:  # the offer reaches none of the devices that are online
             return bool(present or (self.elsewhere and not self.offline & self.offered))
-        needed = max(min(_FEWEST_DEVICES, len(expected)), _RUNNING_SHARE * len(expected))
+        needed = max(min(_MIN_DEVICES, len(expected)), _RUNNING_SHARE * len(expected))
         return len(self.running) >= needed
 
     def share(self, figure: str) -> tuple[float, float]:
         """Share of the instances with errors, fallbacks or disagreement, and its standard error."""
         return _share(self.figures.get(figure, []))
 
-    def worse_by(self, figure: str) -> tuple[float, float]:
-        """How much larger a share is than on the devices with another version; standard error."""
-        own, error = self.share(figure)
-        other, other_error = _share(self.others.get(figure, []))
-        return own - other, math.hypot(error, other_error)
+    def excess(self, figure: str) -> tuple[float, float]:
+        """Share of `figure` less that of the other versions, and the standard error of that."""
+        share, error = self.share(figure)
+        other_share, other_error = _share(self.other_figures.get(figure, []))
+        return share - other_share, math.hypot(error, other_error)
+
+    def n_reporting(self, figure: str) -> tuple[int, int]:
+        """Devices that report `figure`: with this release, and with another version."""
+        return len(self.figures.get(figure, ())), len(self.other_figures.get(figure, ()))
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Counts and shares; a share without reports is None."""
@@ -120,33 +130,73 @@ class RolloutReport:
         }
 
 
-@dataclass(frozen=True)
-class AbortLimits:
+def read_share(text: str) -> float:
+    """Read a share: ``10%`` or ``0.1``."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InputError(f"{text!r} is not a share: give one as 10% or 0.1") from None
+
+
+_Limit = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class AbortLimits(Settings, frozen=True):
     """Limits beyond which a release is withdrawn.
 
-    `failed`: share of the devices that ran it, on which it failed its trial or that fell silent
-    with it; three at least. `worse_by`: what its share of errors, of fallbacks or of answers other
-    than the high-cost model's may exceed that of the other versions by; three devices of each must
-    report, and the difference must be no accident. Raises InputError if a limit is no share.
+    `failed` is a share of the devices that ran the release: it failed its trial there, or they
+    fell silent with it. Fewer than three failures pass no limit. `worse_by` limits how much the
+    share of errors, of fallbacks or of disagreement may exceed that of the other versions. A figure
+    is compared once three devices of each report it, and the difference must be larger than chance
+    explains. Raises InputError if a limit is not from 0 to 1.
     """
 
-    failed: float | None = None
-    worse_by: float | None = None
+    failed: Annotated[
+        _Limit | None,
+        typer.Option(
+            "--above",
+            parser=read_share,
+            metavar="SHARE",
+            help="Largest share of devices that ran it, on which it failed, as 5%.",
+        ),
+    ] = None
+    worse_by: Annotated[
+        _Limit | None,
+        typer.Option(
+            parser=read_share,
+            metavar="SHARE",
+            help="Largest excess of its share of errors, fallbacks or disagreement with the "
+            "high-cost model (from devices with --audit) over other versions, as 1%.",
+        ),
+    ] = None
 
-    def __post_init__(self) -> None:
-        for limit in (self.failed, self.worse_by):
-            if limit is not None and not 0 <= limit < 1:
-                raise InputError(f"a limit of {limit:g}; give a share from 0 to 1")
+    def __bool__(self) -> bool:
+        return self.failed is not None or self.worse_by is not None
+
+    def not_compared(self, report: RolloutReport) -> dict[str, str]:
+        """Figures that `worse_by` has not compared, each with the reason; empty without it."""
+        if self.worse_by is None:
+            return {}
+        reasons = {}
+        for figure, (word, _) in FIGURES.items():
+            n_own, n_other = report.n_reporting(figure)
+            if min(n_own, n_other) < _MIN_DEVICES:
+                reasons[figure] = (
+                    f"{n_own} devices with the release and {n_other} with other versions report "
+                    f"it, {_MIN_DEVICES} of each are needed"
+                    + (" (gatewise edge --audit)" if word == "audited" else "")
+                )
+        return reasons
 
     def is_vague(self, report: RolloutReport) -> bool:
         """Whether a difference is known less exactly than `worse_by`, and passes no limit yet."""
         if not self.worse_by or self.reason_to_abort(report) is not None:
             return False
         for figure in FIGURES:
-            error = report.worse_by(figure)[1]
-            # What no other device reports will never be compared.
-            comparable = len(report.others.get(figure, ())) >= _FEWEST_DEVICES
-            awaited = comparable and len(report.running) >= _FEWEST_DEVICES
+            error = report.excess(figure)[1]
+            # Without reports of other versions there is nothing to wait for: not_compared says so.
+            comparable = report.n_reporting(figure)[1] >= _MIN_DEVICES
+            awaited = comparable and len(report.running) >= _MIN_DEVICES
             if error > self.worse_by or (math.isnan(error) and awaited):
                 return True
         return False
@@ -156,15 +206,15 @@ class AbortLimits:
 
         `silent` devices ran it and are away.
         """
-        failures = len(report.refused) + silent
-        ran = len(report.running) + failures
-        most = max(_FEWEST_FAILURES - 1, (self.failed or 0.0) * ran)
-        if self.failed is not None and failures > most:
+        n_failures = len(report.refused) + silent
+        n_ran = len(report.running) + n_failures
+        limit = math.inf if self.failed is None else self.failed * n_ran
+        if n_failures >= _MIN_FAILURES and n_failures > limit:
             fell = f", {silent} of which fell silent" if silent else ""
-            return f"it failed on {failures} of {ran} devices{fell}"
+            return f"it failed on {n_failures} of {n_ran} devices{fell}"
         if self.worse_by is not None:
             for figure in FIGURES:
-                excess, error = report.worse_by(figure)
+                excess, error = report.excess(figure)
                 if excess - _STANDARD_ERRORS * error > self.worse_by:
                     return (
                         f"{figure} {100 * report.share(figure)[0]:.1f} %, {100 * excess:.1f} "
@@ -175,10 +225,11 @@ class AbortLimits:
 
 
 class RolloutEnd(NamedTuple):
-    """How a rollout ended: the release as it is offered now, the last report, why it stopped.
+    """Outcome of a rollout.
 
-    `kind`: it reached its last share, was withdrawn for passing a limit or for want of evidence,
-    or another change of the repository took its place.
+    `offer` is the release as it is offered now, `report` the last one. `kind` says whether the
+    release reached its last share, was withdrawn for a limit or for want of evidence, or another
+    change of the repository took its place; `aborted` is the reason, if it did not reach it.
     """
 
     offer: OfferedRelease
@@ -194,22 +245,22 @@ def roll_out(
     limits: AbortLimits,
     *,
     announce: Callable[[OfferedRelease], None],
-    report: Callable[[OfferedRelease], RolloutReport],
+    read_report: Callable[[OfferedRelease], RolloutReport],
     wait: Callable[[], None],
     progress: Callable[[OfferedRelease, RolloutReport], None],
-    before: RolloutReport | None = None,
+    baseline: RolloutReport | None = None,
 ) -> RolloutEnd:
     """Offer a release to growing shares of the devices; withdraw it once it passes a limit.
 
-    In each step, the last one too, `wait` passes the time in which devices take the release and
-    answer, then `report` gives what they say of it; the step is looked at again, ten times at most,
-    until there is evidence, and without it the release is withdrawn. `before` is a report of before
-    the first step: devices that were there then are expected to stay. A run that is interrupted
-    leaves the release at its step; run again, it goes on with the steps above. Where somebody else
-    has changed what is offered meanwhile, it ends.
+    In each step `wait` passes the time in which devices take the release and answer, then
+    `read_report` reads their statuses. The step is looked at again, up to ten times, until there is
+    evidence; without evidence the release is withdrawn. Devices that were online in `baseline`, a
+    report of before the first step, are expected to stay. An interrupted run leaves the release at
+    its step; the next run goes on from there. The rollout ends where another change of the
+    repository has replaced the offer.
 
-    Raises InputError, before the first step, if the shares do not rise from above 0 to at most 1,
-    or there is no such release.
+    Raises InputError, before the first step, if the shares do not rise from above 0 to 1, or the
+    repository has no such release.
     """
     if list(shares) != sorted(set(shares)):
         raise InputError("the shares of a rollout must rise, as 5%,25%,100%")
@@ -218,36 +269,36 @@ def roll_out(
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer
     reached = offer.rollout / WHOLE if is_offered else 0.0
-    present: Set[str] = frozenset() if before is None else before.running | before.elsewhere
+    report = baseline or RolloutReport()
+    present = report.running | report.elsewhere
     runners: Set[str] = frozenset()
-    found = before or RolloutReport()
     for share in [s for s in shares if s >= reached] or [shares[-1]]:
         larger = _offer_more(repository, offer, share, is_offered=is_offered)
         if larger is None:
             why = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
-            return RolloutEnd(repository.find(release), found, why, "superseded")
+            return RolloutEnd(repository.find(release), report, why, "superseded")
         offer = larger
         is_offered = True
         announce(offer)
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_LOOKS):
             wait()
-            found = report(offer)
-            progress(offer, found)
-            reason = limits.reason_to_abort(found, len(runners & found.offline))
-            runners |= found.running
-            has_evidence = found.has_evidence(present | runners) and not limits.is_vague(found)
+            report = read_report(offer)
+            progress(offer, report)
+            reason = limits.reason_to_abort(report, len(runners & report.offline))
+            runners |= report.running
+            has_evidence = report.has_evidence(present | runners) and not limits.is_vague(report)
             if has_evidence or reason is not None:
                 break
         if reason is None and has_evidence:
-            present = found.running | found.elsewhere
+            present = report.running | report.elsewhere
             continue
         offer = repository.rollback(release)
         announce(offer)
         if reason is not None:
-            return RolloutEnd(offer, found, reason, "withdrawn")
-        why = f"no evidence in {_MOST_LOOKS} looks: {len(found.running)} devices run it"
-        return RolloutEnd(offer, found, why, "no-evidence")
-    return RolloutEnd(offer, found)
+            return RolloutEnd(offer, report, reason, "withdrawn")
+        why = f"no evidence in {_MAX_LOOKS} looks: {len(report.running)} devices run it"
+        return RolloutEnd(offer, report, why, "no-evidence")
+    return RolloutEnd(offer, report)
 
 
 def _offer_more(
@@ -258,25 +309,30 @@ def _offer_more(
         try:
             return repository.publish(str(offer), share, expected_version=repository.version)
         except StaleVersionError:
-            continue  # what is offered has been read again
+            continue  # the repository has read its metadata again
     return None
 
 
 def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str]:
     """Read every device's retained status, by topic.
 
-    Raises LinkError if the broker cannot be reached, or does not grant it.
+    Raises LinkError if the broker cannot be reached, or does not grant the subscription.
     """
     statuses: dict[str, str] = {}
+    last_arrival = math.inf
 
-    def take(message: paho.MQTTMessage) -> None:
+    def add_status(message: paho.MQTTMessage) -> None:
+        nonlocal last_arrival
+        # Only a topic's first message: a device that repeats its status must not keep us waiting.
+        if message.topic not in statuses:
+            last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
 
-    with subscribed(endpoint, STATUSES, take=take, timeout=timeout) as (client, granted):
+    with subscribed(endpoint, STATUSES, take=add_status, timeout=timeout) as (client, granted):
         if not granted:
             raise refused(endpoint, f"it does not grant {STATUSES}")
-        while run_until(client, _grows(statuses), _QUIET_SECONDS):
-            pass
+        last_arrival = time.monotonic()
+        run_until(client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf)
         return statuses
 
 
@@ -289,21 +345,21 @@ def announce(repository: Repository, offers: Iterable[OfferedRelease], endpoint:
 def read_reports(
     offers: Iterable[OfferedRelease], endpoint: Endpoint
 ) -> dict[OfferedRelease, RolloutReport]:
-    """Read what devices report of each release."""
+    """Read the devices' reports of each release."""
     statuses = read_statuses(endpoint)
     return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
 
 
 def _figures(statuses: Iterable[list[str]]) -> dict[str, list[_Counts]]:
-    """Read the figures of devices; what is no such figure is left out."""
+    """Read the figures of devices; words that hold no valid figure are left out."""
     figures: dict[str, list[_Counts]] = {figure: [] for figure in FIGURES}
     for words in statuses:
-        pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        for figure, (name, place) in FIGURES.items():
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        for figure, (word, position) in FIGURES.items():
             try:
-                numbers = [float(n) for n in pairs[name].split(",")]
+                numbers = [float(n) for n in values[word].split(",")]
                 instances = numbers[0]
-                cases = numbers[place]
+                cases = numbers[position]
             except (KeyError, ValueError, IndexError):
                 continue
             if 1 <= instances < math.inf and 0 <= cases < math.inf:
@@ -312,25 +368,17 @@ def _figures(statuses: Iterable[list[str]]) -> dict[str, list[_Counts]]:
 
 
 def _share(devices: list[_Counts]) -> tuple[float, float]:
-    """Share of cases and its standard error between devices; NaN of too few devices.
-
-    A device that reports many more instances than the others counts for no more than four times
-    their median.
-    """
-    if len(devices) < _FEWEST_DEVICES:
+    """Share of cases and its standard error between devices; NaN of too few devices."""
+    m = len(devices)
+    if m < _MIN_DEVICES:
         return math.nan, math.nan
-    most = 4.0 * sorted(n for _, n in devices)[len(devices) // 2]
-    scaled = [(cases * min(1.0, most / n), min(n, most)) for cases, n in devices]
+    cap = _MAX_WEIGHT * sorted(n for _, n in devices)[m // 2]
+    scaled = [(cases * min(1.0, cap / n), min(n, cap)) for cases, n in devices]
+    # Ratio estimator: share = sum c / sum n, with the variance
+    # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2.
     total = sum(n for _, n in scaled)
     share = sum(cases for cases, _ in scaled) / total
     spread = sum((cases - share * n) ** 2 for cases, n in scaled)
-    m = len(scaled)
-    # Where no two differ, as many again as one case more would make.
+    # Where no two devices differ, the error is that of one case more.
     error = math.sqrt(max(spread * m / (m - 1), 1.0)) / total
     return share, error
-
-
-def _grows(collection: Sized) -> Callable[[], bool]:
-    """Whether there are more than now."""
-    count = len(collection)
-    return lambda: len(collection) > count

@@ -1,4 +1,4 @@
-"""``gatewise cloud``."""
+"""``gatewise cloud``: a worker as a command."""
 
 from __future__ import annotations
 
@@ -10,59 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import Meta
+from msgspec.structs import replace
 
 from gatewise.console import print_line
-from gatewise.documents import Amount
 from gatewise.errors import InputError
-from gatewise.settings import FileOption, Settings, with_options
+from gatewise.settings import with_options
+from gatewise_cloud.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from gatewise_cloud.worker.worker import Worker
 
-_AtLeastOne = Annotated[int, Meta(ge=1)]
 _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
-class CloudSettings(Settings, frozen=True):
-    """Settings of ``gatewise cloud``: those of :class:`.Worker`, and its endpoint for metrics."""
+class CloudSettings(WorkerSettings, frozen=True):
+    """Settings of ``gatewise cloud``: a worker's, its bundles and backend, and the metrics."""
 
     bundles: Annotated[
         tuple[Path, ...],
         typer.Argument(metavar="[BUNDLE...]", help="Bundles whose high-cost model to serve."),
     ] = ()
-    broker: Annotated[
-        str,
-        typer.Option(
-            envvar="GATEWISE_BROKER",
-            help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].",
-        ),
-    ] = "mqtt://127.0.0.1:1883"
-    shared: Annotated[
-        bool,
-        typer.Option(
-            "--shared/--plain-subscription",
-            help="Divide the requests among the workers of the pool, or answer all of them.",
-        ),
-    ] = True
-    pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw"
     pool_file: Annotated[
-        Path | None, typer.Option(help="File with that name: clients/pool of `broker init`.")
+        Path | None, typer.Option(help="File with the pool's name: clients/pool of `broker init`.")
     ] = None
-    queue: Annotated[
-        _AtLeastOne, typer.Option(help="Requests queued at most; a further one is refused.")
-    ] = 1024
-    max_batch: Annotated[_AtLeastOne, typer.Option(help="Instances in one run at most.")] = 16
-    wait_ms: Annotated[
-        Amount, typer.Option(help="Longest wait of a request for others to share its run, in ms.")
-    ] = 0.0
-    parallel: Annotated[
-        _AtLeastOne, typer.Option(help="Runs at a time; more pay with a model server.")
-    ] = 1
     backend: Annotated[
         str | None,
         typer.Option(
             metavar="python:MODULE:ATTRIBUTE|URL",
-            help="What runs the models: a Python function, object or class by its import path, or "
+            help="Where the models run: a Python function, object or class by its import path, or "
             "a server of the Open Inference Protocol, http://host:8080/v2/models/NAME. {name} and "
             "{version} are the bundle's.",
         ),
@@ -70,24 +45,10 @@ class CloudSettings(Settings, frozen=True):
     backend_binary: Annotated[
         bool, typer.Option(help="Send raw numbers to that server (the protocol's extension).")
     ] = False
-    watch: Annotated[
-        Path | None, typer.Option(help="Folder whose bundles are served as they come and go.")
-    ] = None
-    public_key: Annotated[
-        Path | None, typer.Option(help="Key whose owner must have signed each bundle.")
-    ] = None
     metrics_port: Annotated[
         _Port | None, typer.Option(help="Port of /metrics and /healthz; 0: a free one.")
     ] = None
     metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1"
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
-    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
-    threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
-    watch_seconds: Annotated[Amount, FileOption("Time between two looks at --watch, in s.")] = 2.0
-    drain_seconds: Annotated[
-        Amount, FileOption("Longest time for which queued requests are answered at the end, in s.")
-    ] = 10.0
 
     def make_worker(self) -> Worker:
         """Make the worker; errors as of :class:`.Worker`."""
@@ -99,25 +60,10 @@ class CloudSettings(Settings, frozen=True):
         backend = None
         if self.backend is not None:
             backend = chosen_backend(self.backend, binary=self.backend_binary)
-        return Worker(
-            self.bundles,
-            self.broker,
-            pool=self.pool if self.pool_file is None else _read_pool(self.pool_file),
-            shared=self.shared,
-            queue=self.queue,
-            max_batch=self.max_batch,
-            wait_ms=self.wait_ms,
-            threads=self.threads,
-            parallel=self.parallel,
-            backend=backend,
-            watch=self.watch,
-            watch_seconds=self.watch_seconds,
-            public_key=self.public_key,
-            drain_seconds=self.drain_seconds,
-            ca_file=self.ca_file,
-            cert_file=self.cert_file,
-            key_file=self.key_file,
-        )
+        settings = self
+        if self.pool_file is not None:
+            settings = replace(self, pool=_read_pool(self.pool_file))
+        return Worker(self.bundles, self.broker, settings, backend=backend)
 
 
 @with_options
@@ -128,7 +74,7 @@ def cloud(
     """Serve the high-cost models of bundles to the devices of a broker.
 
     Prints a line that begins with `ready:` once requests can come, serves until SIGTERM or
-    Ctrl-C, answers what is queued, and prints its counters. On a broker that grants shared
+    Ctrl-C, answers the queued requests, and prints its counters. On a broker that grants shared
     subscriptions but does not serve them, it warns and uses a plain one.
 
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
@@ -176,9 +122,9 @@ def _read_pool(path: Path) -> str:
 
 def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
     names = [" ".join(key) for key in worker.models]
-    parts = [f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {worker.url}"]
+    text = f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {worker.url}"
     if port is not None:
-        parts.append(f"metrics on port {port}")
+        text += f", metrics on port {port}"
     document = {
         "ready": True,
         "models": names,
@@ -186,21 +132,21 @@ def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
         "subscription": worker.subscription,
         "metrics_port": port,
     }
-    print_line(f"ready: {', '.join(parts)}", document, as_json=as_json)
+    print_line(f"ready: {text}", document, as_json=as_json)
 
 
 def _summary(counters: Mapping[str, Any]) -> str:
-    parts = [
+    phrases = [
         f"answered {counters['answered']} of {counters['received']} requests",
         f"{counters['instances']} instances in {counters['batches']} runs",
     ]
     rare = ("repeated", "duplicates", "expired", "unsent", "abandoned")
-    parts += [f"{name} {counters[name]}" for name in rare if counters[name]]
+    phrases += [f"{name} {counters[name]}" for name in rare if counters[name]]
     for name in ("errors", "dead"):
         if counters[name]:
             labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))
-            parts.append(f"{name}: {labels}")
-    return "stopped: " + "; ".join(parts)
+            phrases.append(f"{name}: {labels}")
+    return "stopped: " + "; ".join(phrases)
 
 
 commands = {"cloud": cloud}

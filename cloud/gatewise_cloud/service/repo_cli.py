@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -19,6 +19,7 @@ from gatewise_cloud.broker.rollout import (
     RolloutReport,
     announce,
     read_reports,
+    read_share,
     roll_out,
 )
 from gatewise_edge.link.broker_url import Endpoint
@@ -61,45 +62,22 @@ class BrokerAccess(Settings, frozen=True):
     cert_file: Annotated[Path | None, typer.Option(help="The operator's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key, for TLS.")] = None
 
-    def endpoint(self, needed_by: str | None = None) -> Endpoint | None:
-        """Make the endpoint; None without a broker, unless `needed_by` names who needs one."""
-        if self.broker is not None:
-            return Endpoint(
-                self.broker,
-                ca_file=self.ca_file,
-                cert_file=self.cert_file,
-                key_file=self.key_file,
-            )
-        if needed_by is not None:
-            raise InputError(f"{needed_by} need --broker, where devices report")
-        if self.ca_file or self.cert_file or self.key_file:
-            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
-        return None
+    def endpoint(self) -> Endpoint | None:
+        """Make the endpoint; None without a broker."""
+        if self.broker is None:
+            if self.ca_file or self.cert_file or self.key_file:
+                raise InputError("--ca-file, --cert-file and --key-file are for --broker")
+            return None
+        return Endpoint(
+            self.broker, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+        )
 
-
-class Limits(Settings, frozen=True):
-    """Limits beyond which a release is withdrawn."""
-
-    above: Annotated[
-        str | None,
-        typer.Option(help="Withdraw it if it failed on more of the devices that ran it, as 5%."),
-    ] = None
-    worse_by: Annotated[
-        str | None,
-        typer.Option(
-            help="Withdraw it if its share of errors, of fallbacks or of answers other than the "
-            "high-cost model's (with --audit on devices) exceeds that of other versions by more, "
-            "as 1%."
-        ),
-    ] = None
-
-    def __bool__(self) -> bool:
-        return self.above is not None or self.worse_by is not None
-
-    def read(self) -> AbortLimits:
-        """Read the shares."""
-        shares = (None if text is None else _share(text) for text in (self.above, self.worse_by))
-        return AbortLimits(*shares)
+    def needed_by(self, option: str) -> Endpoint:
+        """Make the endpoint that `option` needs."""
+        endpoint = self.endpoint()
+        if endpoint is None:
+            raise InputError(f"{option} need --broker, where devices report")
+        return endpoint
 
 
 @_app.command()
@@ -119,9 +97,9 @@ def init(
 
         gatewise repo init fleet --root-keys 3 --threshold 2
     """
-    made = Repository.init(repo, keys, root_keys=root_keys, threshold=threshold)
-    text = f"repository {repo}, keys in {made.keys}; devices trust {made.root_file}"
-    _print(as_json, {"root": made.root_file, "keys": made.keys}, text)
+    repository = Repository.init(repo, keys, root_keys=root_keys, threshold=threshold)
+    text = f"repository {repo}, keys in {repository.keys}; devices trust {repository.root_file}"
+    _print(as_json, {"root": repository.root_file, "keys": repository.keys}, text)
 
 
 @_app.command()
@@ -144,9 +122,9 @@ def add(
 
         gatewise repo add fleet digits-8.gwb --hardware aarch64
     """
-    made = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
-    size = sum(spec.size for spec in made.files.values())
-    _print(as_json, {"release": str(made), "bytes": size}, f"added {made}: {size} bytes")
+    release = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
+    size = sum(spec.size for spec in release.files.values())
+    _print(as_json, {"release": str(release), "bytes": size}, f"added {release}: {size} bytes")
 
 
 @_app.command()
@@ -154,9 +132,10 @@ def add(
 def publish(
     repo: _Folder,
     access: BrokerAccess,
-    limits: Limits,
+    limits: AbortLimits,
     release: Annotated[
-        str | None, typer.Argument(help="MODEL/VERSION; without: sign anew what expires soon.")
+        str | None,
+        typer.Argument(help="MODEL/VERSION; without: renew signatures that expire soon."),
     ] = None,
     keys: _Keys = None,
     rollout: Annotated[
@@ -174,9 +153,10 @@ def publish(
     r"""Offer a release to a share of the devices; call it again with more.
 
     With --every it is offered to one share after the other. A step ends when enough of the devices
-    that it is offered to were seen running it, ten looks at most. The release is withdrawn as soon
+    that it is offered to were seen running it; it has ten looks. The release is withdrawn as soon
     as the devices' reports pass a limit of --above or --worse-by (status 1), or if the ten looks
     gave no evidence for it (status 3); status 4 says that another release was published meanwhile.
+    Figures that --worse-by could not compare are named at the end.
     A rollout that is interrupted stays at its step, and goes on when called again.
 
     Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
@@ -188,70 +168,73 @@ def publish(
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
             --above 5% --worse-by 1% --broker mqtts://broker.example
     """
-    opened = Repository(repo, keys)
+    repository = Repository(repo, keys)
     if every is not None:
         if release is None:
             raise InputError("--every needs a release")
-        shares = [_share(share.strip()) for share in rollout.split(",")]
-        _watch(opened, release, shares, limits.read(), every, access, as_json=as_json)
+        shares = [read_share(share.strip()) for share in rollout.split(",")]
+        watch = _WatchedRollout(repository, access.needed_by("--every"), limits)
+        watch.run(release, shares, every, as_json=as_json)
         return
     if limits:
         raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
     endpoint = access.endpoint()
     if release is None:
-        for role, expires in opened.refresh().items():
+        for role, expires in repository.refresh().items():
             note(
                 f"gatewise: {role} expires on {expires:%Y-%m-%d}, and its keys are not in "
-                f"{opened.keys}: run this where they are, or devices take no update from then on"
+                f"{repository.keys}: run this where they are, or devices take no update from "
+                "then on"
             )
-        offers = opened.offers()
+        offers = repository.offers()
     else:
-        offers = [opened.publish(release, _share(rollout), expected_version=at_version)]
+        offers = [repository.publish(release, read_share(rollout), expected_version=at_version)]
     if endpoint is not None:
-        announce(opened, offers, endpoint)
-    _print_offers(as_json, opened, offers if release else [])
+        announce(repository, offers, endpoint)
+    _print_offers(as_json, repository, offers if release else [])
 
 
-def _watch(
-    repository: Repository,
-    release: str,
-    shares: list[float],
-    limits: AbortLimits,
-    every: float,
-    access: BrokerAccess,
-    *,
-    as_json: bool,
-) -> None:
-    """Roll a release out in steps, and exit with the status of its end."""
-    endpoint = access.endpoint(needed_by="--every")
-    assert endpoint is not None
-    wanted = repository.find(release)
-    end = roll_out(
-        repository,
-        release,
-        shares,
-        limits,
-        announce=lambda offer: announce(repository, [offer], endpoint),
-        report=lambda offer: read_reports([offer], endpoint)[offer],
-        wait=lambda: time.sleep(every),
-        progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
-        before=read_reports([wanted], endpoint)[wanted],
-    )
-    document = {
-        "version": repository.version,
-        "release": str(end.offer),
-        "rollout": end.offer.rollout / WHOLE,
-        "end": end.kind,
-        "aborted": end.aborted,
-        **end.report.to_dict(),
-    }
-    text = _offered(end.offer)
-    if end.aborted is not None:
-        what = "is superseded" if end.kind == "superseded" else "is withdrawn"
-        text = f"{end.offer} {what}: {end.aborted}"
-    _print(as_json, document, text)
-    if end.kind != "done":
-        raise typer.Exit(STATUSES[end.kind])
+class _WatchedRollout(NamedTuple):
+    """A rollout in steps, with the limits that devices' reports must keep."""
+
+    repository: Repository
+    endpoint: Endpoint
+    limits: AbortLimits
+
+    def run(self, release: str, shares: list[float], every: float, *, as_json: bool) -> None:
+        """Roll a release out, and exit with the status of its end."""
+        repository = self.repository
+        outcome = roll_out(
+            repository,
+            release,
+            shares,
+            self.limits,
+            announce=lambda offer: announce(repository, [offer], self.endpoint),
+            read_report=self._read_report,
+            wait=lambda: time.sleep(every),
+            progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
+            baseline=self._read_report(repository.find(release)),
+        )
+        offer = outcome.offer
+        document = {
+            "version": repository.version,
+            "release": str(offer),
+            "rollout": offer.rollout / WHOLE,
+            "end": outcome.kind,
+            "aborted": outcome.aborted,
+            **outcome.report.to_dict(),
+            "not_compared": _note_not_compared(self.limits, outcome.report),
+        }
+        text = _offered(offer)
+        if outcome.aborted is not None:
+            change = "superseded" if outcome.kind == "superseded" else "withdrawn"
+            text = f"{offer} is {change}: {outcome.aborted}"
+        _print(as_json, document, text)
+        if outcome.kind != "done":
+            raise typer.Exit(STATUSES[outcome.kind])
+
+    def _read_report(self, offer: OfferedRelease) -> RolloutReport:
+        return read_reports([offer], self.endpoint)[offer]
 
 
 @_app.command()
@@ -260,7 +243,7 @@ def rollback(
     repo: _Folder,
     release: Annotated[str, typer.Argument(help="MODEL/VERSION to withdraw.")],
     access: BrokerAccess,
-    limits: Limits,
+    limits: AbortLimits,
     keys: _Keys = None,
     at_version: _Version = None,
     as_json: AsJson = False,
@@ -274,20 +257,25 @@ def rollback(
 
         gatewise repo rollback fleet digits/8 --above 5% --broker mqtts://broker.example
     """
-    opened = Repository(repo, keys)
-    endpoint = access.endpoint(needed_by="--above and --worse-by" if limits else None)
-    if limits and endpoint is not None:
-        offer = opened.find(release)
+    repository = Repository(repo, keys)
+    endpoint = access.endpoint()
+    if limits:
+        endpoint = access.needed_by("--above and --worse-by")
+        offer = repository.find(release)
         report = read_reports([offer], endpoint)[offer]
-        if limits.read().reason_to_abort(report) is None:
-            text = f"{offer} stays: {_words(report)}"
-            _print(as_json, {"release": str(offer), **report.to_dict()}, text)
+        if limits.reason_to_abort(report) is None:
+            document = {
+                "release": str(offer),
+                **report.to_dict(),
+                "not_compared": _note_not_compared(limits, report),
+            }
+            _print(as_json, document, f"{offer} stays: {_words(report)}")
             return
-    offer = opened.rollback(release, expected_version=at_version)
+    offer = repository.rollback(release, expected_version=at_version)
     if endpoint is not None:
-        announce(opened, [offer], endpoint)
-    _print_offers(as_json, opened, [offer])
-    if not as_json and opened.wanted(offer.model) is None:
+        announce(repository, [offer], endpoint)
+    _print_offers(as_json, repository, [offer])
+    if not as_json and repository.wanted(offer.model) is None:
         note(f"no release of {offer.model} is offered now: devices go back to their first bundle")
 
 
@@ -320,13 +308,13 @@ def status(
 
     With --broker also show how many devices run a release, and on how many it failed.
     """
-    opened = Repository(repo, keys)
+    repository = Repository(repo, keys)
     endpoint = access.endpoint()
-    offers = opened.offers()
+    offers = repository.offers()
     reports = {} if endpoint is None else read_reports(offers, endpoint)
     rows = []
     for offer in offers:
-        release = opened.release(offer)
+        release = repository.release(offer)
         row = {
             "release": str(offer),
             "serial": offer.serial,
@@ -338,36 +326,28 @@ def status(
         }
         rows.append(row | (reports[offer].to_dict() if reports else {}))
     if as_json:
-        emit({"version": opened.version, "releases": rows, "roles": opened.roles()})
+        emit({"version": repository.version, "releases": rows, "roles": repository.roles()})
         return
-    shown: dict[str, Any] = {
+    writers: dict[str, Any] = {
         "rollout": lambda share: f"{100 * share:g}%",
         "features": len,
         "hardware": lambda names: ", ".join(names) or "all",
         **dict.fromkeys(FIGURES, lambda share: percent(float("nan") if share is None else share)),
     }
     names = list(rows[0]) if rows else ["release"]
-    cells = [[shown.get(name, str)(row[name]) for name in names] for row in rows]
+    cells = [[writers.get(name, str)(row[name]) for name in names] for row in rows]
     table(f"Releases in {repo}", names, cells)
     table(
         "Roles",
         ("role", "version", "expires", "keys"),
         [
             (r["role"], r["version"], r["expires"][:10], f"{r['threshold']} of {len(r['keys'])}")
-            for r in opened.roles()
+            for r in repository.roles()
         ],
     )
 
 
 commands = {"repo": _app}
-
-
-def _share(text: str) -> float:
-    """Read a share: ``10%`` or ``0.1``."""
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is no share: give one as 10% or 0.1") from None
 
 
 def _percent(offer: OfferedRelease) -> str:
@@ -377,6 +357,14 @@ def _percent(offer: OfferedRelease) -> str:
 def _words(report: RolloutReport) -> str:
     shares = ", ".join(f"{figure} {percent(report.share(figure)[0])}" for figure in FIGURES)
     return f"{len(report.running)} run it, on {len(report.refused)} it failed; {shares}"
+
+
+def _note_not_compared(limits: AbortLimits, report: RolloutReport) -> list[str]:
+    """Name the figures that --worse-by could not compare, and on standard error why."""
+    reasons = limits.not_compared(report)
+    for figure, reason in reasons.items():
+        note(f"gatewise: --worse-by did not compare {figure}: {reason}")
+    return list(reasons)
 
 
 def _offered(offer: OfferedRelease) -> str:

@@ -1,8 +1,8 @@
 """A worker: takes requests from the broker and responds with the answers of bundles' models.
 
 paho's network thread decodes, checks and queues each request, or responds at once where no model is
-needed: a full queue, an unknown model, a bad message, a duplicate. A serving thread takes what is
-queued, runs the model and publishes the responses (:mod:`.serving`). So a slow model never stops
+needed: a full queue, an unknown model, a bad message, a duplicate. A serving thread takes queued
+requests, runs the model and publishes the responses (:mod:`.serving`). So a slow model never stops
 the reading, and a full queue refuses immediately, while the broker would drop silently. Requests in
 flight to a worker that is killed are lost; the device sends them again.
 """
@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from msgspec.structs import replace
+
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
@@ -26,8 +28,8 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_cloud.worker.session import MqttSession
+from gatewise_cloud.worker.settings import WorkerSettings
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import Endpoint
 
 if TYPE_CHECKING:
     from gatewise_cloud.models.backends import Backend
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 _LOG = logging.getLogger("gatewise_cloud")
-_MOST_UNACKED = 65535  # message ids have 16 bits
+_MAX_UNACKED = 65535  # message ids have 16 bits
 _HEALTH_SECONDS = 0.5
 
 
@@ -45,48 +47,24 @@ class Worker:
     Parameters
     ----------
     bundles : Bundle, path, or several of them
-        What to serve. Requests name their model and its version, so several versions of one
-        model may be served at a time.
-    broker_url : str
+        Bundles to serve. Requests name their model and its version, so several versions of one
+        model may be served at a time. May be empty if a folder is watched.
+    broker : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
-    pool : str, default "gw"
-        Workers of one pool divide the requests among themselves.
-    shared : bool, default True
-        Use the pool's shared subscription. A broker that grants it and then delivers nothing
-        (the embedded one) is found out by a round trip; the plain subscription is used then,
-        with a warning: only one worker may serve there. False: the plain one at once.
-    client_id : str, optional
-        MQTT client id; by default a random one.
-    queue : int, default 1024
-        Requests queued at most; a further one is answered ``busy`` at once.
-    max_batch : int, default 16
-        Instances in one run at most; a request with more runs alone.
-    wait_ms : float, default 0
-        Milliseconds that a request waits at most for others to share its run.
-    threads : int, default 1
-        Threads within one run.
-    parallel : int, default 1
-        Batches that run at a time; more pay where a `backend` runs the model elsewhere.
+    settings : WorkerSettings, optional
+        All other settings.
     backend : callable, optional
         Makes a model's backend, given its manifest: see :func:`.backend_at`.
-    watch : str or Path, optional
-        A folder whose bundles are served in addition, see :class:`.BundleWatch`.
-    watch_seconds : float, default 2
-        Between two looks into it.
-    public_key : str, Path or bytes, optional
-        Only bundles signed by its owner are served; one that was opened without this key is
-        opened anew.
-    drain_seconds : float, default 10
-        How long :meth:`stop` lets the queued requests be answered.
-    ca_file, cert_file, key_file : str or Path, optional
-        For TLS, see :class:`gatewise_edge.link.mqtt.Endpoint`.
+    **options
+        Fields of `settings`, in its absence.
 
     Attributes
     ----------
     models : ServedModels
         By name and version.
     subscription : str
-        The topic filter in use.
+        The topic filter in use. With ``shared`` it is the pool's shared subscription, unless a
+        round trip shows that the broker grants it and delivers nothing, as the embedded one does.
     url : str
         The broker's, without user and password.
 
@@ -95,66 +73,53 @@ class Worker:
     BundleError, ModelError, SelfTestError
         If a bundle cannot be read or served.
     InputError
-        If there is no bundle, two have the same name and version, a setting is out of range, or
-        the URL is none.
+        If there is nothing to serve, two bundles have the same name and version, or a setting is
+        not valid.
     """
 
     def __init__(
         self,
         bundles: Bundle | str | Path | Iterable[Bundle | str | Path],
-        broker_url: str,
+        broker: str,
+        settings: WorkerSettings | None = None,
         *,
-        pool: str = "gw",
-        shared: bool = True,
-        client_id: str | None = None,
-        queue: int = 1024,
-        max_batch: int = 16,
-        wait_ms: float = 0.0,
-        threads: int = 1,
-        parallel: int = 1,
         backend: Callable[[Manifest], Backend] | None = None,
-        watch: str | Path | None = None,
-        watch_seconds: float = 2.0,
-        public_key: str | Path | bytes | None = None,
-        drain_seconds: float = 10.0,
-        ca_file: str | Path | None = None,
-        cert_file: str | Path | None = None,
-        key_file: str | Path | None = None,
+        **options: Any,
     ) -> None:
-        if min(queue, threads, parallel, max_batch) < 1:
-            raise InputError("queue, max_batch, threads and parallel must be at least 1")
-        self._endpoint = Endpoint(
-            broker_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file
-        )
+        settings = replace(settings or WorkerSettings(**options), broker=broker)
+        self._settings = settings
+        self._endpoint = settings.endpoint()
         self.url = self._endpoint.url
-        self._drain_seconds = drain_seconds
-        self.subscription = wire.shared(pool) if shared else wire.REQUESTS
+        self.subscription = wire.shared(settings.pool) if settings.shared else wire.REQUESTS
 
         self._counters = Counters()
-        self.models = ServedModels(threads=threads, public_key=public_key, backend=backend)
-        for bundle in _listed(bundles, may_be_none=watch is not None):
+        self.models = ServedModels(
+            threads=settings.threads, public_key=settings.public_key, backend=backend
+        )
+        for bundle in _listed(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
         self._session = MqttSession(
             self._endpoint,
-            client_id or f"gw-worker-{secrets.token_hex(6)}",
+            f"gw-worker-{secrets.token_hex(6)}",
             self._counters,
-            # However short the queue, every request may be told that it is full.
-            max_unacked=min(queue + 1024, _MOST_UNACKED),
+            # However short the queue, every request may be refused because it is full.
+            max_unacked=min(settings.queue + 1024, _MAX_UNACKED),
         )
-        self._server = BatchServer(
-            self.models,
-            Batcher(capacity=queue, max_batch=max_batch, wait=wait_ms / 1000.0, parallel=parallel),
-            self._session,
-            self._counters,
+        batcher = Batcher(
+            capacity=settings.queue,
+            max_batch=settings.max_batch,
+            wait=settings.wait_ms / 1000.0,
+            parallel=settings.parallel,
         )
+        self._server = BatchServer(self.models, batcher, self._session, self._counters)
         self._watch: BundleWatch | None = None
-        if watch is not None:
+        if settings.watch is not None:
             self._watch = BundleWatch(
-                Path(watch),
+                Path(settings.watch),
                 self.models,
                 self._server.pending,
                 self._counters,
-                seconds=watch_seconds,
+                seconds=settings.watch_seconds,
             )
         self._stopping = threading.Event()
         self._life = threading.RLock()
@@ -197,7 +162,7 @@ class Worker:
             self.subscription = wire.REQUESTS
 
     def stop(self) -> None:
-        """Take no more requests, answer those that are queued, disconnect.
+        """Take no more requests, answer the queued ones, disconnect.
 
         A second call does nothing but wait for the first.
         """
@@ -208,7 +173,7 @@ class Worker:
             self._ended = True
             # First, so that a shared subscription hands new requests to the other workers.
             self._session.unsubscribe()
-            self._server.finish(self._drain_seconds)
+            self._server.finish(self._settings.drain_seconds)
             if self._watch is not None:
                 self._watch.stop()
             self._session.close()
@@ -234,7 +199,7 @@ class Worker:
         try:
             with until_interrupted():
                 self.start()
-                # What is loaded stays: a collection that goes through it takes milliseconds.
+                # A collection that visits the loaded libraries would take milliseconds.
                 gc.collect()
                 gc.freeze()
                 if ready is not None:
@@ -270,22 +235,24 @@ class Worker:
         return next((t for t in troubles if t is not None), None) if all(troubles) else None
 
     def _ended_thread(self) -> str | None:
-        """Which thread has ended that should run; None if all do."""
-        parts: dict[str, Any] = {
+        """Name of a thread that has ended and should run, as a sentence; None if all run."""
+        owners: dict[str, Any] = {
             "network": self._session,
             "serving": self._server,
             "watching": self._watch,
         }
-        ended = [name for name, part in parts.items() if part is not None and not part.alive]
-        return f"its {ended[0]} thread has ended" if ended else None
+        for name, owner in owners.items():
+            if owner is not None and not owner.alive:
+                return f"its {name} thread has ended"
+        return None
 
     @property
     def counters(self) -> dict[str, Any]:
         """A snapshot of the counts and the state, fit for JSON.
 
-        The names of :data:`gatewise_cloud.worker.counters.COUNTS`, and by label those of
-        :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
-        ``subscription``, ``models``, and ``audits``.
+        It has the names of :data:`.counters.COUNTS`, by label the names of
+        :data:`.counters.LABELLED_COUNTS`, and ``queued``, ``connects``, ``connected``,
+        ``subscription``, ``models``, ``audits`` and ``certificate_expires``.
         """
         models = list(self.models)  # they come and go
         return {
@@ -301,17 +268,17 @@ class Worker:
 
     @property
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
-        """See :meth:`gatewise_cloud.worker.counters.Counters.histograms`."""
+        """Histograms by name, as :meth:`.Counters.histograms` gives them."""
         return self._counters.histograms()
 
 
 def _listed(
-    bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_none: bool
+    bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_empty: bool
 ) -> list[Bundle | str | Path]:
     """One bundle, or several, as a list."""
     from gatewise_export.bundle.bundle import Bundle
 
-    found = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
-    if not found and not may_be_none:
+    several = [bundles] if isinstance(bundles, str | Path | Bundle) else list(bundles)
+    if not several and not may_be_empty:
         raise InputError("a worker needs at least one bundle, or a folder to watch")
-    return found
+    return several

@@ -62,7 +62,7 @@ def reported(running, refused=0, own=20.0, others=20.0, elsewhere=190):
         elsewhere=ids(refused, "bad") | ids(elsewhere, "old"),
         offered=ids(running) | ids(refused, "bad"),
         figures=figures(running, own),
-        others=figures(elsewhere, others),
+        other_figures=figures(elsewhere, others),
     )
 
 
@@ -74,7 +74,7 @@ def rolled_out(repository, shares, reports, limits=AbortLimits(worse_by=0.01)): 
         shares,
         limits,
         announce=lambda offer: steps.append(offer.rollout / 1e4),
-        report=lambda offer: reports(offer.rollout / 1e4),
+        read_report=lambda offer: reports(offer.rollout / 1e4),
         wait=lambda: None,
         progress=lambda offer, report: None,
     )
@@ -150,10 +150,10 @@ def watched(repository, fleet, becomes, *, baseline=False, limits=AbortLimits(fa
         (0.05, 0.25, 1.0),
         limits,
         announce=lambda offer: shares.append(offer.rollout / 1e4),
-        report=lambda offer: fleet.take(offer, becomes),
+        read_report=lambda offer: fleet.take(offer, becomes),
         wait=lambda: None,
         progress=lambda offer, report: None,
-        before=before,
+        baseline=before,
     )
     return end, shares
 
@@ -261,8 +261,40 @@ def test_shares_and_limits_that_cannot_be(repository):
     with pytest.raises(InputError, match="a rollout of 100"):  # a forgotten %
         rolled_out(repository, (0.3, 100.0), lambda _: RolloutReport())
     assert [offer.rollout for offer in repository.offers()] == [10_000, 0]
-    with pytest.raises(InputError, match="give a share"):
+    with pytest.raises(InputError, match="failed: must be a number below 1"):
         AbortLimits(failed=1.5)
+
+
+def test_a_figure_that_too_few_devices_report_is_named_as_not_compared():
+    limits = AbortLimits(worse_by=0.01)
+    seen = {"errors": [(0.0, 1000.0)] * 3, "fallbacks": [(0.0, 1000.0)] * 3}
+    without_audits = replace(reported(10), figures=seen, other_figures=seen)
+    reasons = limits.not_compared(without_audits)
+    assert list(reasons) == ["disagreement"]
+    assert "0 devices with the release and 0 with other versions" in reasons["disagreement"]
+    assert "gatewise edge --audit" in reasons["disagreement"]
+    assert "disagreement" in limits.not_compared(replace(reported(2), other_figures=seen))
+    assert "disagreement" not in limits.not_compared(reported(3))
+    assert AbortLimits(failed=0.1).not_compared(without_audits) == {}
+
+
+def test_a_rollout_without_audits_says_that_it_compared_no_disagreement(
+    repository, endpoint, capsys
+):
+    for i in range(3):
+        status = f"online small/8 seen=1000,{i},20".encode()
+        publish_retained(endpoint, status_topic(f"pi-{i}"), status)
+        publish_retained(endpoint, status_topic(f"old-{i}"), status.replace(b"/8", b"/7"))
+    folder = str(repository.folder)
+    limit = ["--worse-by", "1%", "--broker", endpoint.url, "--json"]
+    for words in (
+        ["repo", "publish", folder, "small/8", "--every", "0.1"],
+        ["repo", "rollback", folder, "small/8"],
+    ):
+        assert main([*words, *limit]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["not_compared"] == ["disagreement"]
+        assert "--worse-by did not compare disagreement: 0 devices with the release" in err
 
 
 def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
@@ -284,7 +316,8 @@ def test_an_abort_threshold_withdraws_a_release(repository, endpoint, capsys):
     report("away", "offline")
     assert len(read_statuses(endpoint)) == 12
     shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
-    assert rollback() == {"release": "small/8", "running": 8, "refused": 2, **shares}
+    expected = {"release": "small/8", "running": 8, "refused": 2, "not_compared": []}
+    assert rollback() == expected | shares
     assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
     latest, before = json.loads(capsys.readouterr().out)["releases"]
     assert (latest["running"], latest["refused"]) == (8, 2)
@@ -308,7 +341,7 @@ def test_a_difference_is_vague_while_devices_have_yet_to_report():
     silent = replace(reported(10), figures={})
     assert limits.is_vague(silent)
     assert not limits.is_vague(replace(silent, running=ids(2)))
-    assert not limits.is_vague(replace(silent, others={}))
+    assert not limits.is_vague(replace(silent, other_figures={}))
     assert not limits.is_vague(reported(10))
 
 
@@ -326,7 +359,7 @@ def test_no_accident_stops_a_rollout():
             report = RolloutReport(
                 running=ids(20),
                 figures=found | {"disagreement": pairs[:20]},
-                others=found | {"disagreement": pairs[20:]},
+                other_figures=found | {"disagreement": pairs[20:]},
             )
             if limits.reason_to_abort(report):
                 aborted += 1

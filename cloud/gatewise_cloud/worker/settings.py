@@ -1,0 +1,67 @@
+"""Settings of a worker, as one record: arguments of :class:`.Worker`, options of the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import Meta
+
+from gatewise.documents import Amount
+from gatewise.settings import FileOption, Settings
+from gatewise_edge.link.broker_url import Endpoint
+
+_AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
+class WorkerSettings(Settings, frozen=True):
+    """How a worker subscribes, queues and runs requests, and which bundles it trusts."""
+
+    broker: Annotated[
+        str,
+        typer.Option(
+            envvar="GATEWISE_BROKER",
+            help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].",
+        ),
+    ] = "mqtt://127.0.0.1:1883"
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared/--plain-subscription",
+            help="Divide the requests among the workers of the pool, or answer all of them.",
+        ),
+    ] = True
+    pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw"
+    queue: Annotated[
+        _AtLeastOne, typer.Option(help="Largest number of queued requests; others are refused.")
+    ] = 1024
+    max_batch: Annotated[
+        _AtLeastOne, typer.Option(help="Largest number of instances in a run.")
+    ] = 16
+    wait_ms: Annotated[
+        Amount, typer.Option(help="Longest wait of a request for others to share its run, in ms.")
+    ] = 0.0
+    parallel: Annotated[
+        _AtLeastOne, typer.Option(help="Runs at a time; more pay with a model server.")
+    ] = 1
+    watch: Annotated[
+        Path | None, typer.Option(help="Folder whose bundles are served as they come and go.")
+    ] = None
+    public_key: Annotated[
+        Path | None, typer.Option(help="Key whose owner must have signed each bundle.")
+    ] = None
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
+    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
+    watch_seconds: Annotated[Amount, FileOption("Time between two scans of --watch, in s.")] = 2.0
+    drain_seconds: Annotated[
+        Amount, FileOption("Longest time for which queued requests are answered at the end, in s.")
+    ] = 10.0
+
+    def endpoint(self) -> Endpoint:
+        """Make the broker's endpoint; InputError if the URL or a file is not valid."""
+        return Endpoint(
+            self.broker, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file
+        )
