@@ -13,10 +13,10 @@ system = gw.StagedCascade(
 )
 bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-outage", sample=X[:32])
 run = gw.simulate(
-    bundle, X[600:], y[600:], link="wifi", outages="cloud:+20min-+30min", baselines=False
+    bundle, X[600:], y[600:], link="wifi", outage=("cloud:+20min-+30min",), baselines=False
 )
 
-bins = run.report.timeline
+bins = run.report.policies[0].timeline
 minutes = [part.begin / 60 for part in bins]
 _, (shares, accuracy) = plt.subplots(2, 1, sharex=True, figsize=(6.4, 4.2), layout="constrained")
 routes = ("edge", "cloud", "fallback")
