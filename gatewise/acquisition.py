@@ -59,7 +59,7 @@ def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np
 
 
 def last_exit_within(costs: NDArray[np.float64], most: float) -> int:
-    """Get the last exit that costs at most so much, of rising costs (n_exits,); -1 without any.
+    """Get the last exit that costs at most `most`, of rising costs (n_exits,); -1 for none of them.
 
     An instance that gets no further never costs more, whatever its scores are.
 

@@ -5,7 +5,7 @@ and imports no package, and ``gatewise edge`` imports the edge alone, so that it
 device that has neither scikit-learn nor LightGBM.
 
 Exit status: 0 success, 1 something unexpected or a run that failed its own check, 2 bad
-input (one line says what is wrong and what to do), 130 Ctrl-C.
+input (one line names the problem and its remedy), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def _keep_examples(text: str) -> str:
     )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(shows_version: bool) -> None:
+    if shows_version:
         from gatewise import __version__
 
         print(f"gatewise {__version__}")
@@ -164,7 +164,7 @@ def _root(
 
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, Typer's too."""
+"""Exit status after Ctrl-C, the same as Typer's."""
 
 
 def _app() -> Any:
@@ -182,11 +182,11 @@ def _app() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    end = args.index("--") if "--" in args else len(args)
-    debug = "--debug" in args[:end]
+    options_end = args.index("--") if "--" in args else len(args)
+    debug = "--debug" in args[:options_end]
     # onnxruntime's wheels send telemetry unless this is set before they are loaded.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    args = [a for i, a in enumerate(args) if i >= end or a != "--debug"]
+    args = [a for i, a in enumerate(args) if i >= options_end or a != "--debug"]
     try:
         status = _app().main(args, prog_name="gatewise", standalone_mode=False)
         status = status if isinstance(status, int) else 0
@@ -209,13 +209,16 @@ def _print_error(error: Exception, args: Sequence[str]) -> int:
     if isinstance(error, ModuleNotFoundError):
         error = not_installed(error, TABLE[called].extra if called else "sim")
     if isinstance(error, GatewiseError):
-        text, status = str(error), 2
+        text = str(error)
+        status = 2
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong
         command = f"gatewise {called}" if called else "gatewise"
-        text, status = f"{error.format_message()} (see `{command} --help`)", error.exit_code
+        text = f"{error.format_message()} (see `{command} --help`)"
+        status = error.exit_code
     elif isinstance(error, OSError) and error.strerror is not None:
         file = "" if error.filename is None else f"{error.filename}: "
-        text, status = f"{file}{error.strerror}", 2
+        text = f"{file}{error.strerror}"
+        status = 2
     else:
         text = f"unexpected {type(error).__name__}: {error}; run with --debug to see where"
         status = 1

@@ -22,7 +22,7 @@ class Progress(Protocol):
 
 
 def plain(value: Any) -> Any:
-    """Turn numpy scalars and arrays, paths and tuples into what JSON can hold.
+    """Turn numpy scalars and arrays, paths and tuples into values of JSON.
 
     NaN and infinities become None: JSON has no word for them.
     """
@@ -121,7 +121,7 @@ _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
 
 @contextmanager
 def showing_progress(shows: bool = True) -> Iterator[None]:
-    """Let :func:`progress` show the steps of what is done in a block, such as a fit."""
+    """Let :func:`progress` report the work in a block, such as a fit."""
     token = _SHOWS_PROGRESS.set(shows)
     try:
         yield
@@ -131,9 +131,9 @@ def showing_progress(shows: bool = True) -> Iterator[None]:
 
 @contextmanager
 def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
-    """Show a progress bar on a terminal; elsewhere plain lines, of each tenth, and what begins.
+    """Show a progress bar on a terminal, elsewhere a line per tenth and per new step.
 
-    Unless `quiet` says it, only a block of :func:`showing_progress` shows anything.
+    Without `quiet`, progress appears only within a block of :func:`showing_progress`.
     """
     if not _SHOWS_PROGRESS.get() if quiet is None else quiet:
         yield lambda done, total, what="": None
@@ -158,14 +158,14 @@ def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
             yield draw
     else:
         note(title)
-        shown = 0
+        last_tenth = 0
         begun = {""}
 
         def print_tenth(done: float, total: float, what: str = "") -> None:
-            nonlocal shown
+            nonlocal last_tenth
             tenth = int(10 * done / total) if total else 0
-            if tenth > shown or (not done and what not in begun):
-                shown = max(tenth, shown)
+            if tenth > last_tenth or (not done and what not in begun):
+                last_tenth = max(tenth, last_tenth)
                 begun.add(what)
                 note(f"  {title}: {10 * tenth}% {what}".rstrip())
 

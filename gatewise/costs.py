@@ -44,8 +44,8 @@ class FeatureCosts:
     Parameters
     ----------
     own : array-like of shape (n_features,), or mapping or pandas Series by name
-        What feature ``k`` costs by itself, at least 0. Keys, and a Series' index of texts, are the
-        features' names.
+        Price of feature ``k`` without its group's, at least 0. Keys, and a Series' index of texts,
+        are the features' names.
     group : sequence of n_features labels, or mapping of feature name to label, optional
         The group of each feature: an int, a str, or None (as -1) for no group; features that a
         mapping leaves out have none. A group's shared price is paid once, when the first of its
@@ -53,9 +53,9 @@ class FeatureCosts:
     shared : mapping of label to price, or sequence indexed by int label, optional
         Shared price of each group; groups that are not listed share no price.
     requires : mapping of group to group or sequence of groups, optional
-        What must be paid before a group, directly; a group that others require may have no feature
-        of its own. A feature may be named where a group is: it becomes a group of that name, its
-        price that group's shared price.
+        Groups that must be paid directly before another; a required group may have no feature of
+        its own. A feature may be named instead: it becomes a group of that name, with
+        its price as the shared price.
     names : sequence of str, optional
         The features' names, for messages and for matching a table's columns.
 
@@ -91,7 +91,7 @@ class FeatureCosts:
     ...              group={"chol": "blood", "fbs": "blood"}) == costs
     True
 
-    A stress test needs an ECG first, which is a feature, too:
+    A stress test needs an ECG first, also a feature:
 
     >>> tests = FeatureCosts({"ecg": 15.0, "stress": 90.0}, requires={"stress": "ecg"})
     >>> tests.price([1]), tests.price([0, 1]), tests.price([1], acquired=[0])
@@ -110,7 +110,7 @@ class FeatureCosts:
         keys, values = read_names(own)
         self.names = keys if names is None else tuple(str(n) for n in names)
         if keys is not None and self.names != keys:
-            raise InputError("feature costs by name, and other names beside them")
+            raise InputError("feature costs have names of their own, and names= has other ones")
         self.own = read_own_prices(values, self.names)
         n = len(self.own)
         if self.names is not None:
@@ -131,7 +131,9 @@ class FeatureCosts:
         before = read_prerequisites(requires)
         self._price_as_groups(before, labels, prices)
         members = dict.fromkeys(g for g in labels if g is not None)
-        needed = {other for others in before.values() for other in others}
+        needed = {
+            prerequisite for prerequisites in before.values() for prerequisite in prerequisites
+        }
         present = [*members, *(g for g in prices if g in needed and g not in members)]
         unknown = [g for g in prices if g not in present and prices[g] != 0.0]
         if unknown:
@@ -157,12 +159,13 @@ class FeatureCosts:
     ) -> None:
         """Make a group of each feature that `before` names; its own group is then required."""
         groups = {*labels, *prices}
-        for name in [x for group, others in before.items() for x in (group, *others)]:
+        for name in [x for group, prerequisites in before.items() for x in (group, *prerequisites)]:
             if name in groups or name not in (self.names or ()):
                 continue
             k = (self.names or ()).index(str(name))
             old = labels[k]
-            labels[k], prices[name] = name, float(self.own[k])
+            labels[k] = name
+            prices[name] = float(self.own[k])
             self.own[k] = 0.0
             if old is not None:
                 before[name] = (*before.get(name, ()), old)
@@ -191,7 +194,7 @@ class FeatureCosts:
         TOML: a table ``[features]`` of ``name = price`` or ``name = {own = price, group =
         "g"}``, ``[groups]`` of ``g = shared price``, and at the top ``default = price`` for
         features that are not listed; docs/tables.md has the rest. CSV: a header with ``feature``
-        and ``own`` and, if wanted, ``group`` and ``shared`` (the same on each row of a group).
+        and ``own`` and, if wanted, ``group`` and ``shared`` (equal on all rows of one group).
 
         Parameters
         ----------
@@ -239,15 +242,15 @@ class FeatureCosts:
         """
         if self.names == tuple(names):
             return self
-        known = {name: k for k, name in enumerate(self.names or ())}
-        absent = [name for name in names if name not in known]
-        strange = sorted(known.keys() - set(names))
+        places = {name: k for k, name in enumerate(self.names or ())}
+        absent = [name for name in names if name not in places]
+        strange = sorted(places.keys() - set(names))
         if absent or strange:
             problems = [f"no feature cost for {named(absent)}"] if absent else []
             if strange:
                 problems.append(f"a feature cost for {named(strange)}, no column of the data")
             raise InputError("; ".join(problems))
-        index = [known[name] for name in names]
+        index = [places[name] for name in names]
         groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
         requires = self.prerequisites
@@ -257,10 +260,14 @@ class FeatureCosts:
 
     @property
     def prerequisites(self) -> dict[str, tuple[str, ...]]:
-        """Groups that a group requires directly, by name; those that require none are left out."""
+        """Groups that a group requires directly, by name, where there are any."""
         names = self.group_names
         pairs = zip(names, self.requires, strict=True)
-        return {name: tuple(names[g] for g in others) for name, others in pairs if others}
+        return {
+            name: tuple(names[g] for g in prerequisites)
+            for name, prerequisites in pairs
+            if prerequisites
+        }
 
     @property
     def n_features(self) -> int:
@@ -274,15 +281,15 @@ class FeatureCosts:
 
     @property
     def alone(self) -> NDArray[np.float64]:
-        """Price of each feature by itself, its group's shared price included, (n_features,)."""
+        """Price of each feature acquired alone, with its group's shared price, (n_features,)."""
         return self.remaining(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Get `features`, indices or a mask, as a mask of shape (n_features,)."""
-        chosen = np.zeros(self.n_features, bool)
+        mask = np.zeros(self.n_features, bool)
         index = np.asarray(features)
-        chosen[index if index.dtype == bool else index.astype(np.intp)] = True
-        return chosen
+        mask[index if index.dtype == bool else index.astype(np.intp)] = True
+        return mask
 
     def price(self, features: ArrayLike, acquired: ArrayLike | None = None) -> float:
         """Get the price of acquiring `features` when `acquired` ones are already paid.
@@ -326,22 +333,24 @@ class FeatureCosts:
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
             return np.asarray(paid @ prices, np.float64)  # exact in any order
-        keys = np.packbits(paid, axis=1)  # rows pay for one of a few sets
-        _, first, which = np.unique(
+        # Rows pay for one of a few sets: each set is added up once, exactly, by fsum.
+        keys = np.packbits(paid, axis=1)
+        _, representatives, which = np.unique(
             keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
         )
         listed = prices.tolist()
-        sums = [math.fsum(compress(listed, paid[i].tolist())) for i in first]
+        sums = [math.fsum(compress(listed, paid[i].tolist())) for i in representatives]
         return np.array(sums, np.float64)[which]
 
     def remaining(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Get what each feature by itself still costs where `acquired` are paid, (n_features,).
+        """Get the price of each feature alone after `acquired` ones are paid, (n_features,).
 
         The features of `acquired` cost nothing; `acquired` is a mask of shape (n_features,).
         """
+        # own[k] + sum of the shared prices that the group of k still has to pay
         unpaid = np.where(self._touched(acquired), 0.0, self.shared)
-        ahead = np.append(self._paid @ unpaid, 0.0)  # -1, no group, picks the 0
-        return np.asarray(np.where(acquired, 0.0, self.own + ahead[self.group]), np.float64)
+        group_price = np.append(self._paid @ unpaid, 0.0)  # -1, no group, picks the 0
+        return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
 
     @property
     def shared_alone(self) -> NDArray[np.float64]:
@@ -358,7 +367,7 @@ class FeatureCosts:
         return np.flatnonzero(self._touched(self.mask([feature])))
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Groups that the features of `mask` touch, and those that these require, (n_groups,)."""
+        """Groups that features touch, and the groups that these require, (n_groups,)."""
         ids = self.group[mask]
         return np.asarray(self._paid[ids[ids >= 0]].any(axis=0))
 
@@ -383,11 +392,12 @@ class FeatureCosts:
 
 
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
-"""What estimators take as feature costs: by name, or in the columns' order."""
+"""Feature costs as estimators accept them: by name, or in the columns' order."""
 
 
 def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
     """Groups that are paid with each group, itself among them, shape (n_groups, n_groups)."""
+    # paid[g] = {g} and the union of paid[h] over the groups h that g requires, in that order
     paid = np.eye(len(requires), dtype=bool)
     try:
         order = list(TopologicalSorter(dict(enumerate(requires))).static_order())
@@ -395,6 +405,6 @@ def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray
         chain = " requires ".join(repr(names[g]) for g in reversed(error.args[1]))
         raise InputError(f"groups require each other: {chain}") from None
     for g in order:
-        for other in requires[g]:
-            paid[g] |= paid[other]
+        for prerequisite in requires[g]:
+            paid[g] |= paid[prerequisite]
     return paid

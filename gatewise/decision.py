@@ -157,6 +157,7 @@ def stop_score(margins: Margins) -> Margins:
     """
     if margins.shape[1] == 1:
         return np.abs(margins[:, 0])
+    # gap = largest margin - second largest margin
     top = np.partition(margins, margins.shape[1] - 2, axis=1)[:, -2:]
     gap: Margins = top[:, 1] - top[:, 0]
     return np.where(np.isnan(margins).any(axis=1), np.float32(np.nan), gap)
@@ -188,9 +189,9 @@ def row_stop_score(margins: Sequence[float]) -> float:
         return abs(margins[0])
     if math.isnan(sum(margins)):  # a NaN, or infinities of both signs
         return float(stop_score(np.array([margins], np.float32))[0])
-    second, first = sorted(margins)[-2:]
+    second, largest = sorted(margins)[-2:]
     # A difference of two float32 values in float64, rounded once more, is their float32 difference.
-    return float(np.float32(first - second))
+    return float(np.float32(largest - second))
 
 
 def row_answer(margins: Sequence[float], link: Link) -> int | float:
@@ -209,9 +210,11 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """
     m = margins.astype(np.float64)
     if link == "sigmoid":
+        # sigmoid(m) = (1 + tanh(m / 2)) / 2, which cannot overflow
         p = 0.5 * (1.0 + np.tanh(0.5 * m[:, 0]))
         return np.column_stack([1.0 - p, p])
     if link == "softmax":
+        # softmax; the largest margin is subtracted, so that exp cannot overflow
         e = np.exp(m - m.max(axis=1, keepdims=True))
         normalised: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
         return normalised
@@ -245,7 +248,8 @@ def midway(below: float, above: float) -> float:
     A threshold that equals a score of the data may flip with the last bit of another
     machine's sum, so thresholds lie between scores. Lies in ``(below, above]``.
     """
-    low, high = np.float32(below), np.float32(above)
+    low = np.float32(below)
+    high = np.float32(above)
     middle = np.float32(0.5 * (float(low) + float(high)))
     return float(high if middle <= low else middle)
 
@@ -253,7 +257,7 @@ def midway(below: float, above: float) -> float:
 def reachable_exits(
     thresholds: Sequence[float | None], may_be_nan: Callable[[int], bool] = lambda _: False
 ) -> list[int]:
-    """List the exits that an instance can take; the number of stages is what follows them.
+    """List the exits that an instance can take; the number of stages stands for an offload.
 
     A stage that always stops ends the list, unless its score may be NaN.
 
@@ -273,6 +277,7 @@ def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -
     """Get each row's first stage that stops, shape (n,); ``len(scores)`` where none does."""
     n = len(scores[0])
     exits = np.full(n, len(scores), np.int64)
+    # backwards, so that the first stage that stops is the last one written
     for s in range(len(scores) - 1, -1, -1):
         exits[stops(scores[s], thresholds[s])] = s
     return exits

@@ -4,7 +4,7 @@
 
     GatewiseError
     ├── InputError (also a ValueError)   bad input
-    │   └── TooLargeError                nothing is as small as a device needs it
+    │   └── TooLargeError                no candidate fits the device's memory
     └── BundleError                      a bundle that cannot be used
         └── ManifestError                a field of its manifest is wrong (.field)
     UserWarning
@@ -12,7 +12,7 @@
     └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
 
 Packages add their own branches. The command line turns any of them into one line and exit
-status 2, so a message says what is wrong and what to do.
+status 2, so a message names the problem and its remedy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class InputError(GatewiseError, ValueError):
 
 
 class TooLargeError(InputError):
-    """Nothing takes as few bytes as a device has: at least `smallest`, more than `max_bytes`."""
+    """Even the `smallest` candidate takes more bytes than the `max_bytes` of a device."""
 
     def __init__(self, what: str, max_bytes: int, smallest: int, hint: str) -> None:
         super().__init__(

@@ -15,7 +15,7 @@ from typing import Final
 from gatewise.errors import InputError
 
 Format = Callable[[float | None], str]
-"""Writes a value, or that there is none."""
+"""Function that writes a value, or ``n/a`` for an unknown one."""
 
 _UNKNOWN: Final = "n/a"
 
@@ -156,11 +156,12 @@ def interval(low: float, high: float, form: Format) -> str:
     >>> interval(0.4, 0.6, percent), interval(0.9, 1.2, joules), interval(1.0, 1.0001, number)
     ('40.0 to 60.0 %', '900 mJ to 1.2 J', '')
     """
-    first, last = form(low), form(high)
-    if first == last:
+    low_text = form(low)
+    high_text = form(high)
+    if low_text == high_text:
         return ""
-    figure, _, unit = first.partition(" ")
-    return f"{figure if last.endswith(f' {unit}') else first} to {last}"
+    figure, _, unit = low_text.partition(" ")
+    return f"{figure if high_text.endswith(f' {unit}') else low_text} to {high_text}"
 
 
 def listed(things: Sequence[str]) -> str:
@@ -233,8 +234,10 @@ def read_clock(text: str, what: str) -> float:
     """
     match = _CLOCK.fullmatch(text.strip())
     if match is not None:
-        hours, minutes, seconds = int(match[1]), int(match[2]), int(match[3] or 0)
-        at = 3600.0 * hours + 60.0 * minutes + seconds
-        if minutes < 60 and seconds < 60 and at <= DAY:
-            return at
+        hours = int(match[1])
+        minutes = int(match[2])
+        seconds = int(match[3] or 0)
+        time_of_day = 3600.0 * hours + 60.0 * minutes + seconds
+        if minutes < 60 and seconds < 60 and time_of_day <= DAY:
+            return time_of_day
     raise InputError(f"{what}: {text!r} is not a time of day; write it as 14:00")

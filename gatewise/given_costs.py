@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise.prices import check_price
 
 Label = int | str
-"""Of a group."""
+"""Label of a feature group."""
 
 
 def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
@@ -22,13 +22,14 @@ def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
         return tuple(str(name) for name in own), list(own.values())
     index = getattr(own, "index", None)
     if hasattr(own, "to_numpy") and index is not None and hasattr(index, "dtype"):
-        values, keys = own.to_numpy(), tuple(index)
+        values = own.to_numpy()
+        keys = tuple(index)
         return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)
     return None, own
 
 
 def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
-    """Read what features cost by themselves; messages name `names`, where there are any."""
+    """Read the own prices of features; errors name the feature, if `names` are known."""
     try:
         prices = np.array(own, np.float64)
     except (TypeError, ValueError) as error:
@@ -43,7 +44,7 @@ def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np
 
 
 def read_label(group: Any) -> Label | None:
-    """Read a group's label; None, NaN, -1 and an empty text are no group."""
+    """Read a group's label; None, NaN, -1 and an empty text mean no group."""
     if group is None or (isinstance(group, float) and math.isnan(group)):
         return None
     if isinstance(group, int | np.integer):
@@ -68,12 +69,12 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
 
 def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
     """Read the groups that a group `requires`, each a label or several."""
-    found: dict[Label, tuple[Label, ...]] = {}
-    for group, others in (requires or {}).items():
-        listed = [others] if isinstance(others, str | int) else list(others)
+    prerequisites: dict[Label, tuple[Label, ...]] = {}
+    for group, required in (requires or {}).items():
+        listed = [required] if isinstance(required, str | int) else list(required)
         labels = [read_label(g) for g in (group, *listed)]
         if any(g is None for g in labels):
-            raise InputError(f"requires: group {group!r} and {others!r} are not all groups")
-        name, *rest = (g for g in labels if g is not None)
-        found[name] = tuple(dict.fromkeys(rest))
-    return found
+            raise InputError(f"requires: group {group!r} and {required!r} are not all groups")
+        name, *prerequisite_labels = (g for g in labels if g is not None)
+        prerequisites[name] = tuple(dict.fromkeys(prerequisite_labels))
+    return prerequisites

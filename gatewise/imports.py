@@ -1,4 +1,4 @@
-"""Import what others wrote: onnxruntime, and objects that users name by module and attribute."""
+"""Import onnxruntime, and objects that users name by module and attribute."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def open_session(graph: bytes, *, threads: int = 1) -> Any:
 
 
 def import_object(what: str, path: str) -> Any:
-    """Import what ``module:attribute`` names; modules of the current folder come first.
+    """Import the object ``module:attribute``; modules of the current folder come first.
 
-    Raises InputError, `what` being the option, if it is no such name or cannot be imported.
+    Raises InputError, which names the option `what`, unless that object exists.
 
     >>> import_object("--policy", "math:floor")(2.5)
     2
@@ -50,23 +50,24 @@ def import_object(what: str, path: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
             raise InputError(f"{what}: there is no module {error.name!r} here") from None
         why = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{what}: importing {module} failed: {why}") from error
     for name in attribute.split("."):
-        if not hasattr(found, name):
+        if not hasattr(imported, name):
             raise InputError(f"{what}: {module} has no {attribute!r}")
-        found = getattr(found, name)
-    return found
+        imported = getattr(imported, name)
+    return imported
 
 
-def object_path(given: Any) -> str:
+def object_path(target: Any) -> str:
     """``module:name`` of a function, if that is where other processes find it; else empty."""
-    module, name = getattr(given, "__module__", ""), getattr(given, "__qualname__", "")
-    found: Any = sys.modules.get(module) if module != "__main__" else None
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return f"{module}:{name}" if found is given else ""
+    module = getattr(target, "__module__", "")
+    name = getattr(target, "__qualname__", "")
+    imported: Any = sys.modules.get(module) if module != "__main__" else None
+    for attribute in name.split("."):
+        imported = getattr(imported, attribute, None)
+    return f"{module}:{name}" if imported is target else ""

@@ -50,7 +50,7 @@ class OperatingPoint(
     trees : float
         Mean number of trees that the device evaluates per decision.
     nbytes : int
-        Bytes of the flat models of the stages that may stop: what a device must hold.
+        Bytes of the flat models of the stages that may stop, which a device must hold.
     bytes : int
         Bytes of these stages as a device keeps them; if none may stop, of the smallest stage.
     max_cost : float or None

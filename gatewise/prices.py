@@ -17,11 +17,11 @@ from gatewise.documents import Amount, Meta, Record, Text, read_toml
 from gatewise.errors import InputError
 
 Price = Amount
-"""Of a manifest."""
+"""Price in a manifest."""
 
 
 def check_price(what: str, price: float) -> None:
-    """Refuse a price that is no number, not finite or below 0; `what` names it."""
+    """Refuse a price that is not a finite number of at least 0; `what` names it in the error."""
     if not isinstance(price, int | float | np.number) or isinstance(price, bool):
         raise InputError(f"{what} is {price!r}, not a number")
     if not math.isfinite(price) or price < 0:
@@ -29,13 +29,13 @@ def check_price(what: str, price: float) -> None:
 
 
 class CloudPrices(Record, frozen=True):
-    """Prices of an offloaded instance beside its features, in the unit of the feature costs.
+    """Prices of an offloaded instance besides its features, in the unit of the feature costs.
 
     Parameters
     ----------
     request, byte, evaluation : float, default 0
         Price of a request, of a byte sent up (:func:`request_bytes`), of one evaluation of
-        the high-cost model. Request and bytes are the device's, paid once whoever answers.
+        the high-cost model. A device pays request and bytes once per offload.
     item_size : int, default 4
         Bytes of a value in a request: of float32, unless instances are arrays of another type.
 
@@ -69,7 +69,7 @@ class CloudPrices(Record, frozen=True):
 
 
 LARGEST_REQUEST: Final = 128 * 1024
-"""Bytes of a message at most: AWS IoT Core's limit, the lowest of the usual brokers."""
+"""Largest size of a message in bytes: AWS IoT Core's limit, the lowest of the usual brokers."""
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
@@ -77,7 +77,7 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 
     The message is a CBOR map (docs/wire.md): fields of fixed size take about 69 bytes,
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
-    within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
+    within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not included.
 
     >>> request_bytes(16), request_bytes(16, rows=10)
     (133, 709)
@@ -89,7 +89,7 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 
 
 class ColumnPrice(Record, frozen=True):
-    """Entry of a feature, or of a table's column, in a file of prices.
+    """Entry of a feature or raw column in a file of prices.
 
     `kind` is that of the column, as in :func:`gatewise.columns.kinds.read_kind`, or None where the
     file does not say.
@@ -141,7 +141,7 @@ class PriceList:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Columns that are no features: of kind ``drop``."""
+        """Columns of kind ``drop``, which do not become features."""
         return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
 
     def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
@@ -204,19 +204,20 @@ def _read_csv(path: Path, where: str) -> PriceList:
         )
     ungrouped: list[int] = []
     for line, cells in rows:
-        at, row = f"{where}, line {line}", dict(zip(columns, cells, strict=True))
+        location = f"{where}, line {line}"
+        row = dict(zip(columns, cells, strict=True))
         name = row["feature"]
         if not name or name in features:
-            raise InputError(f"{at}: feature {name!r} is empty or stands twice")
+            raise InputError(f"{location}: feature {name!r} is empty or stands twice")
         group = row.get("group") or None
-        features[name] = ColumnPrice(_price(row["own"], f"{at}: cost of {name!r}"), group)
+        features[name] = ColumnPrice(_price(row["own"], f"{location}: cost of {name!r}"), group)
         if not row.get("shared"):
             continue
-        price = _price(row["shared"], f"{at}: shared price of {group or name!r}")
+        price = _price(row["shared"], f"{location}: shared price of {group or name!r}")
         if group is None and price:
             ungrouped.append(line)
         elif group is not None and groups.setdefault(group, price) != price:
-            raise InputError(f"{at}: group {group!r} has two shared prices")
+            raise InputError(f"{location}: group {group!r} has two shared prices")
     if ungrouped:
         raise InputError(f"{where} has a shared price without a group in line {named(ungrouped)}")
     if not features:

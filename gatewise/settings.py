@@ -1,8 +1,8 @@
 """Settings: typed records that are a command's options, and can come from a TOML file.
 
 A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
-the command; one with a :class:`FileOption` is read from ``--settings FILE.toml`` alone, where all
-others may stand, too. Bounds are those of its type, as in :mod:`gatewise.documents`. A field
+the command; one with a :class:`FileOption` is read from ``--settings FILE.toml`` alone, which may
+also hold all others. Its type gives its bounds, as in :mod:`gatewise.documents`. A field
 without any mark is for Python alone, and is not checked.
 
 ::
@@ -79,11 +79,11 @@ def with_options(command: Command) -> Command:
         for name, parameter in signature.parameters.items()
         if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Settings)
     }
-    own = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+    own_parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for cls in records.values():
         parameters += _parameters(cls)
-    parameters += [p for p in own if p.name not in records]
+    parameters += [p for p in own_parameters if p.name not in records]
     rare = _rare_settings(records.values())
     if rare:
         parameters.append(_SETTINGS_FILE)
@@ -97,17 +97,17 @@ def with_options(command: Command) -> Command:
             and not source.name.startswith("DEFAULT")
         }
         entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
-        known = [name for cls in records.values() for name in _marked_fields(cls)]
+        setting_names = [name for cls in records.values() for name in _marked_fields(cls)]
         for key in entries:
-            if key not in known:
-                there = ", ".join(known)
-                raise DocumentError(str(settings_file), key, f"no setting; there are {there}")
-        made: dict[str, Any] = {}
+            if key not in setting_names:
+                names = ", ".join(setting_names)
+                raise DocumentError(str(settings_file), key, f"no setting; there are {names}")
+        settings_of_record: dict[str, Any] = {}
         for name, cls in records.items():
             values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
-            given = {key: value for key, value in values.items() if key in named}
-            made[name] = make_settings(cls, given, entries, str(settings_file))
-        command(**made, **options)
+            named_values = {key: value for key, value in values.items() if key in named}
+            settings_of_record[name] = make_settings(cls, named_values, entries, str(settings_file))
+        command(**settings_of_record, **options)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -140,9 +140,9 @@ def option_name(name: str, mark: object) -> str:
 def option_words(
     settings: Settings, always: Collection[str] = (), texts: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Write settings as words of a command line: those that are no default, or `always` written.
+    """Write settings as words of a command line: all but defaults that `always` does not name.
 
-    `texts` are the texts of values that are written otherwise, as a URL without its password.
+    `texts` replace the texts of some values, such as a URL by the same without its password.
     """
     defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
     words = []

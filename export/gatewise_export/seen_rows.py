@@ -25,7 +25,8 @@ MOST_FILE_BYTES = 1 << 30
 
 def beside(bundle: Path, what: str) -> Path:
     """Get a place beside a bundle: ``bundle-what`` beside ``bundle`` and ``bundle.gwb``."""
-    return bundle.with_name(f"{bundle.stem if bundle.suffix == '.gwb' else bundle.name}-{what}")
+    name = bundle.stem if bundle.suffix == ".gwb" else bundle.name
+    return bundle.parent / f"{name}-{what}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +49,13 @@ class SeenRows:
     @classmethod
     def find(cls, bundle: Bundle) -> Self | None:
         """Read the file beside a bundle, if there is one and it is of this bundle."""
-        place = beside(bundle.path, SEEN)
-        if not place.is_file():
+        path = beside(bundle.path, SEEN)
+        if not path.is_file():
             return None
-        found = read_arrays(place.read_bytes(), str(place), most_bytes=MOST_FILE_BYTES)
-        if found.get("bundle", np.zeros(0)).tolist() != _print_of_files(bundle).tolist():
+        arrays = read_arrays(path.read_bytes(), str(path), most_bytes=MOST_FILE_BYTES)
+        if arrays.get("bundle", np.zeros(0)).tolist() != _print_of_files(bundle).tolist():
             return None
-        return cls(found["prints"], float(found["by_chance"].item()))
+        return cls(arrays["prints"], float(arrays["by_chance"].item()))
 
     def write(self, bundle: Bundle) -> None:
         """Write the file beside a bundle."""
@@ -91,8 +92,8 @@ def _prints(x: NDArray[np.float32]) -> NDArray[np.uint64]:
     """Hashes of rows; all NaN are one, and so are both zeros."""
     rows = np.ascontiguousarray(x, np.float32) + np.float32(0)
     rows[np.isnan(rows)] = np.nan
-    made = (hashlib.blake2b(row, digest_size=8).digest() for row in rows)
-    return np.frombuffer(b"".join(made), "<u8").astype(np.uint64)
+    digests = (hashlib.blake2b(row, digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
 def _print_of_files(bundle: Bundle) -> NDArray[np.uint8]:

@@ -50,10 +50,10 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     check_classes(data.y)
     for option, name in settings.split_columns.items():
         if name not in data.aside:
-            some = ", ".join(data.aside) or "none"
+            names = ", ".join(data.aside) or "none"
             raise InputError(
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value for "
-                f"each row; it has {some}"
+                f"each row; it has {names}"
             )
     data = _Units.read(data.aside, settings).given_to(data)
     missing = np.isnan(data.X).sum(axis=0)
@@ -102,7 +102,9 @@ class _Units:
     @classmethod
     def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _Units:
         """Read them from their columns; InputError if a cell is empty or no time."""
-        words, groups, time = settings.columns.words, None, None
+        words = settings.columns.words
+        groups = None
+        time = None
         for option, name in settings.split_columns.items():
             absent = [i for i, cell in enumerate(cells[name].tolist()) if is_missing(cell, words)]
             if absent:
@@ -163,9 +165,9 @@ def _split(
 ) -> Split:
     from sklearn.model_selection import train_test_split
 
-    none = np.zeros(0, np.intp)  # the method makes its own validation rows
+    no_rows = np.zeros(0, np.intp)  # the method makes its own validation rows
     if "train" in parts and "test" in parts:
-        split = Split(parts["train"], parts.get("validation", none), parts["test"])
+        split = Split(parts["train"], parts.get("validation", no_rows), parts["test"])
         _check_own(name, split, settings, units)
         return split
     if not 0 < settings.test_size < 1:
@@ -185,18 +187,19 @@ def _split(
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
-    return Split(np.sort(training), none, np.sort(test))
+    return Split(np.sort(training), no_rows, np.sort(test))
 
 
 def _check_own(name: str, split: Split, settings: TrainingSettings, units: _Units) -> None:
     """Refuse a split of the data set's own that lacks rows, parts a group or is not in time."""
-    for what, rows in (("training", split.training), ("test", split.test)):
+    for name_of_part, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
-            raise InputError(f"{name}: the array part leaves no {what} rows")
-    parts = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
-    ranks, wrong = RowSplitter.checked(sum(map(len, parts)), units.groups, units.time), {}
+            raise InputError(f"{name}: the array part leaves no {name_of_part} rows")
+    row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
+    ranks = RowSplitter.checked(sum(map(len, row_sets)), units.groups, units.time)
+    wrong = {}
     if (groups := ranks.groups) is not None and any(
-        np.isin(groups[a], groups[b]).any() for a, b in combinations(parts, 2)
+        np.isin(groups[a], groups[b]).any() for a, b in combinations(row_sets, 2)
     ):
         wrong["--groups"] = "has rows of one group on both sides"
     if (time := ranks.time) is not None and len(split.validation):
@@ -220,8 +223,10 @@ def _grouped(
         test = _whole_groups(rows, y, share, settings.seed)
         training = np.setdiff1d(np.arange(rows.n), test)
     else:
-        kept = round((1 - share) * rows.n)
-        training, test = (np.sort(part) for part in rows.cut(rows.order(None), kept, rows.n))
+        n_training = round((1 - share) * rows.n)
+        training, test = (
+            np.sort(rows_of_part) for rows_of_part in rows.cut(rows.order(None), n_training, rows.n)
+        )
     return training, np.zeros(0, np.intp), test
 
 
@@ -236,14 +241,14 @@ def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: i
 
     # few parts, since classes are spread over them more evenly: 2 of 5 for a share of 0.4
     k = Fraction(share).limit_denominator(20).denominator
-    parts = [part for _, part in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
-    np.random.default_rng(seed).shuffle(parts)  # the first hold the most uneven groups
-    first, *others = sorted(parts, key=n_classes, reverse=True)
-    test = first
-    for part in others:
-        more = np.concatenate([test, part])
+    folds = [fold for _, fold in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
+    np.random.default_rng(seed).shuffle(folds)  # the first hold the most uneven groups
+    first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
+    test = first_fold
+    for fold in other_folds:
+        more = np.concatenate([test, fold])
         nearer = abs(len(more) - share * rows.n) < abs(len(test) - share * rows.n)
-        if nearer and n_classes(more) == n_classes(first):
+        if nearer and n_classes(more) == n_classes(first_fold):
             test = more
     return np.sort(test)
 

@@ -72,7 +72,9 @@ class TrainingRun:
 
     def measure(self) -> dict[str, Any]:
         """Figures on the test rows, of the system and of f0 alone."""
-        system, rows, y = self.system, self.test_table, self.test_labels
+        system = self.system
+        rows = self.test_table
+        y = self.test_labels
         f0 = system.high_cost_model_
         cloud_only = None
         if f0 is not None:
@@ -112,27 +114,32 @@ class TrainingRun:
 
     def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
         """Accuracy on the test rows, and the figures by class of rows with a class of training."""
-        classes, y = self.system.classes_, self.test_labels
-        known = np.isin(y, classes)
-        truth, given = (np.searchsorted(classes, part[known]) for part in (y, answers))
-        found = ExitAnswers.scored(truth, given[None], len(classes), [chances[known]])
-        ones = np.ones(len(truth))
-        figures = found.figures(np.zeros(len(truth), np.int64), ones)
+        classes = self.system.classes_
+        y = self.test_labels
+        has_class = np.isin(y, classes)
+        true_classes, answered_classes = (
+            np.searchsorted(classes, labels[has_class]) for labels in (y, answers)
+        )
+        exit_answers = ExitAnswers.scored(
+            true_classes, answered_classes[None], len(classes), [chances[has_class]]
+        )
+        ones = np.ones(len(true_classes))
+        figures = exit_answers.figures(np.zeros(len(true_classes), np.int64), ones)
         weights = self.system.class_weights_
         if weights is not None:
-            right = truth == given
-            figures["weighted_accuracy"] = float(np.average(right, weights=weights[truth]))
+            right = true_classes == answered_classes
+            figures["weighted_accuracy"] = float(np.average(right, weights=weights[true_classes]))
         return {"accuracy": float(np.mean(answers == y)), **figures}
 
     @property
     def remarks(self) -> list[str]:
         """What a user should learn of these data and this system, beside the figures."""
-        found = [recall_remark(self.system, as_options=True)]
+        remarks = [recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
-            ways = "--groups COLUMN or --time-split COLUMN"
-            found.append(neighbour_remark(self.data.X, y, ways=ways))
-        return [remark for remark in found if remark is not None]
+            options = "--groups COLUMN or --time-split COLUMN"
+            remarks.append(neighbour_remark(self.data.X, y, ways=options))
+        return [remark for remark in remarks if remark is not None]
 
     def test_csv(self) -> str:
         """The test rows as ``gatewise edge --data`` reads them, with a label column at the end.
@@ -180,7 +187,16 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         bundle, elsewhere = _pack(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
     troubles = tuple(text for text in (missed, elsewhere) if text)
-    run = TrainingRun(settings, data, split, system, bundle, verification, seconds, troubles)
+    run = TrainingRun(
+        settings=settings,
+        data=data,
+        split=split,
+        system=system,
+        bundle=bundle,
+        verification=verification,
+        seconds=seconds,
+        troubles=troubles,
+    )
     if settings.rows is None:
         return run
     try:
@@ -234,8 +250,9 @@ def _pack(
     system: BudgetedClassifier, data: Dataset, split: Split, settings: TrainingSettings
 ) -> tuple[Bundle, str]:
     """Pack where the settings say or, if that cannot be written now, in a folder made for it."""
-    name, version = settings.name, settings.version
-    parts: dict[str, Any] = {
+    name = settings.name
+    version = settings.version
+    pack_options: dict[str, Any] = {
         "system": system,
         "sample": data.X[split.test],
         "name": topic_level(data.name) if name is None else name,
@@ -246,16 +263,16 @@ def _pack(
     }
     try:
         try:
-            return pack(path=settings.out, **parts), ""
+            return pack(path=settings.out, **pack_options), ""
         except (OSError, BundleError) as error:
             if isinstance(error, ManifestError):  # what no bundle may hold, here or elsewhere
                 raise
-            other = _fresh_folder() / settings.out.name
+            fallback = _fresh_folder() / settings.out.name
             why = getattr(error, "strerror", None) or error
-            trouble = f"{settings.out} could not be written ({why}): the bundle is {other}"
-            return pack(path=other, **parts), trouble
+            trouble = f"{settings.out} could not be written ({why}): the bundle is {fallback}"
+            return pack(path=fallback, **pack_options), trouble
     except BaseException:  # an interruption, too: the fit may have taken hours
-        _keep(parts, settings.out)
+        _keep(pack_options, settings.out)
         raise
 
 
@@ -263,18 +280,18 @@ def _keep(parts: Mapping[str, Any], out: Path) -> None:
     """Write what was to be packed beside the bundle's place, or in a folder made for it."""
     import joblib
 
-    place = beside(out, "fitted.joblib")
+    file = beside(out, "fitted.joblib")
     try:
-        if place.exists():
-            raise FileExistsError(place)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        joblib.dump(dict(parts), place)
+        if file.exists():
+            raise FileExistsError(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        joblib.dump(dict(parts), file)
     except OSError:
-        place = _fresh_folder() / place.name
-        joblib.dump(dict(parts), place)
+        file = _fresh_folder() / file.name
+        joblib.dump(dict(parts), file)
     note(
-        f"gatewise: it was not packed, but the fitted system is kept in {place}; in Python, "
-        f"gw.pack(path={str(out)!r}, **joblib.load({str(place)!r})) packs it"
+        f"gatewise: it was not packed, but the fitted system is kept in {file}; in Python, "
+        f"gw.pack(path={str(out)!r}, **joblib.load({str(file)!r})) packs it"
     )
 
 
@@ -288,8 +305,8 @@ def topic_level(name: str) -> str:
     >>> topic_level("a/b+c#"), topic_level(""), len(topic_level("x" * 80))
     ('a-b-c-', 'model', 64)
     """
-    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
-    return kept[:64] or "model"
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return safe[:64] or "model"
 
 
 def _fit(
@@ -354,9 +371,9 @@ def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
         "rows": None,
     }
     costs = data.feature_costs
-    chosen = msgspec.structs.asdict(settings) | elsewhere
-    parts = (chosen, costs.own.tolist(), costs.shared.tolist())
-    words = repr((*parts, data.y.tolist())).encode()
+    recipe = msgspec.structs.asdict(settings) | elsewhere
+    ingredients = (recipe, costs.own.tolist(), costs.shared.tolist())
+    words = repr((*ingredients, data.y.tolist())).encode()
     return hashlib.sha256(words + data.X.tobytes()).hexdigest()[:12]
 
 

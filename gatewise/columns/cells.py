@@ -1,8 +1,8 @@
 """Cells of a raw table, as a CSV file, a JSON line or a sensor gives them.
 
 A cell is text, a number, a boolean, a date or missing. Every reader strips text of surrounding
-spaces; InputError says what a cell is not. The standard library alone: every device reads cells
-as training did.
+spaces; an InputError names the kind that a cell is not of. The standard library alone: every device
+reads cells as training did.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSING_WORDS: Final = frozenset(
 
 ISO: Final = "iso"
 UNIX: Final = "unix"
-"""Formats of a time beside those of strptime: ISO 8601, and seconds since 1970."""
+"""Formats of a time besides strptime's: ISO 8601, and seconds since 1970."""
 
 TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
 """Features of a time; weekday: Monday is 0; days: since 1970 in UTC, with the time of day."""
@@ -137,14 +137,14 @@ def read_time(cell: Any, form: str = ISO) -> datetime:
             return datetime.fromisoformat(text) if form == ISO else datetime.strptime(text, form)
     except (ValueError, OverflowError):
         pass
-    wanted = {ISO: "a date in ISO 8601", UNIX: "seconds since 1970"}
-    raise _refused(cell, wanted.get(form, f"a date as {form}"))
+    descriptions = {ISO: "a date in ISO 8601", UNIX: "seconds since 1970"}
+    raise _refused(cell, descriptions.get(form, f"a date as {form}"))
 
 
 def check_time_format(form: str) -> None:
     """Refuse a format of times that is not :data:`ISO`, :data:`UNIX` or numeric strptime."""
-    found = re.findall("%(.?)", form)
-    if form not in (ISO, UNIX) and (not found or not set(found) <= _DIRECTIVES):
+    directives = re.findall("%(.?)", form)
+    if form not in (ISO, UNIX) and (not directives or not set(directives) <= _DIRECTIVES):
         raise InputError(
             f"{form!r} is no format of a time: give iso, unix (seconds) or one such as "
             "'%d.%m.%Y %H:%M' (of %Y %y %m %d %H %M %S %f %j %z)"
@@ -167,7 +167,7 @@ def time_part(time: datetime, part: str) -> float:
 
 
 UNKNOWN_CLASS: Final = -2
-"""Index of a label that is no class of a bundle: no answer to it is ever right."""
+"""Index of a label outside a bundle's classes: every answer to it is wrong."""
 
 
 def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
@@ -187,17 +187,17 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     }
 
     def find(label: Any) -> int:
-        place = by_text.get(str(label).strip())
-        if place is None:
+        index = by_text.get(str(label).strip())
+        if index is None:
             number = _number(label)
-            place = None if number is None else by_number.get(number)
-        return UNKNOWN_CLASS if place is None else place
+            index = None if number is None else by_number.get(number)
+        return UNKNOWN_CLASS if index is None else index
 
     return np.array([find(label) for label in labels], np.int64)
 
 
 def _texts(label: Any) -> set[str]:
-    """Texts that name a class."""
+    """Texts by which labels may name one class."""
     text = str(label).strip()
     return {text, text.lower()} if isinstance(label, bool) else {text}
 

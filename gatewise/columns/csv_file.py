@@ -13,7 +13,7 @@ from typing import Final
 from gatewise.errors import InputError
 
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-"""A number with a comma in the place of the point."""
+"""A number with a decimal comma."""
 _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
@@ -29,10 +29,11 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            if not first:
+            header_line = file.readline()
+            if not header_line:
                 raise InputError(f"{path} is empty")
-            separator, lines = _separator(first), chain([first], file)
+            separator = _separator(header_line)
+            lines = chain([header_line], file)
             reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
             header = [cell.strip() or f"Unnamed: {k}" for k, cell in enumerate(next(reader))]
             if len(header) == 1 and "|" in header[0]:
@@ -81,7 +82,7 @@ def plain_csv(path: Path) -> Path | io.StringIO:
 
 
 def _separator(line: str) -> str:
-    """What a header's columns are separated by: what it has most of outside of quotes."""
+    """Separator of a header's columns: the one it has most of outside of quotes."""
     return max(",;\t", key=re.sub('"[^"]*("|$)', "", line).count)
 
 
@@ -89,7 +90,8 @@ class _Decimals:
     """Decimal commas of a file that is separated by semicolons."""
 
     def __init__(self, path: Path, header: list[str]) -> None:
-        self._path, self._header = path, header
+        self._path = path
+        self._header = header
         self._comma = self._thousands = ""
 
     def pointed(self, row: list[str], line: int) -> list[str]:
@@ -99,10 +101,11 @@ class _Decimals:
         """
         for k, cell in enumerate(row):
             if "," in cell and DECIMAL_COMMA.fullmatch(cell):
-                row[k], self._comma = cell.replace(",", "."), cell
+                row[k] = cell.replace(",", ".")
+                self._comma = cell
             elif "." in cell and _THOUSANDS.fullmatch(cell):
-                place = f"line {line}: {cell!r} in column {self._header[k]!r}"
-                self._thousands = self._thousands or place
+                location = f"line {line}: {cell!r} in column {self._header[k]!r}"
+                self._thousands = self._thousands or location
                 self._comma = cell if "," in cell else self._comma
         if self._thousands and self._comma:
             raise InputError(

@@ -65,7 +65,7 @@ class RowEncoder(Record, frozen=True, dict=True):
         return tuple(c for c, column in enumerate(self.columns) for _ in column.features)
 
     def members(self, column: int) -> range:
-        """Features of a column."""
+        """Indices of the features of one column."""
         return range(self.starts[column], self.starts[column + 1])
 
     def cell(self, column: int, cell: Any) -> tuple[float, ...]:
@@ -76,14 +76,14 @@ class RowEncoder(Record, frozen=True, dict=True):
         """Yield the row and the error of each cell that is not of its column's kind, in order."""
         errors: dict[tuple[int, str], InputError | None] = {}
         for row_number, row in enumerate(rows):
-            for place in enumerate(row):
-                if place not in errors:
-                    errors[place] = None
+            for position in enumerate(row):
+                if position not in errors:
+                    errors[position] = None
                     try:
-                        self.cell(*place)
+                        self.cell(*position)
                     except InputError as error:
-                        errors[place] = error
-                if (error_of_cell := errors[place]) is not None:
+                        errors[position] = error
+                if (error_of_cell := errors[position]) is not None:
                     yield row_number, error_of_cell
 
     def cells(self, row: RawRow) -> list[Any]:

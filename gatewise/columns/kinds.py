@@ -45,9 +45,9 @@ TimeParts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=len(cells.T
 class Learning:
     """How a column is learned from cells of training.
 
-    `format`: what follows the kind, as a time's. `has_missing`: the training rows have missing
-    cells. `fill_missing`: missing cells are filled. `max_one_hot`: categories that become one
-    feature each. `time_parts`: parts of a date; None: those that vary.
+    `format`: format of a time, which follows the kind. `has_missing`: the training rows have
+    missing cells. `fill_missing`: missing cells are filled. `max_one_hot`: categories that become
+    one feature each. `time_parts`: parts of a date; None: the parts that vary.
     """
 
     format: str = ""
@@ -95,7 +95,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
 
     @classmethod
     def check_format(cls, form: str) -> None:
-        """Refuse what follows the kind, as in ``time:%d.%m.%Y``."""
+        """Refuse a format that the kind does not have, as ``%d.%m.%Y`` in ``time:%d.%m.%Y``."""
         if form:
             raise InputError(f"{form!r}: only a time has a format")
 
@@ -110,7 +110,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         raise NotImplementedError
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        """Values of a cell that is not missing; InputError if it is none of this kind."""
+        """Values of a cell that is not missing; InputError if it is not of this kind."""
         raise NotImplementedError
 
     def encode(self, cell: Any, missing_words: frozenset[str]) -> tuple[float, ...]:
@@ -228,12 +228,12 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         return {name: i for i, name in enumerate(self.categories)}
 
     def read(self, cell: Any) -> tuple[float, ...]:
-        place = self._place.get(cells.read_category(cell), -1)
-        return tuple(float(i == place) for i in range(len(self.categories)))
+        index = self._place.get(cells.read_category(cell), -1)
+        return tuple(float(i == index) for i in range(len(self.categories)))
 
 
 class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
-    """A column of categories as one feature: the index of those that training has seen."""
+    """A column of categories as one feature: the index among the categories of training."""
 
     @property
     def width(self) -> int:
@@ -281,14 +281,14 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
             (cells.read_time(cell, form) for cell in present),
             key=lambda time: cells.time_part(time, "days"),
         )
-        parts = how.time_parts or _varying_parts(times)
+        time_parts = how.time_parts or _varying_parts(times)
         fill = None
         if how.fill_missing:
             middle = times[len(times) // 2]
-            fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in parts)
+            fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in time_parts)
         indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
-        features = (*(f"{name}_{part}" for part in parts), *indicator)
-        return cls(name, features, fill, parts=parts, format=form)
+        features = (*(f"{name}_{part}" for part in time_parts), *indicator)
+        return cls(name, features, fill, parts=time_parts, format=form)
 
     def read(self, cell: Any) -> tuple[float, ...]:
         time = cells.read_time(cell, self.format)
@@ -305,11 +305,11 @@ def kind_name(kind: type[Column]) -> str:
 
 KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
 DROP: Final = "drop"
-"""What a file or an option says of a column that is no feature."""
+"""Kind, in a file or an option, of a column that does not become a feature."""
 
 
 def read_kind(text: str) -> tuple[str, str]:
-    """Read the kind of a column and its format, as ``time:%d.%m.%Y``; InputError if there is none.
+    """Read a kind of columns and its format, as ``time:%d.%m.%Y``; InputError if it is unknown.
 
     >>> read_kind("category"), read_kind("time:unix")
     (('category', ''), ('time', 'unix'))
@@ -322,7 +322,7 @@ def read_kind(text: str) -> tuple[str, str]:
 
 def check_time_parts(parts: Sequence[str]) -> None:
     """Refuse parts that no time has."""
-    strange = [part for part in parts if part not in cells.TIME_PARTS]
+    strange = [name for name in parts if name not in cells.TIME_PARTS]
     if strange:
         raise InputError(f"time_parts: {strange[0]!r} is none of {', '.join(cells.TIME_PARTS)}")
 

@@ -101,7 +101,7 @@ class DocumentError(InputError):
 
 
 def decode_json(data: bytes, cls: type[T], file: str) -> T:
-    """Decode JSON into a record; DocumentError if it is malformed or has a value of no use.
+    """Decode JSON into a record; DocumentError if it is malformed or a value is out of bounds.
 
     Keys that are unknown or stand twice, NaN and infinity are refused. `file` names the document
     in errors.
@@ -141,7 +141,7 @@ def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
 
 
 def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
-    """Convert plain values into a record or any other type; DocumentError as above.
+    """Convert plain values into a record or any other type; raises DocumentError.
 
     `field` names the place of `value` in its document.
     """
@@ -169,19 +169,19 @@ def plain_values(value: object) -> Any:
         config = value.__struct_config__
         entries = {} if config.tag is None else {str(config.tag_field): config.tag}
         for field in msgspec.structs.fields(value):
-            part = getattr(value, field.name)
+            entry = getattr(value, field.name)
             default = field.default
             if field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
             # msgspec's own omit_defaults compares by identity: equal records could differ.
-            if part != default:
-                entries[field.encode_name] = plain_values(part)
+            if entry != default:
+                entries[field.encode_name] = plain_values(entry)
         return entries
     if isinstance(value, dict):
-        return {key: plain_values(part) for key, part in value.items()}
+        return {key: plain_values(entry) for key, entry in value.items()}
     if isinstance(value, set | frozenset):
         return sorted(value)
-    return [plain_values(part) for part in value] if isinstance(value, list | tuple) else value
+    return [plain_values(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def json_schema(cls: type, title: str) -> bytes:
@@ -241,21 +241,21 @@ _BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "b
 def _explain(
     error: msgspec.ValidationError, value: object, cls: Any, file: str, field: str = ""
 ) -> NoReturn:
-    """Raise a DocumentError that names the field, what it may hold and what it holds."""
+    """Raise a DocumentError that names the field, its requirement and its value."""
     text = str(error)
     match = _PLACE.search(text)
     if match is None:
         raise DocumentError(file, field, _problem(text, value, _type_at(cls, ()))) from None
     of_key = match[1] is not None
     tokens = _tokens(match[2] + "[...]" * of_key, text, value, cls)
-    place = field
+    location = field
     for token in tokens:
         value = token if of_key and token is tokens[-1] else value[token]  # type: ignore[index]
-        place = _place(place, token)
+        location = _place(location, token)
     problem = text[: match.start()]
     node = _key_type(cls, tokens[:-1]) if of_key else _type_at(cls, tokens)
     why = ("its name " if of_key else "") + _problem(problem, value, node)
-    raise DocumentError(file, place, why) from None
+    raise DocumentError(file, location, why) from None
 
 
 def _place(parent: str, key: str | int) -> str:
@@ -315,7 +315,7 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
         tags = [t.tag for t in types if getattr(t, "tag_field", None) == token]
         if tags:
             return msgspec.inspect.LiteralType(tuple(tags))
-        node = next((part for t in types if (part := _part(t, token)) is not None), None)
+        node = next((member for t in types if (member := _part(t, token)) is not None), None)
     return node
 
 
@@ -326,7 +326,7 @@ def _key_type(cls: Any, tokens: Keys) -> Any:
 
 
 def _part(node: Any, token: str | int) -> Any:
-    """Type of a part of a value of a type; None if there is none."""
+    """Type of the part of a value that `token` leads to; None if it has no such part."""
     if isinstance(node, msgspec.inspect.StructType):
         return next((f.type for f in node.fields if f.encode_name == token), None)
     if isinstance(node, msgspec.inspect.DictType):
@@ -346,7 +346,7 @@ def _plain_types(node: Any) -> list[Any]:
 
 
 def _description(node: Any) -> str | None:
-    """What a type says of itself, or one of several types does."""
+    """Description in the schema of a type, or of one of several types."""
     if isinstance(node, msgspec.inspect.UnionType):
         return next(filter(None, map(_description, node.types)), None)
     schema = getattr(node, "extra_json_schema", None) or {}
@@ -355,19 +355,19 @@ def _description(node: Any) -> str | None:
 
 
 def _problem(problem: str, value: object, node: Any) -> str:
-    """What is wrong with a value, in words."""
+    """Problem of a value in plain words."""
     if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
         fields = [f for t in _plain_types(node) for f in getattr(t, "fields", ())]
-        known = ", ".join(dict.fromkeys(f.encode_name for f in fields))
-        return f"has an unknown key {match[1][:64]!r}" + (f"; there are {known}" if known else "")
-    wanted = _wanted(problem, value, node)
-    return problem if wanted is None else f"must {wanted}"
+        names = ", ".join(dict.fromkeys(f.encode_name for f in fields))
+        return f"has an unknown key {match[1][:64]!r}" + (f"; there are {names}" if names else "")
+    requirement = _wanted(problem, value, node)
+    return problem if requirement is None else f"must {requirement}"
 
 
 def _wanted(problem: str, value: object, node: Any) -> str | None:
-    """What a value must be or have, and what it is; None if the problem says it already."""
+    """Requirement that a value breaks, with the value; None if the problem names both."""
     if problem.endswith("out of range"):
         return f"be within the range of a number of 64 bits, not {_short(value)}"
     if re.match("Invalid (enum )?value", problem):
@@ -377,16 +377,17 @@ def _wanted(problem: str, value: object, node: Any) -> str | None:
     match = re.match(r"Expected `([^`]*)`(.*)", problem)
     if match is None:
         return None
-    kinds, rest = match[1].split(" | "), match[2]
-    if " matching regex " in rest:
-        return f"be {_description(node) or f'text {rest.strip()}'}, not {_short(value)}"
-    if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", rest):
+    kinds = match[1].split(" | ")
+    condition = match[2]
+    if " matching regex " in condition:
+        return f"be {_description(node) or f'text {condition.strip()}'}, not {_short(value)}"
+    if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", condition):
         size = len(value)  # type: ignore[arg-type]
         things = "characters" if kinds[0] == "str" else "entries"
         comparison = {">=": "at least ", "<=": "at most ", None: ""}[bound[1]]
         return f"have {comparison}{bound[2]} {things}, not {size}"
     words = " or ".join(_KINDS.get(kind, kind) for kind in kinds)
-    if bound := re.match(r" (>=|<=|>|<) (.*)", rest):
+    if bound := re.match(r" (>=|<=|>|<) (.*)", condition):
         words += f" {_BOUNDS[bound[1]]} {float(bound[2]):g}"
     return f"be {words}, not {_short(value)}"
 

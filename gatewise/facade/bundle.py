@@ -1,3 +1,3 @@
-"""Name of the light half of ``gatewise_export`` in the facade: what a device needs."""
+"""Name of the light half of ``gatewise_export``, which devices need, in the facade."""
 
 from gatewise_export import Bundle as Bundle

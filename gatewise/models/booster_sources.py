@@ -81,39 +81,42 @@ def xgboost_trees(model: Any) -> Boosted:
             f"XGBoost's objective {objective!r} is not supported; use binary:logistic or "
             "multi:softprob"
         )
-    head, grown = learner["learner_model_param"], learner["gradient_booster"]
-    if grown["name"] not in ("gbtree", "dart"):
-        raise InputError(f"XGBoost's booster {grown['name']!r} is not supported; use gbtree")
-    drops = grown.get("weight_drop")
-    part = grown["gbtree"] if grown["name"] == "dart" else grown
+    head = learner["learner_model_param"]
+    booster_model = learner["gradient_booster"]
+    if booster_model["name"] not in ("gbtree", "dart"):
+        raise InputError(
+            f"XGBoost's booster {booster_model['name']!r} is not supported; use gbtree"
+        )
+    drops = booster_model.get("weight_drop")
+    tree_model = booster_model["gbtree"] if booster_model["name"] == "dart" else booster_model
     n_outputs = max(int(head["num_class"]), 1)
     base = np.array(json.loads(f"[{head['base_score'].strip('[]')}]"), np.float64)
     if links[objective] == "sigmoid":
         base = np.log(base / (1.0 - base))
     trees = []
-    for number, tree in enumerate(part["model"]["trees"]):
+    for number, tree in enumerate(tree_model["model"]["trees"]):
         if any(tree["split_type"]):
             raise InputError(
                 "XGBoost's categorical splits are not supported; encode the categories"
             )
         left = np.array(tree["left_children"], np.int64)
         leaf = left < 0
-        held = np.array(tree["split_conditions"], np.float32)
+        condition = np.array(tree["split_conditions"], np.float32)
         weight = np.float32(1.0 if drops is None else drops[number])
         trees.append(
             _in_order(
                 np.where(leaf, LEAF, np.array(tree["split_indices"], np.int64)),
                 # it goes left where x < condition
-                np.where(leaf, np.float32(0), np.nextafter(held, np.float32(-np.inf))),
+                np.where(leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
                 left,
                 np.array(tree["right_children"], np.int64),
                 np.array(tree["default_left"], bool),
-                np.where(leaf, held * weight, np.float32(0))[:, None],
+                np.where(leaf, condition * weight, np.float32(0))[:, None],
             )
         )
     return Boosted(
         trees,
-        np.array(part["model"]["tree_info"], np.int32),
+        np.array(tree_model["model"]["tree_info"], np.int32),
         np.broadcast_to(base, n_outputs).astype(np.float32),
         int(head["num_feature"]),
         links[objective],
@@ -131,8 +134,8 @@ def catboost_trees(model: Any) -> Boosted:
     if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
         raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
     floats = document["features_info"].get("float_features", [])
-    others = set(document["features_info"]) - {"float_features"}
-    if any(document["features_info"][kind] for kind in others):
+    other_kinds = set(document["features_info"]) - {"float_features"}
+    if any(document["features_info"][kind] for kind in other_kinds):
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     columns = {f["feature_index"]: f["flat_feature_index"] for f in floats}
     nan_left = {f["feature_index"]: f["nan_value_treatment"] != "AsTrue" for f in floats}
@@ -143,10 +146,10 @@ def catboost_trees(model: Any) -> Boosted:
         if "splits" in tree:
             tree = _nested(tree["splits"] or [], tree["leaf_values"], len(base))
         feature, border, left, right, value = _flat(tree, len(base))
-        known = [LEAF if f < 0 else columns[f] for f in feature]
+        flat_features = [LEAF if f < 0 else columns[f] for f in feature]
         trees.append(
             Nodes(
-                feature=np.array(known, np.int64),
+                feature=np.array(flat_features, np.int64),
                 # borders are float32 values; it goes right where x > border
                 threshold=np.array(border, np.float32),
                 left=np.array(left, np.int64),
@@ -186,14 +189,14 @@ def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
     nodes: list[tuple[Any, ...]] = []
 
     def add(node: dict[str, Any]) -> int:
-        here = len(nodes)
+        index = len(nodes)
         nodes.append(())
         if "value" in node:
-            nodes[here] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
+            nodes[index] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
         else:
             sides = add(node["left"]), add(node["right"])
-            nodes[here] = (*_split(node["split"]), *sides, np.zeros(width))
-        return here
+            nodes[index] = (*_split(node["split"]), *sides, np.zeros(width))
+        return index
 
     add(root)
     return tuple(map(list, zip(*nodes, strict=True)))
@@ -208,15 +211,21 @@ def _in_order(
     value: NDArray[Any],
 ) -> Nodes:
     """Nodes level by level, so that children come behind their parents; unreachable ones go."""
-    order, level = [], np.zeros(1, np.int64)
+    order = []
+    level = np.zeros(1, np.int64)
     while len(level):
         order.append(level)
         inner = level[left[level] >= 0]
         level = np.column_stack([left[inner], right[inner]]).ravel()
-    kept = np.concatenate(order)
-    place = np.full(len(feature) + 1, LEAF, np.int64)
-    place[kept] = np.arange(len(kept))  # the last entry serves children of leaves: -1
+    reachable = np.concatenate(order)
+    new_index = np.full(len(feature) + 1, LEAF, np.int64)
+    # the last entry, -1, serves the children of leaves
+    new_index[reachable] = np.arange(len(reachable))
     return Nodes(
-        feature[kept], threshold[kept], place[left[kept]], place[right[kept]],
-        nan_left[kept], value[kept],
-    )  # fmt: skip
+        feature=feature[reachable],
+        threshold=threshold[reachable],
+        left=new_index[left[reachable]],
+        right=new_index[right[reachable]],
+        nan_left=nan_left[reachable],
+        value=value[reachable],
+    )

@@ -31,31 +31,33 @@ def add_leaves(
     Rows go down a tree together, a step each in turn, so that the processor has several loads under
     way at a time.
     """
-    nodes, inner = np.empty(BLOCK, np.int32), np.empty(BLOCK, np.int32)
-    for first in range(0, len(x), BLOCK):
-        n = min(BLOCK, len(x) - first)
+    nodes = np.empty(BLOCK, np.int32)
+    inner = np.empty(BLOCK, np.int32)
+    for start in range(0, len(x), BLOCK):
+        n = min(BLOCK, len(x) - start)
         for t in range(len(roots)):
             for i in range(n):
-                nodes[i], inner[i] = roots[t], i
+                nodes[i] = roots[t]
+                inner[i] = i
             n_inner = n
             while n_inner:
-                kept = 0
+                n_left = 0
                 for j in range(n_inner):
                     i = inner[j]
                     k = feature[nodes[i]]
                     if k >= 0:
-                        v = x[first + i, k]
+                        v = x[start + i, k]
                         nodes[i] = child(v, nodes[i], threshold, left, right, nan_left)
-                        inner[kept] = i
-                        kept += 1
-                n_inner = kept
+                        inner[n_left] = i
+                        n_left += 1
+                n_inner = n_left
             for i in range(n):
                 if output[t] >= 0:
-                    out[first + i, output[t]] += value[nodes[i], 0]
+                    out[start + i, output[t]] += value[nodes[i], 0]
                 else:
                     for m in range(len(base)):
-                        out[first + i, m] += value[nodes[i], m]
-        for i in range(first, first + n):
+                        out[start + i, m] += value[nodes[i], m]
+        for i in range(start, start + n):
             for m in range(len(base)):
                 out[i, m] += base[m]
 
@@ -78,7 +80,7 @@ def find_leaves(
     x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
     leaf: Any, first: Any,
 ) -> None:  # fmt: skip
-    """Leaf of each row in each tree, and the first tree that tests each column for a row."""
+    """Leaf of each row in each tree, and the first tree that tests each column for each row."""
     for t in range(len(roots)):
         for i in range(len(x)):
             node = roots[t]
@@ -94,14 +96,14 @@ def add_kernels(
     z: Any, landmarks: Any, rate: Any, weights: Any, bias: Any, squarings: Any, out: Any
 ) -> None:
     """Add the weighted kernel values of scaled rows to the outputs (zeros), then the bias."""
-    one = np.float32(1.0)  # a bare 1.0 would pull everything into float64
+    unit = np.float32(1.0)  # a bare 1.0 would pull everything into float64
     for i in range(len(z)):
         for m in range(len(landmarks)):
             distance = np.float32(0.0)
             for j in range(z.shape[1]):
                 gap = z[i, j] - landmarks[m, j]
                 distance += gap * gap
-            power = one / (distance * rate + one)
+            power = unit / (distance * rate + unit)
             for _ in range(squarings):
                 power = power * power
             for o in range(len(bias)):

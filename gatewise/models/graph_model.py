@@ -1,8 +1,8 @@
 """A given model as an ONNX graph from rows to margins, run by onnxruntime one row at a time.
 
 A matrix product may add in another order for one row than for many, so that margins of a batch can
-differ in their last bits from those that a device computes. Here every row is run alone, with the
-device's settings: estimator and device then have the same bits on the same kind of machine.
+differ in their last bits from the margins that a device computes. Here every row is run alone, with
+the device's settings: estimator and device then have the same bits on the same kind of machine.
 """
 
 from __future__ import annotations

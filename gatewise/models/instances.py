@@ -15,9 +15,9 @@ DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
 """Types of an instance's values. Models compute in float32, which holds each of them exactly."""
 JPEG: Final = "jpeg"
 MOST_VALUES: Final = 65535
-"""Values of an instance that are features by themselves."""
+"""Largest number of values of an instance that are features one by one."""
 MOST_WINDOW_VALUES: Final = 1 << 20
-"""Values of a window: the columns of a request at most."""
+"""Largest number of values of a window, which are the columns of a request."""
 
 Side = Annotated[int, Meta(ge=1, le=MOST_VALUES)]
 
@@ -32,11 +32,11 @@ def value_names(array: str, n_values: int) -> list[str]:
 
 
 class InstanceSpec(Record, frozen=True):
-    """Shape and type of an instance.
+    """Shape and type of instances.
 
     `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent. With
-    `encoding` "jpeg" an instance may be given and sent as a JPEG file, too; InputError if one of
-    that shape and type is no image of uint8, grey or in colour.
+    `encoding` "jpeg" an instance may also be given and sent as a JPEG file; InputError unless
+    that shape and type are an image of uint8, grey or in colour.
     """
 
     shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]

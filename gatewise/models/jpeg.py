@@ -1,9 +1,9 @@
 """JPEG images as instances: their size from the header, their values by Pillow.
 
-A file from a stranger is refused before it is decoded if its header names another size than an
-instance has, so that no small file becomes a large image, or if it has many scans, each of which
-costs a pass over all of it. Decoders differ by a level or two in some values: who compares figures
-to the bit decodes with one library.
+A file that anyone may have sent is refused before it is decoded if its header names another size
+than an instance has, so that no small file becomes a large image, or if it has many scans, each of
+which costs a pass over all of it. Decoders differ by a level or two in some values: who compares
+figures to the bit decodes with one library.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.models.instances import InstanceSpec
 
 MOST_SCANS: Final = 64
-"""Of a progressive image; ten are usual."""
+"""Scans of a progressive image; ten are usual."""
 _FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDB)})
 
@@ -34,12 +34,12 @@ def load_decoder() -> bool:
 
 
 def check_jpeg(content: bytes, spec: InstanceSpec) -> None:
-    """Refuse what is no JPEG of an instance's size, without decoding it; raises InputError."""
+    """Refuse bytes that are not a JPEG image of an instance's size, without decoding them."""
     height, width, channels, _ = spec.sides
-    found = _frame(content)
-    if found != (height, width, channels):
+    size = _frame(content)
+    if size != (height, width, channels):
         kinds = {1: "grey", 3: "colour"}
-        says = f"{found[1]} x {found[0]}, {kinds.get(found[2], f'{found[2]} components')}"
+        says = f"{size[1]} x {size[0]}, {kinds.get(size[2], f'{size[2]} components')}"
         raise InputError(
             f"a JPEG image of {says}; an instance has {width} x {height}, {kinds[channels]}"
         )
@@ -48,9 +48,9 @@ def check_jpeg(content: bytes, spec: InstanceSpec) -> None:
 
 
 def decode_jpeg(content: bytes, spec: InstanceSpec) -> NDArray[np.uint8]:
-    """Decode an image to the values of an instance, uint8 of shape (n_values,).
+    """Decode an image to the values, uint8 (n_values,), of an instance.
 
-    Raises InputError as :func:`check_jpeg`, if it is damaged, or if there is no Pillow.
+    Raises InputError as :func:`check_jpeg`, or if the image is damaged or Pillow is missing.
     """
     check_jpeg(content, spec)
     height, width, channels, channels_first = spec.sides
@@ -75,16 +75,19 @@ def _frame(content: bytes) -> tuple[int, int, int]:
     """Height, width and components that the first frame header names."""
     if content[:2] != b"\xff\xd8":
         raise InputError("not a JPEG image: it does not begin with FF D8")
-    at = 2
-    while at + 4 <= len(content) and content[at] == 0xFF:
-        marker = content[at + 1]
+    offset = 2
+    while offset + 4 <= len(content) and content[offset] == 0xFF:
+        marker = content[offset + 1]
         if marker == 0xFF:  # a fill byte
-            at += 1
+            offset += 1
             continue
         if marker in _WITHOUT_LENGTH:
             break
-        if marker in _FRAMES and at + 10 <= len(content):
-            height, width = content[at + 5] << 8 | content[at + 6], content[at + 7] << 8
-            return height, width | content[at + 8], content[at + 9]
-        at += 2 + (content[at + 2] << 8 | content[at + 3])
+        if marker in _FRAMES and offset + 10 <= len(content):
+            # length (2 bytes), precision (1), height (2), width (2), number of components (1)
+            height = content[offset + 5] << 8 | content[offset + 6]
+            width = content[offset + 7] << 8 | content[offset + 8]
+            return height, width, content[offset + 9]
+        # the marker, and the segment with its length
+        offset += 2 + (content[offset + 2] << 8 | content[offset + 3])
     raise InputError("not a JPEG image: it has no frame header")

@@ -67,24 +67,27 @@ class KernelModel:
         """
         try:
             from gatewise.models.compiled import add_kernels
-        except ModuleNotFoundError:  # numba is no part of what a device installs
+        except ModuleNotFoundError:  # devices do not install numba
             return self.run(x)
         with np.errstate(all="ignore"):
             z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
         out = np.zeros((len(z), self.n_outputs), np.float32)
-        add_kernels(z, self.landmarks, self.rate, self.weights, self.bias, SQUARINGS, out)
+        add_kernels(
+            z, self.landmarks, self.rate, self.weights, self.bias, squarings=SQUARINGS, out=out
+        )
         return out
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute the same bits as :meth:`margins` with numpy alone."""
         out = np.empty((len(x), self.n_outputs), np.float32)
-        one = np.float32(1)
+        unit = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
         with np.errstate(all="ignore"):  # an infinite sum is seen by its score
             for rows in row_blocks(len(x), row_size):
+                # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
                 z = (x[rows] - self.mean) * self.scale
                 gaps = z[:, :, np.newaxis] - self.landmarks.T
-                power = one / (running_sum(gaps * gaps) * self.rate + one)
+                power = unit / (running_sum(gaps * gaps) * self.rate + unit)
                 for _ in range(SQUARINGS):
                     power = power * power
                 out[rows] = running_sum(power[:, :, np.newaxis] * self.weights) + self.bias

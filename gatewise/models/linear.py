@@ -31,11 +31,11 @@ def column_scaling(
 
     Constant columns become 0, and those whose scores float32 cannot hold.
     """
-    most = np.finfo(np.float32).max
+    largest = np.finfo(np.float32).max
     range_ = x.max(axis=0).astype(np.float64) - x.min(axis=0)
     scale = np.zeros_like(width)
-    np.divide(1.0, width, out=scale, where=(width * most > 1.0) & (range_ <= most))
-    return np.where(range_ <= most, centre, 0.0).astype(np.float32), scale.astype(np.float32)
+    np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (range_ <= largest))
+    return np.where(range_ <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +95,8 @@ class LinearModel:
     def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
         """Keep the features in use; returns the smaller model and which they are."""
         used = self.used()
-        kept = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
-        return kept, used
+        smaller = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
+        return smaller, used
 
     def without_last_output(self) -> LinearModel:
         """Drop the last output; the bits of the others stay."""

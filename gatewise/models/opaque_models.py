@@ -1,4 +1,4 @@
-"""Models that only answer: a Python object, or one by its import path.
+"""Models whose insides are unknown: a Python object, or one by its import path.
 
 All keep one contract: float32 rows of shape (n, k) in, probabilities of shape (n, n_classes) out,
 a column for each class in sorted order; the label is the first of the likeliest classes. Nothing
@@ -48,11 +48,12 @@ class PythonModel:
             )
         self.n_classes = len(classes)
         owner = getattr(given, "__self__", given)  # of a bound method, the object
-        own, known = list(getattr(owner, "classes_", classes)), list(classes)
-        unknown = [label for label in own if label not in known]
+        own_classes = list(getattr(owner, "classes_", classes))
+        data_classes = list(classes)
+        unknown = [label for label in own_classes if label not in data_classes]
         if unknown:
             raise InputError(f"{self.spec} has class {unknown[0]!r}, the data has not")
-        self._columns = np.array([known.index(label) for label in own], np.intp)
+        self._columns = np.array([data_classes.index(label) for label in own_classes], np.intp)
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get checked probabilities, shape (n, n_classes)."""
@@ -79,7 +80,7 @@ def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[
 
 
 def _import_path(given: Any) -> str:
-    """Where an object, or its class, is found: for the one who has to serve it."""
+    """Import path of an object or its class, which a worker has to serve."""
     if getattr(given, "__self__", None) is not None:  # a bound method: its object has to be served
         given = given.__self__
     owner = given if hasattr(given, "__qualname__") else type(given)

@@ -48,18 +48,18 @@ class Stage:
         score: Score = "margin",
         acquisition: Acquisition = "stage",
     ) -> Stage:
-        """Make a stage of a model over all columns; only those that it uses are kept."""
-        kept, used = model.compact()
-        return cls(kept, used, link, score, acquisition)
+        """Make a stage of a model over all columns; it keeps the columns that the model uses."""
+        compact_model, used = model.compact()
+        return cls(compact_model, used, link, score, acquisition)
 
     def without_gate(self) -> Stage:
-        """Make a stage of the class margins alone, stopped by them; it reads what they read."""
+        """Make a stage of the class margins alone, which are also its stop score."""
         if not STOP_RULES[self.score].n_score_outputs:
             return self
         if not isinstance(self.model, TreeEnsemble | LinearModel):
             raise InputError("only trees and linear models carry a gate's score as a column")
-        kept, used = self.model.without_last_output().compact()
-        return replace(self, model=kept, features=self.features[used], score="margin")
+        compact_model, used = self.model.without_last_output().compact()
+        return replace(self, model=compact_model, features=self.features[used], score="margin")
 
     def __repr__(self) -> str:
         return f"Stage({', '.join(self._parts())})"
@@ -74,7 +74,7 @@ class Stage:
 
     @property
     def model_name(self) -> str:
-        """What the model is, for people: ``35 trees``, ``linear``, ``kernels``, ``graph``."""
+        """Description of the model: ``35 trees``, ``linear``, ``kernels`` or ``graph``."""
         if isinstance(self.model, TreeEnsemble):
             return plural(self.n_trees, "tree")
         kind = type(self.model)
@@ -87,7 +87,7 @@ class Stage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the model's flat arrays or graph: what a device must hold."""
+        """Bytes of the model's flat arrays or graph, which a device must hold."""
         return self.model.nbytes
 
     @property

@@ -16,9 +16,10 @@ ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
     """Attributes of the operator that gives the ensemble's margins: arrays, a text and numbers."""
-    n_nodes, n_trees = model.n_nodes, model.n_trees
+    n_nodes = model.n_nodes
+    n_trees = model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
-    number = np.arange(n_nodes) - model.roots[tree]  # counted anew in each tree
+    number = np.arange(n_nodes) - model.roots[tree]  # from 0 in each tree
     inner = model.feature >= 0
 
     def child(side: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -53,7 +54,8 @@ def _leaf_weights(
     """Node, target and weight of every entry, leaf by leaf."""
     leaves = np.flatnonzero(~inner)
     output = model.output[tree[leaves]]
-    scalar, whole = np.flatnonzero(output >= 0), np.flatnonzero(output < 0)
+    scalar = np.flatnonzero(output >= 0)
+    whole = np.flatnonzero(output < 0)
     weight = np.zeros((len(leaves), model.n_outputs), np.float32)
     weight[scalar, output[scalar]] = model.value[leaves[scalar], 0]
     weight[whole] = model.value[leaves[whole]] if len(whole) else 0

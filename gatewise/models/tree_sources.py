@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 
 LEAF = -1
-"""In the place of a leaf's feature and children."""
+"""Feature and children of a leaf."""
 FLOAT32_MAX = np.finfo(np.float32).max
 
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """Nodes of one tree, or of several; the arrays are those of ``TreeEnsemble``."""
+    """Nodes of one tree, or of several, as the arrays of a ``TreeEnsemble``."""
 
     feature: NDArray[Any]
     threshold: NDArray[np.float32]
@@ -62,19 +62,16 @@ def forest_nodes(forest: Any) -> list[Nodes]:
 def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     """Trees, their roots, number of outputs and number of features of a LightGBM model's text.
 
-    The nodes are those of all trees, one tree after another, each tree's leaves behind its splits.
+    The nodes of all trees follow each other, each tree's leaves behind its splits.
     """
-    head, _, rest = text.partition("\nTree=")
-    body = rest.partition("\nend of trees")[
-        0
-    ]  # behind it are lines that begin with features' names
+    head, _, tree_lines = text.partition("\nTree=")
+    # lines behind the trees may begin with names of features, which may be anything
+    body = tree_lines.partition("\nend of trees")[0]
     if "average_output" in head.split("\n"):
         raise InputError('LightGBM boosting="rf" is not supported; use a forest')
     header = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
-    n_outputs, n_features = (
-        int(header["num_tree_per_iteration"]),
-        int(header["max_feature_idx"]) + 1,
-    )
+    n_outputs = int(header["num_tree_per_iteration"])
+    n_features = int(header["max_feature_idx"]) + 1
 
     fields: defaultdict[str, list[str]] = defaultdict(list)
     for line in body.split("\n"):
@@ -82,7 +79,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
         fields[key].append(values)
 
     def numbers(key: str, kind: type) -> NDArray[Any]:
-        """One after another, those of all trees."""
+        """Values of a field, of all trees one after another."""
         return np.fromstring(" ".join(fields[key]), kind, sep=" ")
 
     if numbers("num_cat", np.int64).any():
@@ -92,7 +89,8 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     n_leaves = numbers("num_leaves", np.int64)
     n_splits = n_leaves - 1
     roots = np.cumsum(n_splits + n_leaves) - (n_splits + n_leaves)
-    root, splits = np.repeat(roots, n_splits), np.repeat(n_splits, n_splits)
+    root = np.repeat(roots, n_splits)
+    splits = np.repeat(n_splits, n_splits)
     inner = root + places(n_splits)
     outer = np.repeat(roots + n_splits, n_leaves) + places(n_leaves)
     n = len(inner) + len(outer)
@@ -128,6 +126,6 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
 
 
 def places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0, 1, ... within each of several runs of so many."""
-    ends = np.cumsum(sizes)
-    return np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
+    """Number the members of several runs of `sizes`: 0, 1, ... within each run."""
+    stops = np.cumsum(sizes)
+    return np.arange(sizes.sum()) - np.repeat(stops - sizes, sizes)

@@ -40,7 +40,7 @@ NODE_BYTES = 21
 
 
 def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float32] | None:
-    """Leaves as whole numbers of 8 bits and their step, a power of two; None if they are none.
+    """Leaves as whole numbers of 8 bits and their step, a power of two; None if they do not fit.
 
     The product of number and step is the leaf, exactly.
     """
@@ -53,7 +53,7 @@ def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float3
 
 
 def _step(value: NDArray[np.float32]) -> np.float32:
-    """The power of two of which the largest value is 64 to 128; 0 or infinite if there is none."""
+    """The power of two of which the largest value is 64 to 128; 0 or infinite beyond float32."""
     largest = np.abs(value).max(initial=0)
     return np.ldexp(np.float32(1), int(np.frexp(largest)[1]) - 7) if largest > 0 else np.float32(1)
 
@@ -64,9 +64,9 @@ class TreeEnsemble:
 
     Nodes, (n_nodes,): `feature`, the column that it tests, -1 at a leaf; `threshold`, a row goes
     left where ``x <= threshold``; the children `left` and `right`, -1 at a leaf, above their
-    parent's index; `nan_left`, where NaN goes; `value`, (n_nodes, 1) or (n_nodes, n_outputs), what
-    a leaf adds: to one output (`output` >= 0) or a row to all (-1). Trees, (n_trees,): `roots` and
-    `output`. `base`, (n_outputs,), is added last.
+    parent's index; `nan_left`, whether NaN goes left; `value`, (n_nodes, 1) or (n_nodes,
+    n_outputs), added by a leaf to one output (`output` >= 0) or to all of them (-1). Trees,
+    (n_trees,): `roots` and `output`. `base`, (n_outputs,), is added last.
     """
 
     feature: NDArray[np.int32]
@@ -104,7 +104,7 @@ class TreeEnsemble:
 
     @property
     def n_outputs(self) -> int:
-        """Number of margins of a row."""
+        """Number of margins per row."""
         return len(self.base)
 
     @property
@@ -134,14 +134,14 @@ class TreeEnsemble:
         """
         try:
             from gatewise.models.compiled import add_leaves
-        except ModuleNotFoundError:  # numba is no part of what a device installs
+        except ModuleNotFoundError:  # devices do not install numba
             return self.run(x)
         out = np.zeros((len(x), self.n_outputs), np.float32)
         self._walk(add_leaves, x, self.value, self.output, self.base, out)
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Columns on the paths that each row takes: those acquired node by node (compiled).
+        """Columns on the paths that each row takes, to be acquired node by node (compiled).
 
         Shapes: `x` (n, n_features); returns (n, n_features).
         """
@@ -161,14 +161,14 @@ class TreeEnsemble:
         from gatewise.models.compiled import find_leaves
 
         leaf = np.empty((self.n_trees, len(x)), np.int32)
-        first = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
-        self._walk(find_leaves, x, leaf, first)
-        return leaf, first
+        first_tree = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
+        self._walk(find_leaves, x, leaf, first_tree)
+        return leaf, first_tree
 
     def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Splits that each row passes on its paths through all trees, shape (n,).
 
-        Exact up to 2**24 splits a row.
+        Exact up to 2**24 splits per row.
         """
         depth = np.zeros(self.n_nodes, np.float32)
         level = self.roots
@@ -177,18 +177,18 @@ class TreeEnsemble:
             depth[children] = np.tile(depth[level] + 1, 2)
             level = children
         counting = replace(
-            self, value=depth[:, None], output=np.zeros(self.n_trees, np.int32),
+            self,
+            value=depth[:, None],
+            output=np.zeros(self.n_trees, np.int32),
             base=np.zeros(1, np.float32),
-        )  # fmt: skip
+        )
         return counting.margins(x)[:, 0].astype(np.int64)
 
     def _walk(self, kernel: Any, x: NDArray[np.float32], *more: NDArray[Any]) -> None:
         """Run a compiled kernel on rows and the arrays that lead them to their leaves."""
-        arrays = (
-            self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots, *more
-        )  # fmt: skip
+        paths = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
         # kernels are compiled for writable arrays; those read from a file are copied
-        writable = (np.require(array, requirements="W") for array in arrays)
+        writable = (np.require(array, requirements="W") for array in (*paths, *more))
         kernel(np.ascontiguousarray(x, np.float32), *writable)
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -218,22 +218,26 @@ class TreeEnsemble:
     ) -> NDArray[np.int32]:
         """Leaf of each row in one tree."""
         node = np.full(len(x), root, np.int32)
-        rows = np.arange(len(x) if self.feature[root] >= 0 else 0)  # those not at a leaf yet
+        rows = np.arange(
+            len(x) if self.feature[root] >= 0 else 0
+        )  # rows that have not reached a leaf
         while len(rows):
-            here = node[rows]
-            column = self.feature[here]
+            nodes_of_rows = node[rows]
+            column = self.feature[nodes_of_rows]
             visited[rows, column] = True
             v = x[rows, column]
-            goes_left = (v <= self.threshold[here]) | (np.isnan(v) & self.nan_left[here])
-            here = np.where(goes_left, self.left[here], self.right[here])
-            node[rows] = here
-            rows = rows[self.feature[here] >= 0]
+            goes_left = (v <= self.threshold[nodes_of_rows]) | (
+                np.isnan(v) & self.nan_left[nodes_of_rows]
+            )
+            nodes_of_rows = np.where(goes_left, self.left[nodes_of_rows], self.right[nodes_of_rows])
+            node[rows] = nodes_of_rows
+            rows = rows[self.feature[nodes_of_rows] >= 0]
         return node
 
     # -- parts -----------------------------------------------------------------------------
 
     def canonical(self) -> TreeEnsemble:
-        """Put the nodes into the order of a walk to the left, and clear what no walk reads.
+        """Put the nodes into the order of a walk to the left, and clear entries that no walk reads.
 
         The left child of a node is then the next node. Margins keep their bits. Infinite thresholds
         (scikit-learn tests so whether a value is missing) become float32's largest number.
@@ -257,15 +261,15 @@ class TreeEnsemble:
         sizes = [1] * self.n_nodes  # nodes at and below each node
         for node in reversed(inner):  # children stand behind their parents
             sizes[node] += sizes[left[node]] + sizes[right[node]]
-        place = [0] * self.n_nodes
+        position = [0] * self.n_nodes
         start = 0
         for root in self.roots.tolist():
-            place[root] = start
+            position[root] = start
             start += sizes[root]
         for node in inner:
-            place[left[node]] = place[node] + 1
-            place[right[node]] = place[node] + 1 + sizes[left[node]]
-        return np.argsort(np.array(place, np.intp))
+            position[left[node]] = position[node] + 1
+            position[right[node]] = position[node] + 1 + sizes[left[node]]
+        return np.argsort(np.array(position, np.intp))
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Renumber the columns to those in use."""
@@ -278,32 +282,35 @@ class TreeEnsemble:
     def select_trees(
         self, trees: Sequence[int] | NDArray[np.intp]
     ) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Some of the trees in the order given, and which nodes those are."""
-        chosen = np.asarray(trees, np.intp)
-        sizes = np.diff(self.roots, append=self.n_nodes)[chosen].astype(np.int64)
-        nodes = np.repeat(self.roots[chosen], sizes) + places(sizes)
-        return self.take_nodes(nodes, chosen), nodes
+        """Select trees, in the order of `trees`; get the ensemble and its nodes' old indices."""
+        indices = np.asarray(trees, np.intp)
+        sizes = np.diff(self.roots, append=self.n_nodes)[indices].astype(np.int64)
+        nodes = np.repeat(self.roots[indices], sizes) + places(sizes)
+        return self.take_nodes(nodes, indices), nodes
 
     def without_last_output(self) -> TreeEnsemble:
         """Drop the last output with its trees; the bits of the others stay."""
-        kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
-        return replace(kept, base=self.base[:-1])
+        ensemble, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
+        return replace(ensemble, base=self.base[:-1])
 
     def centred(self) -> TreeEnsemble:
-        """Move the middle of each tree's leaves into `base`, so that none is larger than need be.
+        """Move the middle of each tree's leaves into `base`, so that leaves are small.
 
-        LightGBM adds the classes' prior to the leaves of the first trees. Trees that add a row to
-        all outputs stay as they are.
+        LightGBM adds the classes' prior to the leaves of the first trees. Trees that add to all
+        outputs stay as they are.
         """
         if not self.n_trees:
             return self
         leaf = self.feature == LEAF
         tree = np.repeat(np.arange(self.n_trees), np.diff(self.roots, append=self.n_nodes))[leaf]
-        low, high = np.full(self.n_trees, np.inf), np.full(self.n_trees, -np.inf)
+        low = np.full(self.n_trees, np.inf)
+        high = np.full(self.n_trees, -np.inf)
         np.minimum.at(low, tree, self.value[leaf, 0])
         np.maximum.at(high, tree, self.value[leaf, 0])
+        # margins stay: leaf - middle of its tree, base + sum of the middles
         middle = np.where(self.output >= 0, (low + high) / 2, 0.0)
-        value, base = self.value.astype(np.float64), self.base.astype(np.float64)
+        value = self.value.astype(np.float64)
+        base = self.base.astype(np.float64)
         value[leaf] -= middle[tree, None]
         np.add.at(base, self.output[self.output >= 0], middle[self.output >= 0])
         return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
@@ -311,8 +318,9 @@ class TreeEnsemble:
     def with_byte_leaves(self) -> TreeEnsemble:
         """Round the leaves to multiples of a power of two that take 8 bits each.
 
-        The step is at most 1/64 of the largest leaf. A leaf changes by half of it at most, by less
-        than a whole one if it is among the largest; a margin by the sum of its trees' changes.
+        The step is at most 1/64 of the largest leaf. A leaf changes by at most half a step, or by
+        less than a whole step if it is among the largest; a margin by the sum of its trees'
+        changes.
         """
         step = _step(self.value[self.feature == LEAF])
         if not 0 < step < np.inf:
@@ -325,26 +333,26 @@ class TreeEnsemble:
         trees: NDArray[np.intp] | slice = slice(None),
         inner: NDArray[np.bool_] | None = None,
     ) -> TreeEnsemble:
-        """Keep some nodes, renumbered; those that are not `inner` become leaves.
+        """Keep some nodes, renumbered; nodes that are not `inner` become leaves.
 
         Shapes: `inner` (n_nodes,).
         """
-        here = (self.left >= 0 if inner is None else inner)[nodes]
+        stays_inner = (self.left >= 0 if inner is None else inner)[nodes]
         moved = np.full(self.n_nodes + 1, LEAF, np.int32)
         moved[nodes] = np.arange(len(nodes), dtype=np.int32)
         return replace(
             self,
-            feature=np.where(here, self.feature[nodes], LEAF).astype(np.int32),
-            threshold=np.where(here, self.threshold[nodes], 0).astype(np.float32),
-            left=np.where(here, moved[self.left[nodes]], LEAF).astype(np.int32),
-            right=np.where(here, moved[self.right[nodes]], LEAF).astype(np.int32),
-            nan_left=np.where(here, self.nan_left[nodes], False),
+            feature=np.where(stays_inner, self.feature[nodes], LEAF).astype(np.int32),
+            threshold=np.where(stays_inner, self.threshold[nodes], 0).astype(np.float32),
+            left=np.where(stays_inner, moved[self.left[nodes]], LEAF).astype(np.int32),
+            right=np.where(stays_inner, moved[self.right[nodes]], LEAF).astype(np.int32),
+            nan_left=np.where(stays_inner, self.nan_left[nodes], False),
             value=self.value[nodes],
             roots=moved[self.roots[trees]],
             output=self.output[trees],
         )
 
-    # -- ways in ---------------------------------------------------------------------------
+    # -- conversions ---------------------------------------------------------------------------
 
     @classmethod
     def from_lightgbm(
@@ -371,8 +379,10 @@ class TreeEnsemble:
     @classmethod
     def from_boosted(cls, boosted: Boosted) -> TreeEnsemble:
         """Convert the trees of another library's boosted classifier."""
-        made = cls._of_nodes(boosted.trees, boosted.output, len(boosted.base), boosted.n_features)
-        return replace(made, base=boosted.base)
+        ensemble = cls._of_nodes(
+            boosted.trees, boosted.output, len(boosted.base), boosted.n_features
+        )
+        return replace(ensemble, base=boosted.base)
 
     @classmethod
     def join(
@@ -409,9 +419,10 @@ class TreeEnsemble:
         cls, trees: Sequence[Nodes], output: NDArray[Any], n_outputs: int, n_features: int
     ) -> TreeEnsemble:
         """Trees with node indices of their own, and the output of each; the base is 0."""
-        base, root = np.zeros(n_outputs, np.float32), np.zeros(1, np.int32)
-        parts = [
+        base = np.zeros(n_outputs, np.float32)
+        root = np.zeros(1, np.int32)
+        ensembles = [
             cls(**vars(tree), roots=root, output=output[t : t + 1], base=base, n_features=0)
             for t, tree in enumerate(trees)
         ]
-        return cls.join(parts, base, n_features)
+        return cls.join(ensembles, base, n_features)

@@ -49,9 +49,9 @@ class MajorityFilter:
         """Take the next window's `label` (no `probabilities` are read), get the smoothed one."""
         self._last.append(label)
         counts = Counter(self._last)
-        most = max(counts.values())
-        if counts[self._smoothed] < most:
-            self._smoothed = next(c for c in reversed(self._last) if counts[c] == most)
+        highest = max(counts.values())
+        if counts[self._smoothed] < highest:
+            self._smoothed = next(c for c in reversed(self._last) if counts[c] == highest)
         return self._smoothed
 
     def reset(self) -> None:
@@ -89,9 +89,12 @@ class TwoStateFilter:
                 f"two-state: enter is {enter} and leave {leave}; give probabilities, leave at most "
                 "enter"
             )
-        self.positive, self.enter, self.leave = positive, enter, leave
+        self.positive = positive
+        self.enter = enter
+        self.leave = leave
         self.windows = _count("two-state", windows)
-        self._on, self._likely = False, 0
+        self._on = False
+        self._likely = 0
 
     @property
     def delay(self) -> int:
@@ -110,12 +113,13 @@ class TwoStateFilter:
         likely = probabilities[self.positive]
         self._likely = self._likely + 1 if likely >= self.enter else 0
         self._on = likely >= self.leave if self._on else self._likely >= self.windows
-        others = {c: p for c, p in probabilities.items() if c != self.positive}
-        return self.positive if self._on else max(others, key=others.__getitem__)
+        other_classes = {c: p for c, p in probabilities.items() if c != self.positive}
+        return self.positive if self._on else max(other_classes, key=other_classes.__getitem__)
 
     def reset(self) -> None:
         """Forget the windows so far, as after a gap."""
-        self._on, self._likely = False, 0
+        self._on = False
+        self._likely = 0
 
 
 def parse_filter(text: str, labels: tuple[Hashable, ...]) -> MajorityFilter | TwoStateFilter:
@@ -123,18 +127,18 @@ def parse_filter(text: str, labels: tuple[Hashable, ...]) -> MajorityFilter | Tw
 
     Raises InputError if it is neither, or none of the labels is named so.
     """
-    kind, _, rest = text.partition(":")
+    kind, _, arguments = text.partition(":")
     try:
         if kind == "majority":
-            return MajorityFilter(int(rest))
+            return MajorityFilter(int(arguments))
         if kind == "two-state":
-            name, enter, leave, windows = rest.rsplit(",", 3)
-            found = [label for label in labels if str(label) == name]
-            if not found:
-                some = ", ".join(map(str, labels))
-                raise InputError(f"{text}: there is no label {name!r}; the labels are {some}")
+            name, enter, leave, windows = arguments.rsplit(",", 3)
+            matches = [label for label in labels if str(label) == name]
+            if not matches:
+                names = ", ".join(map(str, labels))
+                raise InputError(f"{text}: there is no label {name!r}; the labels are {names}")
             return TwoStateFilter(
-                found[0], enter=float(enter), leave=float(leave), windows=int(windows)
+                matches[0], enter=float(enter), leave=float(leave), windows=int(windows)
             )
     except InputError:
         raise
@@ -223,7 +227,8 @@ def event_figures(
     >>> figures.events, figures.missed, figures.false_alarms, figures.mean_delay_seconds
     (1, 0, 1, 0.5)
     """
-    decided, real = np.asarray(labels), np.asarray(truth)
+    decided = np.asarray(labels)
+    real = np.asarray(truth)
     if decided.ndim != 1 or decided.shape != real.shape or not len(decided):
         raise InputError(f"labels and truth have shapes {decided.shape} and {real.shape}")
     if not 0 < hop_seconds < np.inf:
@@ -234,15 +239,18 @@ def event_figures(
         raise InputError(f"times must be {n} finite seconds")
     steps = np.diff(seconds) / hop_seconds
     breaks = np.concatenate([[True], (steps <= 0) | (steps > GAP + 1e-9)])
-    alarm, event = np.isin(decided, positive), np.isin(real, positive)  # type: ignore[arg-type]
-    delays, missed, events = [], 0, 0
-    for begin, end in _runs(event, breaks):
+    alarm = np.isin(decided, positive)  # type: ignore[arg-type]
+    event = np.isin(real, positive)  # type: ignore[arg-type]
+    delays = []
+    missed = 0
+    events = 0
+    for begin, stop in _runs(event, breaks):
         events += 1
-        if alarm[begin:end].any():
-            delays.append(float(seconds[begin + alarm[begin:end].argmax()] - seconds[begin]))
+        if alarm[begin:stop].any():
+            delays.append(float(seconds[begin + alarm[begin:stop].argmax()] - seconds[begin]))
         else:
             missed += 1
-    false = sum(not event[begin:end].any() for begin, end in _runs(alarm, breaks))
+    false = sum(not event[begin:stop].any() for begin, stop in _runs(alarm, breaks))
     mean = float(np.mean(delays)) if delays else None
     return EventFigures(events, missed, false, n * hop_seconds / 3600.0, mean)
 
@@ -252,6 +260,6 @@ def _runs(marked: NDArray[np.bool_], breaks: NDArray[np.bool_]) -> list[tuple[in
     before = np.concatenate([[False], marked[:-1]])
     starts = np.flatnonzero(marked & (~before | breaks))
     after = np.concatenate([marked[1:], [False]])
-    last = np.concatenate([breaks[1:], [True]])
-    ends = np.flatnonzero(marked & (~after | last)) + 1
-    return list(zip(starts.tolist(), ends.tolist(), strict=True))
+    is_last = np.concatenate([breaks[1:], [True]])
+    stops = np.flatnonzero(marked & (~after | is_last)) + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))

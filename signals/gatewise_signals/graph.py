@@ -74,9 +74,9 @@ class SignalGraph:
         self.feature_names = tuple(name for block in self.blocks for name in block.names)
         sizes = [len(block.names) for block in self.blocks]
         self.block_of = np.repeat(np.arange(len(sizes)), sizes)
-        ends = np.cumsum(sizes).tolist()
+        stops = np.cumsum(sizes).tolist()
         self.step_of_block = [self.index[block] for block in self.blocks]
-        self._columns = [slice(e - n, e) for e, n in zip(ends, sizes, strict=True)]
+        self._columns = [slice(e - n, e) for e, n in zip(stops, sizes, strict=True)]
 
     def __eq__(self, other: object) -> bool:
         """Whether the other graph has the same blocks in the same order."""
@@ -96,11 +96,11 @@ class SignalGraph:
 
     def with_inputs(self, labels: Iterable[str]) -> list[str]:
         """Get `labels` of steps and of all that these need, each behind those that it needs."""
-        wanted = set(labels)
+        needed_labels = set(labels)
         for step in reversed(self.steps):
-            if step.label in wanted:
-                wanted |= {s.label for s in step.inputs}
-        return [step.label for step in self.steps if step.label in wanted]
+            if step.label in needed_labels:
+                needed_labels |= {s.label for s in step.inputs}
+        return [step.label for step in self.steps if step.label in needed_labels]
 
     def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
         """Make feature costs: a group of each step, which requires those of the steps it needs.
@@ -131,8 +131,8 @@ class SignalGraph:
         """Compute all features of `windows`, (n, ...), as float32 (n, n_features)."""
         x = np.asarray(windows)
         out = np.empty((len(x), len(self.feature_names)), np.float32)
-        for first in range(0, len(x), ROWS):
-            rows = slice(first, first + ROWS)
+        for start in range(0, len(x), ROWS):
+            rows = slice(start, start + ROWS)
             values = WindowValues(self, x[rows])
             for block, columns in enumerate(self._columns):
                 out[rows, columns] = values.of_block(block)
@@ -161,13 +161,13 @@ class WindowValues:
 
     def at(self, index: int) -> Values:
         """Result of the step at an index of the graph's, shape (n, ...)."""
-        found = self._results.get(index)
-        if found is None:
+        result = self._results.get(index)
+        if result is None:
             inputs = [self.at(i) for i in self._graph.needed[index]] or [self._windows]
             # clipped, constant or empty signals may divide by zero: NaN is then the value
             with np.errstate(all="ignore"):
-                found = self._results[index] = self._graph.steps[index].run(*inputs)
-        return found
+                result = self._results[index] = self._graph.steps[index].run(*inputs)
+        return result
 
     @property
     def computed(self) -> tuple[Step, ...]:
@@ -177,8 +177,8 @@ class WindowValues:
 
 def _in_order(steps: Iterable[Step]) -> dict[Step, None]:
     """Steps behind those that they need, each once."""
-    found: dict[Step, None] = {}
+    ordered: dict[Step, None] = {}
     for step in steps:
-        found |= _in_order(step.inputs)
-        found[step] = None
-    return found
+        ordered |= _in_order(step.inputs)
+        ordered[step] = None
+    return ordered

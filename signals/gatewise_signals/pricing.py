@@ -32,10 +32,11 @@ def price_table(
     clock: Callable[[], float] = time.perf_counter,
 ) -> PriceTable:
     """Measure what each step takes for one window on this machine; see :func:`measured`."""
-    graph, x = SignalGraph(blocks), np.asarray(windows)
+    graph = SignalGraph(blocks)
+    x = np.asarray(windows)
     if not len(x) or repeats < 1:
         raise InputError("measuring blocks needs at least one window and one run")
-    made = PriceTable({}, tuple(map(int, x.shape[1:])), _machine(), len(x), watts)
+    empty_table = PriceTable({}, tuple(map(int, x.shape[1:])), _machine(), len(x), watts)
     times = np.empty((len(x), repeats, len(graph.steps)))
     for w, window in enumerate(x):
         for r in range(repeats):
@@ -44,9 +45,9 @@ def price_table(
                 begun = clock()
                 values.at(s)
                 times[w, r, s] = clock() - begun
-    found = 1e6 * np.median(times.min(axis=1), axis=0)
+    microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
-    return replace(made, microseconds=dict(zip(labels, found.tolist(), strict=True)))
+    return replace(empty_table, microseconds=dict(zip(labels, microseconds.tolist(), strict=True)))
 
 
 def table_of_steps(graph: SignalGraph) -> PriceTable | None:
@@ -124,16 +125,17 @@ def priced(
     """
     if unit not in get_args(PriceUnit):
         raise InputError(f"unit is {unit!r}; choose one of {', '.join(get_args(PriceUnit))}")
-    given = prices if isinstance(prices, PriceTable) else PriceTable.from_file(prices)
-    table, graph = replace(given, unit=unit), SignalGraph(blocks)
+    source = prices if isinstance(prices, PriceTable) else PriceTable.from_file(prices)
+    table = replace(source, unit=unit)
+    graph = SignalGraph(blocks)
     missing = [s.label for s in graph.steps if s.label not in table.microseconds]
     if missing:
         raise InputError(
             f"the price table has no {', '.join(missing[:4])}: measure these blocks "
             "(gatewise_signals.pricing.price_table)"
         )
-    found = {step: table.price(step.label) for step in graph.steps}
-    return [block.with_prices(found, table) for block in blocks]
+    step_prices = {step: table.price(step.label) for step in graph.steps}
+    return [block.with_prices(step_prices, table) for block in blocks]
 
 
 def _machine() -> str:

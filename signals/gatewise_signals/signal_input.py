@@ -103,18 +103,18 @@ class SignalInput:
                 stacklevel=2,
             )
         shape = tuple(int(d) for d in x.shape[1:])
-        found = cls(graph, shape, dtype, raw)
-        found.features(x[:1])
-        if any(step.price is None for step in found.graph.steps):
+        unpriced = cls(graph, shape, dtype, raw)
+        unpriced.features(x[:1])
+        if any(step.price is None for step in unpriced.graph.steps):
             blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
         graph = SignalGraph(blocks)
         table = table_of_steps(graph)
-        if table is not None and table.shape != found.shape:
+        if table is not None and table.shape != unpriced.shape:
             raise InputError(
                 f"the blocks were measured on windows of shape {table.shape}, these have "
-                f"{found.shape}: measure them on such (gatewise_signals.pricing.price_table)"
+                f"{unpriced.shape}: measure them on such (gatewise_signals.pricing.price_table)"
             )
-        return replace(found, graph=graph, prices=table)
+        return replace(unpriced, graph=graph, prices=table)
 
     def functions_of(self, names: Iterable[str]) -> list[str]:
         """Name the blocks that the features `names` belong to and that are Python functions."""
@@ -232,8 +232,8 @@ def as_windows(given: Any) -> NDArray[Any]:
     else:
         x = np.asarray(given)
     if x.dtype.kind not in "fiub":
-        how = ": give an index (instance, time), or an array" if tables else ""
-        raise InputError(f"windows must be numbers, not {x.dtype}{how}")
+        advice = ": give an index (instance, time), or an array" if tables else ""
+        raise InputError(f"windows must be numbers, not {x.dtype}{advice}")
     return x
 
 
@@ -246,11 +246,11 @@ def _stacked(given: Sequence[Any], tables: bool) -> NDArray[Any]:
     """Windows of a list, all of one length and with the same columns."""
     if tables:
         heads = [list(window.columns) if _is_table(window) else None for window in given]
-        other = next((k for k, head in enumerate(heads) if head != heads[0]), None)
-        if other is not None:
+        differing = next((k for k, head in enumerate(heads) if head != heads[0]), None)
+        if differing is not None:
             raise InputError(
-                f"window {other} has columns {heads[other]}, the first {heads[0]}: give all the "
-                "same, in one order"
+                f"window {differing} has columns {heads[differing]}, the first {heads[0]}: give "
+                "all the same, in one order"
             )
     try:
         return np.asarray([w.to_numpy() for w in given] if tables else given)
@@ -270,7 +270,8 @@ def _by_instance(table: Any) -> NDArray[Any]:
         raise InputError("the index (instance, time) is empty, or has missing values")
     _check_lengths(np.bincount(codes).tolist(), instances.tolist())
     order = np.lexsort((times, codes))
-    codes, times = codes[order], times[order]
+    codes = codes[order]
+    times = times[order]
     twice = np.flatnonzero((np.diff(codes) == 0) & (np.diff(times) == 0))
     if len(twice):
         raise InputError(f"instance {instances[codes[twice[0]]]!r} has two samples of one time")
@@ -279,9 +280,9 @@ def _by_instance(table: Any) -> NDArray[Any]:
 
 
 def _check_lengths(lengths: Sequence[int], names: Sequence[Any]) -> None:
-    other = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
-    if other is not None:
+    differing = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
+    if differing is not None:
         raise InputError(
-            f"windows have {min(lengths)} to {max(lengths)} samples ({names[other]!r} has "
-            f"{lengths[other]}, {names[0]!r} {lengths[0]}): cut or pad them to one length"
+            f"windows have {min(lengths)} to {max(lengths)} samples ({names[differing]!r} has "
+            f"{lengths[differing]}, {names[0]!r} {lengths[0]}): cut or pad them to one length"
         )

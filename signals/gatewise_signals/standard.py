@@ -96,13 +96,14 @@ def standard_blocks(
     check_number("rate_hz", rate_hz, 0, 1e9)
     if samples is not None:
         check_whole("samples", samples, 2, 1 << 24)
-    rate, length = float(rate_hz), samples or 16
-    found: list[tuple[int, Block]] = []
+    rate = float(rate_hz)
+    length = samples or 16
+    ranked: list[tuple[int, Block]] = []
     for signal in _signals(list(channels), scale, groups):
-        found += enumerate(_in_order_of_price(signal, rate, length))
+        ranked += enumerate(_in_order_of_price(signal, rate, length))
         if rate >= SOUND_HZ:
-            found += enumerate(_of_sound(signal, rate, samples), start=100)
-    return [block for _, block in sorted(found, key=lambda pair: pair[0])]
+            ranked += enumerate(_of_sound(signal, rate, samples), start=100)
+    return [block for _, block in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def standard_image_blocks(
@@ -143,21 +144,24 @@ def standard_image_blocks(
         )
     frames = len(sizes) == 3 and sizes[2] != 3
     height, width = sizes[1:] if frames else sizes[:2]
-    most = min(height, width) - 1
-    sides = sorted({min(side, most) for side in (4, 7, 14)})
-    last: Picture = Frame(sizes[0] - 1, name, scale) if frames else Pixels(name, scale)
-    least, highest = sorted((0.0, 256.0 * scale))
-    found: list[Block] = [GreyHistogram(last, 16, least, highest)]
-    found += [Thumbnail(last, side, side) for side in sides]
+    largest_side = min(height, width) - 1
+    sides = sorted({min(side, largest_side) for side in (4, 7, 14)})
+    picture: Picture = Frame(sizes[0] - 1, name, scale) if frames else Pixels(name, scale)
+    lowest, highest = sorted((0.0, 256.0 * scale))
+    blocks: list[Block] = [GreyHistogram(picture, 16, lowest, highest)]
+    blocks += [Thumbnail(picture, side, side) for side in sides]
     if frames:
-        change = FrameDifference(Frame(0, name, scale), last)
-        found += [GreyHistogram(change, 16, least, highest), Thumbnail(change, sides[0], sides[0])]
+        change = FrameDifference(Frame(0, name, scale), picture)
+        blocks += [
+            GreyHistogram(change, 16, lowest, highest),
+            Thumbnail(change, sides[0], sides[0]),
+        ]
     cells = sides[0]
     return [
-        *found,
-        BlockStatistics(last, cells, cells),
-        Edges(last, cells, cells),
-        Edges(last, sides[-2:][0], sides[-2:][0], 8),
+        *blocks,
+        BlockStatistics(picture, cells, cells),
+        Edges(picture, cells, cells),
+        Edges(picture, sides[-2:][0], sides[-2:][0], 8),
     ]
 
 
@@ -168,27 +172,30 @@ def _signals(
     if not names or len(set(names)) < len(names):
         raise InputError(f"channels are {names}: name each of at least one once")
     if groups is None:
-        parts = [(name, *_stem_and_axis(name)) for name in names]
+        stems_and_axes = [(name, *_stem_and_axis(name)) for name in names]
         grouped: dict[str, list[str]] = {}
-        for name, stem, _ in parts:
+        for name, stem, _ in stems_and_axes:
             grouped.setdefault(stem, []).append(name)
-        axes = {name: axis for name, _, axis in parts}
+        axes = {name: axis for name, _, axis in stems_and_axes}
     else:
         grouped = {name: list(members) for name, members in groups.items()}
         axes = {name: _stem_and_axis(name)[1] for name in names}
-        given = [member for members in grouped.values() for member in members]
-        if sorted(given) != sorted(names):
-            raise InputError(f"groups hold {sorted(given)}; each of {sorted(names)} belongs to one")
-    found = []
+        grouped_names = [member for members in grouped.values() for member in members]
+        if sorted(grouped_names) != sorted(names):
+            raise InputError(
+                f"groups hold {sorted(grouped_names)}; each of {sorted(names)} belongs to one"
+            )
+    signals = []
     for stem, members in grouped.items():
         indices = tuple(names.index(member) for member in members)
         words = tuple(axes[member] for member in members)
         if len(members) == 1:
-            stem, words = (members[0] if groups is None else stem), ()
+            stem = members[0] if groups is None else stem
+            words = ()
         elif len(set(words)) < len(words):
             words = tuple(members)
-        found.append(Channels(stem, indices, words, float(scale)))
-    return found
+        signals.append(Channels(stem, indices, words, float(scale)))
+    return signals
 
 
 def _stem_and_axis(name: str) -> tuple[str, str]:
@@ -205,17 +212,17 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
     lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
     levels = min(6, length.bit_length() - 1)
     several = len(signal.channels) > 1
-    found: list[Block] = [Mean(signal)]
+    blocks: list[Block] = [Mean(signal)]
     if len(signal.channels) == 3 and signal.name.lower().startswith("acc"):
-        found.append(Tilt(signal))
+        blocks.append(Tilt(signal))
     spectrum = Spectrum(signal, rate)
-    found += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]
+    blocks += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]
     if several:
         whole = Magnitude(signal)
-        found += [Statistics(whole), BandPowers(Spectrum(whole, rate), octaves)]
-        found.append(Statistics(Jerk(signal, rate)))
+        blocks += [Statistics(whole), BandPowers(Spectrum(whole, rate), octaves)]
+        blocks.append(Statistics(Jerk(signal, rate)))
     return [
-        *found,
+        *blocks,
         WaveletEnergies(signal, levels),
         Autocorrelation(signal, lags),
         BandPowers(spectrum, octaves),
@@ -228,11 +235,11 @@ def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
     frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
     envelope = Envelope(signal, 8)
     octaves = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
-    found: list[Block] = []
+    blocks: list[Block] = []
     if samples is None or samples >= 64:
-        found.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
+        blocks.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
     if samples is None or samples >= frame:
         mel = MelSpectrogram(Spectrogram(signal, rate, frame, frame // 2))
         frames = 1 + ((samples or frame) - frame) // (frame // 2)
-        found += [MelEnergies(mel), Mfcc(mel, parts=PARTS if frames >= 4 * PARTS else 1)]
-    return found
+        blocks += [MelEnergies(mel), Mfcc(mel, parts=PARTS if frames >= 4 * PARTS else 1)]
+    return blocks

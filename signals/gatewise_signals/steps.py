@@ -186,8 +186,8 @@ class Channels(Signal):
                 f"signal {self.name!r}: windows of shape {windows.shape[1:]}; it reads (samples, "
                 f"channels) with channels {self.indices}, of at least one sample"
             )
-        chosen = rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
-        return scaled(chosen, self.scale)
+        channels = rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
+        return scaled(channels, self.scale)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -239,8 +239,8 @@ def scaled(counts: NDArray[Any], scale: float) -> Values:
     """Counts in their unit, float32 and contiguous."""
     if counts.dtype.kind not in "biuf":
         raise InputError(f"windows hold {counts.dtype}; give numbers")
-    found = np.ascontiguousarray(counts, np.float32)
-    return found if scale == 1.0 else found * np.float32(scale)
+    values = np.ascontiguousarray(counts, np.float32)
+    return values if scale == 1.0 else values * np.float32(scale)
 
 
 def check_scale(name: str, scale: float) -> None:
@@ -276,15 +276,15 @@ def check_rising(what: str, values: tuple[float, ...], least: float, most: float
 
 def constant(values: NDArray[Any]) -> Values:
     """Turn values into a float32 table that nothing changes, so that it can be kept."""
-    found: Values = np.ascontiguousarray(values, np.float32)
-    found.flags.writeable = False
-    return found
+    table: Values = np.ascontiguousarray(values, np.float32)
+    table.flags.writeable = False
+    return table
 
 
 def means(x: Values) -> Values:
     """Mean along the last axis."""
-    found: Values = np.add.reduce(x, -1) / x.shape[-1]
-    return found
+    averages: Values = np.add.reduce(x, -1) / x.shape[-1]
+    return averages
 
 
 def centred(x: Values) -> Values:
@@ -292,9 +292,9 @@ def centred(x: Values) -> Values:
 
     The first sample is subtracted, then the mean of what is left.
     """
-    found: Values = x - x[..., :1]
-    found -= np.add.reduce(found, -1, keepdims=True) / x.shape[-1]
-    return found
+    distances: Values = x - x[..., :1]
+    distances -= np.add.reduce(distances, -1, keepdims=True) / x.shape[-1]
+    return distances
 
 
 def per_channel(channels: tuple[str, ...], what: tuple[str, ...]) -> tuple[str, ...]:
@@ -306,8 +306,9 @@ def per_channel(channels: tuple[str, ...], what: tuple[str, ...]) -> tuple[str, 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
     """Indices that follow each other as a slice, which is not copied."""
-    first, last = indices[0], indices[-1] + 1
-    return slice(first, last) if indices == tuple(range(first, last)) else list(indices)
+    start = indices[0]
+    stop = indices[-1] + 1
+    return slice(start, stop) if indices == tuple(range(start, stop)) else list(indices)
 
 
 @cache

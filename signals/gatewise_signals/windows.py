@@ -113,7 +113,8 @@ class Windower:
             raise InputError(f"rate_hz is {rate_hz}; give samples a second")
         if not max_gap >= 1:
             raise InputError(f"max_gap is {max_gap}; give at least 1 sample interval")
-        self.rate_hz, self.max_gap = rate_hz, max_gap
+        self.rate_hz = rate_hz
+        self.max_gap = max_gap
         self.gaps = self.dropped = 0
         self._buffer: NDArray[Any] | None = None
         self._begin = 0  # number of the buffer's first sample
@@ -159,9 +160,9 @@ class Windower:
 
     def reset(self) -> None:
         """Give up the window begun, as after a gap."""
-        held = 0 if self._buffer is None else len(self._buffer)
-        self.dropped += max(0, held - self._used)
-        self._begin += held
+        n_buffered = 0 if self._buffer is None else len(self._buffer)
+        self.dropped += max(0, n_buffered - self._used)
+        self._begin += n_buffered
         self._buffer = None if self._buffer is None else self._buffer[:0]
         self._skip = self._used = 0
         self._first = self._next = None
@@ -174,7 +175,8 @@ class Windower:
             if not -max(1.0, off) < late <= max(self.max_gap - 1, off) + 1e-9:
                 self.gaps += 1
                 self.reset()
-        self._next, self._pushed = time + count / self.rate_hz, count
+        self._next = time + count / self.rate_hz
+        self._pushed = count
 
     def _complete(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None

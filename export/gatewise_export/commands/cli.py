@@ -66,29 +66,30 @@ def frontier(
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # as train
-    most = options.bytes_option(max_bytes)
+    byte_limit = options.bytes_option(max_bytes)
     if goal:
         try:
-            chosen = chosen_point(opened.manifest, goal, bounds, most)
+            point = chosen_point(opened.manifest, goal, bounds, byte_limit)
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
-            kept = "bounds of the bundle, --min-recall or --min-precision LABEL=0 lifts one"
-            raise InputError(f"{error}: {kept}") from None
+            hint = "bounds of the bundle, --min-recall or --min-precision LABEL=0 lifts one"
+            raise InputError(f"{error}: {hint}") from None
         shares = bounds.min_recall, bounds.min_precision
-        opened = set_operating_point(bundle, chosen, sign=sign, bounds=shares)
+        opened = set_operating_point(bundle, point, sign=sign, bounds=shares)
     elif sign is not None:
         raise InputError(
             "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
         )
     manifest = opened.manifest
-    curve, points = frontier_of(manifest, most), manifest.operating_points
+    curve = frontier_of(manifest, byte_limit)
+    points = manifest.operating_points
     if plot is not None:
         _draw(curve, points[manifest.active], manifest.title, plot)
     if as_json:
         emit(_frontier_document(curve, points, manifest) | {"bundle": str(bundle)})
         return
-    print_frontier(manifest, hull_only=False, max_bytes=most)
+    print_frontier(manifest, hull_only=False, max_bytes=byte_limit)
     if goal:
         note(f"{bundle} is now at operating point {manifest.active}")
 
@@ -105,7 +106,8 @@ def inspect(
         gatewise inspect bundle --public-key fleet.pub
     """
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
-    manifest, claimed = opened.manifest, opened.claimed_keys()
+    manifest = opened.manifest
+    claimed = opened.claimed_keys()
     signer = opened.signed_by or (claimed[0] if claimed else None)
     if as_json:
         emit(
@@ -199,7 +201,8 @@ commands: dict[str, Callable[..., None]] = {
 def _frontier_document(
     curve: Frontier, points: Sequence[OperatingPoint], manifest: Manifest
 ) -> dict[str, Any]:
-    hull, on_curve = set(curve.hull().points), set(curve.points)
+    hull = set(curve.hull().points)
+    on_curve = set(curve.points)
     figures = (
         "cost", "accuracy", "offload_rate", "thresholds", "weighted_accuracy", "recall",
         "precision", "balanced_accuracy", "log_loss", "brier_score", "bytes",

@@ -35,12 +35,12 @@ def bounds_of(
     min_precision: Mapping[Any, float] | None = None,
 ) -> ClassBounds:
     """Get the bounds on classes: those given, or else the manifest's own."""
-    given = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
+    bounds = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
     if not min_recall:
-        given = replace(given, min_recall=manifest.min_recall or given.min_recall)
+        bounds = replace(bounds, min_recall=manifest.min_recall or bounds.min_recall)
     if not min_precision:
-        given = replace(given, min_precision=manifest.min_precision or given.min_precision)
-    return given
+        bounds = replace(bounds, min_precision=manifest.min_precision or bounds.min_precision)
+    return bounds
 
 
 def chosen_point(
@@ -54,5 +54,5 @@ def chosen_point(
         raise InputError(
             f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
         )
-    chosen = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
-    return manifest.operating_points.index(chosen)
+    point = frontier_of(manifest, max_bytes).pick(bounds, slack=SLACK, **goal)
+    return manifest.operating_points.index(point)

@@ -64,9 +64,9 @@ def bytes_option(text: str | None) -> int | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KM])I?)?B?", text.strip().upper())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KM])I?)?B?", text.strip().upper())
     unit = {None: 1, "K": 1 << 10, "M": 1 << 20}
-    size = 0 if found is None else round(float(found[1]) * unit[found[2]])
+    size = 0 if match is None else round(float(match[1]) * unit[match[2]])
     if size < 1:
         raise InputError(f"--max-bytes {text}: give a number of bytes, as 65536, 64KB or 1MB")
     return size
@@ -78,7 +78,7 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for text in texts or ():
         label, equals, value = text.rpartition("=")
         try:
@@ -87,10 +87,10 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
             equals = ""
         if not equals or not label:
             raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
-        if label in found:
+        if label in numbers:
             raise InputError(f"{name} {text}: the class stands twice")
-        found[label] = number
-    return found
+        numbers[label] = number
+    return numbers
 
 
 def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
@@ -113,7 +113,7 @@ def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, fl
 
 def chosen_goal(**options: float | None) -> dict[str, float]:
     """Take the one goal that is given, if any."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if len(given) > 1:
+    goals = {name: value for name, value in options.items() if value is not None}
+    if len(goals) > 1:
         raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
-    return given
+    return goals

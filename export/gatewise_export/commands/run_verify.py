@@ -65,14 +65,15 @@ def check_data(
         )
     if manifest.signal is not None:
         bundle.read_block_models()
-        given, y = load_instances(source, target)
-        x = manifest.signal.features(given)
+        instances, y = load_instances(source, target)
+        x = manifest.signal.features(instances)
     elif manifest.instance is not None:
-        given, y = load_instances(source, target)
-        x = manifest.instance.flat(given)
+        instances, y = load_instances(source, target)
+        x = manifest.instance.flat(instances)
     elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
         data = datasets.load(source, target=target)
-        x, y = np.ascontiguousarray(data.columns(manifest.feature_names, source)), data.y
+        x = np.ascontiguousarray(data.columns(manifest.feature_names, source))
+        y = data.y
     else:
         x, y = datasets.read_rows(source, manifest.column_names, manifest.encoder, target=target)
     _check_missing(x, manifest, source)
@@ -129,8 +130,8 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
 def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
     """The quality of the answers, as far as a table shows it."""
     if manifest.task == "classify":
-        truth = _class_indices(y, manifest, source)
-        return {"accuracy": float(np.mean(outcome.labels == truth))}
+        true_classes = _class_indices(y, manifest, source)
+        return {"accuracy": float(np.mean(outcome.labels == true_classes))}
     if manifest.task == "rank":
         return {}
     try:
@@ -143,11 +144,11 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
 
 
 def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
-    seen = SeenRows.find(bundle)
-    if seen is None:
+    training_rows = SeenRows.find(bundle)
+    if training_rows is None:
         return {}
-    count = seen.count(x)
-    remark = seen.remark(count, len(x))
+    count = training_rows.count(x)
+    remark = training_rows.remark(count, len(x))
     return {"seen_in_training": count, "remarks": [remark] if remark else []}
 
 

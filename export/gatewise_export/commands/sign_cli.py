@@ -40,15 +40,16 @@ def pack(
     """
     if for_ not in ("workers", "device"):
         raise InputError(f"--for {for_}: give workers or device")
-    made = repack(bundle, out, sign=sign, for_device=for_ == "device")
-    keys, size = made.claimed_keys(), _size(out)
+    packed = repack(bundle, out, sign=sign, for_device=for_ == "device")
+    keys = packed.claimed_keys()
+    size = _size(out)
     if as_json:
         document = {"bundle": str(out), "bytes": size, "key_id": keys[0] if keys else None}
-        emit(document | {"left_out": list(made.absent())})
+        emit(document | {"left_out": list(packed.absent())})
         return
     signed = f"signed by key {keys[0]}" if keys else "not signed"
-    left = "".join(f", without {name}" for name in made.absent())
-    print(f"{out}: {made.manifest.title}, {size} bytes, {signed}{left}")
+    left = "".join(f", without {name}" for name in packed.absent())
+    print(f"{out}: {packed.manifest.title}, {size} bytes, {signed}{left}")
 
 
 commands: dict[str, Callable[..., None]] = {"pack": pack}

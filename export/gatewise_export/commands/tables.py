@@ -94,8 +94,10 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
         rows.append(("cloud", manifest.cloud.kind, inputs, price, "", byte_size(size), anew[-1]))
     print()
     head = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
-    shown = slice(None) if signal is None else slice(-1)  # of blocks the steps say it, below
-    table("stages", head[shown], [row[shown] for row in rows])
+    columns_shown = (
+        slice(None) if signal is None else slice(-1)
+    )  # of blocks the steps say it, below
+    table("stages", head[columns_shown], [row[columns_shown] for row in rows])
     if signal is not None:
         _print_steps(manifest, signal)
 
@@ -107,30 +109,35 @@ def _few(names: Sequence[str]) -> str:
 
 def _acquired_anew(manifest: Manifest) -> list[str]:
     """Columns that each stage reads and none before it, and last the cloud's."""
-    encoder, seen, found = manifest.encoder, set[str](), []
+    encoder = manifest.encoder
+    acquired = set[str]()
+    columns_by_stage = []
     column = {name: name for name in manifest.feature_names}
     if encoder is not None:
         names = (encoder.names[c] for c in encoder.column_of)
         column |= dict(zip(encoder.feature_names, names, strict=True))
-    for part in (*manifest.stages, manifest.cloud):
-        read = dict.fromkeys(column.get(name, name) for name in (part.inputs if part else ()))
-        found.append(_few([name for name in read if name not in seen]))
-        seen |= read.keys()
-    return found
+    for stage in (*manifest.stages, manifest.cloud):
+        read = dict.fromkeys(column.get(name, name) for name in (stage.inputs if stage else ()))
+        columns_by_stage.append(_few([name for name in read if name not in acquired]))
+        acquired |= read.keys()
+    return columns_by_stage
 
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
     """Print what is computed from a window, at which price, and which stage is the first to."""
-    first: dict[str, str] = {}
+    first_stage: dict[str, str] = {}
     for s, stage in enumerate(manifest.stages):
         for block in signal.graph.with_inputs(signal.graph.labels(stage.inputs)):
-            first.setdefault(block, str(s))
+            first_stage.setdefault(block, str(s))
     prices = {group.name: group.shared for group in manifest.groups}
     print()
     table(
         "computed from a window",
         ("step", "price", "first read by stage"),
-        [(s.label, f"{prices[s.label]:g}", first.get(s.label, "")) for s in signal.graph.steps],
+        [
+            (s.label, f"{prices[s.label]:g}", first_stage.get(s.label, ""))
+            for s in signal.graph.steps
+        ],
     )
 
 
@@ -143,35 +150,36 @@ def _backend_line(manifest: Manifest) -> list[tuple[str, str]]:
 
 def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     """Lines about the active point's figures by class, where they are known."""
-    point, found = manifest.active_point, []
+    point = manifest.active_point
+    lines = []
     if point.recall is not None and point.precision is not None:
         recall = point.recall
-        shown = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
-        parts = [
+        classes = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
+        shares_by_class = [
             f"{manifest.classes[c]} {_recall(recall, c)} / {_recall(point.precision, c)}"
-            for c in sorted(shown[:MOST_LISTED])
+            for c in sorted(classes[:MOST_LISTED])
         ]
         more = ", ..." if manifest.n_classes > MOST_LISTED else ""
-        found.append(("recall / precision", ", ".join(parts) + more))
+        lines.append(("recall / precision", ", ".join(shares_by_class) + more))
     scores = {
         "weighted accuracy": point.weighted_accuracy,
         "balanced accuracy": point.balanced_accuracy,
         "log loss": point.log_loss,
         "Brier score": point.brier_score,
     }
-    known = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
-    if known:
-        found.append(("further figures", ", ".join(known)))
+    score_texts = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
+    if score_texts:
+        lines.append(("further figures", ", ".join(score_texts)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
-    kept = [
+    bound_texts = [
         f"{kind} of {manifest.classes[c]} at least {share:g}"
         for kind, shares in bounds.items()
         for c, share in enumerate(shares or ())
         if share is not None
     ]
-    if kept:
-        found.append(("keeps", ", ".join(kept)))
-    return found
+    if bound_texts:
+        lines.append(("keeps", ", ".join(bound_texts)))
+    return lines
 
 
 def point_text(manifest: Manifest) -> str:
@@ -196,15 +204,17 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     """Print operating points, the active one and the hull marked; those that are small enough."""
     from gatewise_export.commands.manifest_frontier import frontier_of
 
-    curve, points = frontier_of(manifest, max_bytes), manifest.operating_points
-    hull, on_curve = set(map(_figures, curve.hull().points)), set(map(_figures, curve.points))
+    curve = frontier_of(manifest, max_bytes)
+    points = manifest.operating_points
+    hull = set(map(_figures, curve.hull().points))
+    on_curve = set(map(_figures, curve.points))
     now = _figures(points[manifest.active])
-    shown = _shown_classes(manifest)
+    classes = _shown_classes(manifest)
     rows = []
     for i, p in enumerate(points):
         active = i == manifest.active
         f = _figures(p)
-        hidden = f not in hull if hull_only else f not in on_curve and not shown
+        hidden = f not in hull if hull_only else f not in on_curve and not classes
         if not active and (hidden or f == now):
             continue
         marks = ["hull"] * (f in hull) + ["off the curve"] * (f not in on_curve)
@@ -214,7 +224,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
                 f"{p.cost:.4g}",
                 f"{p.accuracy:.4f}",
                 *([f"{p.weighted_accuracy:.4f}"] if p.weighted_accuracy is not None else []),
-                *(_recall(p.recall, c) for c in shown),
+                *(_recall(p.recall, c) for c in classes),
                 f"{p.offload_rate:.3f}",
                 byte_size(p.bytes),
                 " ".join(marks + ["<- active"] * active),
@@ -223,9 +233,9 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     title = "hull of the frontier" if hull_only else "frontier"
     head = ["point", "cost", _merit(manifest)]
     head += ["weighted accuracy"] * curve.weighted
-    head += [f"recall {manifest.classes[c]}" for c in shown]
-    given = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
-    size = "as files" if given else "as C tables"
+    head += [f"recall {manifest.classes[c]}" for c in classes]
+    has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
+    size = "as files" if has_graph else "as C tables"
     table(f"{title} (on validation rows)", (*head, "offload", size, ""), rows)
     if any("off the curve" in str(row[-1]) for row in rows):
         print(
@@ -263,13 +273,13 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     policies = [p for p in ("system", "cloud_only") if test[p] is not None]  # or there is no cloud
     rows = []
     for policy in policies:
-        found = test[policy]
-        merits = [f"{found['accuracy']:.4f}", f"{found['balanced_accuracy']:.4f}"]
-        if "weighted_accuracy" in found:
-            merits.append(f"{found['weighted_accuracy']:.4f}")
-        merits += [f"{found[score]:.4g}" for score in ("log_loss", "brier_score")]
-        share = found.get("offload_rate", 1.0)
-        rows.append((policy, *merits, f"{found['cost']:.4g}", f"{share:.3f}"))
+        figures = test[policy]
+        merits = [f"{figures['accuracy']:.4f}", f"{figures['balanced_accuracy']:.4f}"]
+        if "weighted_accuracy" in figures:
+            merits.append(f"{figures['weighted_accuracy']:.4f}")
+        merits += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
+        share = figures.get("offload_rate", 1.0)
+        rows.append((policy, *merits, f"{figures['cost']:.4g}", f"{share:.3f}"))
     head = ["", "accuracy", "balanced"]
     head += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
     head += ["log loss", "Brier", "cost", "offload"]

@@ -48,11 +48,11 @@ class Block(Step):
             raise InputError(f"{function!r} is no function")
         if isinstance(names, str):
             raise InputError(f"names is {names!r}; give a list")
-        found = name or str(getattr(function, "__name__", type(function).__name__))
-        if found == "<lambda>":
+        block_name = name or str(getattr(function, "__name__", type(function).__name__))
+        if block_name == "<lambda>":
             raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
         path = object_path(function)
-        return FunctionBlock(found, tuple(names), path, function, price=price)
+        return FunctionBlock(block_name, tuple(names), path, function, price=price)
 
     @staticmethod
     def from_onnx(
@@ -117,8 +117,8 @@ class SignalBlock(Block):
         return per_channel(self.source.channels, self.what)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        found = self.values(inputs[0])
-        return np.ascontiguousarray(found, np.float32).reshape(len(found), -1)
+        features = self.values(inputs[0])
+        return np.ascontiguousarray(features, np.float32).reshape(len(features), -1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,10 +205,10 @@ class FunctionBlock(_NamedFeatures):
         windows = inputs[0].view()
         windows.flags.writeable = False
         try:
-            found = self.function(windows)
+            values = self.function(windows)
         except Exception as error:
             raise InputError(f"{self.label}: {type(error).__name__}: {one_line(error)}") from error
-        return self._as_features(found, len(windows))
+        return self._as_features(values, len(windows))
 
 
 @dataclass(frozen=True, repr=False)
@@ -263,18 +263,26 @@ class OnnxBlock(_NamedFeatures):
         if not self.model:
             raise InputError(f"{self.label}: its model is not there")
         x = self._arranged(inputs[0])
-        found = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
+        outputs = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
         empty = np.empty((0, len(self.features)))
-        return self._as_features(np.stack(found) if found else empty, len(x))
+        return self._as_features(np.stack(outputs) if outputs else empty, len(x))
 
     def _arranged(self, windows: NDArray[Any]) -> Values:
         """Windows as the graph takes them, one in a row."""
-        given = windows.shape[1:]
-        plain, own = ([d for d in shape if d != 1] for shape in (given, self.shape))
-        if len(given) == 3 and plain != own and (*given[2:], *given[:2]) == self.shape:
+        window_shape = windows.shape[1:]
+        plain, graph_axes = ([d for d in shape if d != 1] for shape in (window_shape, self.shape))
+        if (
+            len(window_shape) == 3
+            and plain != graph_axes
+            and (*window_shape[2:], *window_shape[:2]) == self.shape
+        ):
             windows = np.moveaxis(windows, -1, 1)
-        elif plain != own and (len(given) != 1 or given[0] != math.prod(self.shape)):
-            raise InputError(f"{self.label}: windows of shape {given}; it reads {self.shape}")
+        elif plain != graph_axes and (
+            len(window_shape) != 1 or window_shape[0] != math.prod(self.shape)
+        ):
+            raise InputError(
+                f"{self.label}: windows of shape {window_shape}; it reads {self.shape}"
+            )
         return scaled(windows, 1.0).reshape(len(windows), math.prod(self.shape))
 
 
@@ -286,20 +294,20 @@ def _opened(model: bytes) -> Any:
 def _run(model: bytes, row: Values, what: str) -> Values:
     """Compute the features of one window."""
     try:
-        (found,) = _opened(model).run(None, {"x": row})
+        (output,) = _opened(model).run(None, {"x": row})
     except Exception as error:  # onnxruntime's own classes, one for each status
         raise InputError(f"{what} does not run: {one_line(error)}") from error
-    values: Values = found.ravel()
+    values: Values = output.ravel()
     return values
 
 
 def load_block_functions(options: Iterable[str]) -> dict[str, Function]:
     """Import the functions of blocks that ``--block NAME=module:function`` gives, by name."""
-    found = {}
-    for given in options:
-        name, _, path = given.rpartition("=")
-        function = import_object(f"--block {given}", path)
+    functions = {}
+    for option in options:
+        name, _, path = option.rpartition("=")
+        function = import_object(f"--block {option}", path)
         if not name or not callable(function):
-            raise InputError(f"--block {given}: give NAME=module:function")
-        found[name] = function
-    return found
+            raise InputError(f"--block {option}: give NAME=module:function")
+        functions[name] = function
+    return functions

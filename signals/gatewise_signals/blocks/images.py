@@ -81,8 +81,8 @@ class FrameDifference(Picture):
                 f"{self.label}: pictures of {before.shape[1:]} and {after.shape[1:]}; both must "
                 "have one size"
             )
-        found: Values = after - before
-        return np.abs(found, out=found)
+        difference: Values = after - before
+        return np.abs(difference, out=difference)
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,11 +194,11 @@ class GreyHistogram(Block):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        at = x.reshape(len(x), -1) - np.float32(self.low)
-        at *= np.float32(self.bins / (self.high - self.low))
-        np.fmin(np.fmax(at, np.float32(0), out=at), np.float32(self.bins - 1), out=at)
-        counts = _counts(at.astype(np.intp), self.bins)
-        return np.asarray(counts / at.shape[1], np.float32)
+        bins = x.reshape(len(x), -1) - np.float32(self.low)
+        bins *= np.float32(self.bins / (self.high - self.low))
+        np.fmin(np.fmax(bins, np.float32(0), out=bins), np.float32(self.bins - 1), out=bins)
+        counts = _counts(bins.astype(np.intp), self.bins)
+        return np.asarray(counts / bins.shape[1], np.float32)
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,26 +231,28 @@ class Edges(GridBlock):
     @property
     def suffixes(self) -> tuple[str, ...]:
         cells = _cell_names("", self.rows, self.columns)
-        each = (f"direction{k}{cell}" for cell in cells for k in range(self.directions))
-        return ("dx", "dy", *each)
+        directions = (f"direction{k}{cell}" for cell in cells for k in range(self.directions))
+        return ("dx", "dy", *directions)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        height, width = x.shape[-2] - 1, x.shape[-1] - 1
+        height = x.shape[-2] - 1
+        width = x.shape[-1] - 1
         grid = self._grid(height, width)
-        here = x[:, :-1, :-1]
-        dx = (x[:, :-1, 1:] - here).reshape(len(x), -1)
-        dy = (x[:, 1:, :-1] - here).reshape(len(x), -1)
+        corner = x[:, :-1, :-1]
+        dx = (x[:, :-1, 1:] - corner).reshape(len(x), -1)
+        dy = (x[:, 1:, :-1] - corner).reshape(len(x), -1)
         turn = np.arctan2(dy, dx)
         turn *= np.float32(self.directions / np.pi)
-        most = np.float32(self.directions)
-        np.fmax(np.fmin(turn, most, out=turn), -most, out=turn)
+        half_turn = np.float32(self.directions)
+        np.fmax(np.fmin(turn, half_turn, out=turn), -half_turn, out=turn)
         direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
         direction += grid.cell_of * self.directions
-        parts = self.rows * self.columns * self.directions
-        weights = _counts(direction, parts, np.sqrt(dx * dx + dy * dy))
-        out = np.empty((len(x), 2 + parts), np.float32)
-        out[:, 0], out[:, 1] = means(np.abs(dx)), means(np.abs(dy))
+        n_parts = self.rows * self.columns * self.directions
+        weights = _counts(direction, n_parts, np.sqrt(dx * dx + dy * dy))
+        out = np.empty((len(x), 2 + n_parts), np.float32)
+        out[:, 0] = means(np.abs(dx))
+        out[:, 1] = means(np.abs(dy))
         out[:, 2:] = weights / np.repeat(grid.sizes.ravel(), self.directions)
         return out
 
@@ -290,16 +292,16 @@ def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
     Along columns, then along rows, each time on the last axis.
     """
     strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
-    found: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
-    return found
+    values: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
+    return values
 
 
 def _counts(parts: NDArray[np.intp], count: int, weights: Values | None = None) -> NDArray[Any]:
     """Number, or sum of weights, of the entries of each part, row by row: shape (n, count)."""
     n = len(parts)
     flat = (parts + np.arange(0, n * count, count)[:, np.newaxis]).ravel()
-    given = None if weights is None else weights.ravel()
-    return np.bincount(flat, given, n * count).reshape(n, count)
+    flat_weights = None if weights is None else weights.ravel()
+    return np.bincount(flat, flat_weights, n * count).reshape(n, count)
 
 
 def _flat(cells: Values) -> Values:

@@ -22,14 +22,16 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         onnx.checker.check_model(model)
     except Exception as error:  # protobuf's DecodeError is not public
         raise InputError(f"{path} is not a usable ONNX file: {one_line(error)}") from error
-    known = [name for node in model.graph.node for name in node.output]
-    if output not in known:
-        raise InputError(f"{path} has no value {output!r}; it has {', '.join(known[-8:])}")
+    value_names = [name for node in model.graph.node for name in node.output]
+    if output not in value_names:
+        raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
     model = onnx.compose.add_prefix(model, "g_")
-    graph, needed, kept = model.graph, {f"g_{output}"}, []
+    graph = model.graph
+    needed = {f"g_{output}"}
+    kept_nodes = []
     for node in reversed(graph.node):  # each stands behind those it reads
         if needed & set(node.output):
-            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            kept_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
             needed |= _reads(node)
     constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
     constants = [t for t in constants if t.name in needed]
@@ -45,19 +47,21 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     nodes = [
         helper.make_node("Cast", ["x"], ["gw_cast"], to=entry.elem_type),
         helper.make_node("Reshape", ["gw_cast", "gw_shape"], [entries[0].name]),
-        *reversed(kept),
+        *reversed(kept_nodes),
         helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=onnx.TensorProto.FLOAT),
         helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
     ]
     constants.append(helper.make_tensor("gw_shape", 7, [len(shape) + 1], [-1, *shape]))
-    part = helper.make_graph(
+    submodel = helper.make_graph(
         nodes,
         "block",
         [helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])],
         [helper.make_tensor_value_info("margins", 1, ["n", "features"])],
         constants,
     )
-    whole = helper.make_model(part, opset_imports=model.opset_import, ir_version=model.ir_version)
+    whole = helper.make_model(
+        submodel, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
     whole.functions.extend(model.functions)
     data: bytes = whole.SerializeToString(deterministic=True)
     return data, shape

@@ -25,7 +25,8 @@ from gatewise_signals.steps import (
     per_channel,
 )
 
-MEL_HZ, MEL_UNIT = 700.0, 2595.0
+MEL_HZ = 700.0
+MEL_UNIT = 2595.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,12 +178,13 @@ class Mfcc(Block):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         table = dct_rows(self.coefficients, self.source.bands)
-        found = np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1)
-        if self.parts > found.shape[-2]:
+        coefficients = np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1)
+        n_frames = coefficients.shape[-2]
+        if self.parts > n_frames:
             raise InputError(
-                f"{self.label}: {self.parts} parts need as many frames, not {found.shape[-2]}"
+                f"{self.label}: {self.parts} parts need as many frames, not {n_frames}"
             )
-        return _over_frames(found, self.parts)
+        return _over_frames(coefficients, self.parts)
 
 
 def _over_frames_names(source: MelSpectrogram, count: int, parts: int = 1) -> tuple[str, ...]:
@@ -198,20 +200,20 @@ def _over_frames(x: Values, parts: int = 1) -> Values:
     """
     series = np.ascontiguousarray(x.swapaxes(-1, -2))  # sums run along contiguous frames
     c = centred(series)
-    found = [means(series), np.sqrt(means(c * c))]
+    figures = [means(series), np.sqrt(means(c * c))]
     if parts > 1:
         edges = np.arange(1, parts) * series.shape[-1] // parts
-        found += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
-    return np.ascontiguousarray(np.concatenate(found, axis=-1)).reshape(len(x), -1)
+        figures += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
+    return np.ascontiguousarray(np.concatenate(figures, axis=-1)).reshape(len(x), -1)
 
 
 @lru_cache(maxsize=32)
 def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
     """Samples of each frame, shape (frames, frame)."""
-    first = np.arange(1 + (samples - frame) // hop) * hop
-    found = first[:, np.newaxis] + np.arange(frame)
-    found.flags.writeable = False
-    return found
+    starts = np.arange(1 + (samples - frame) // hop) * hop
+    samples_of_frames = starts[:, np.newaxis] + np.arange(frame)
+    samples_of_frames.flags.writeable = False
+    return samples_of_frames
 
 
 @lru_cache(maxsize=32)
@@ -222,7 +224,8 @@ def _mel_filters(
     low_mel, high_mel = (MEL_UNIT * math.log10(1 + f / MEL_HZ) for f in (low_hz, high_hz))
     edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
     hz = bin_hz(n_bins, rate_hz).astype(float)
-    chosen, weights = [], []
+    bins = []
+    weights = []
     for low, middle, high in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
         weight = np.minimum((hz - low) / (middle - low), (high - hz) / (high - middle))
         inside = np.flatnonzero(weight > 0)
@@ -231,10 +234,10 @@ def _mel_filters(
                 f"mel: none of {n_bins} bins lies in the band {low:.4g} to {high:.4g} Hz; give "
                 "fewer bands or a longer frame"
             )
-        chosen.append(inside)
+        bins.append(inside)
         weights.append(weight[inside] / weight[inside].sum())
-    starts = np.cumsum([0] + [len(inside) for inside in chosen[:-1]])
-    return np.concatenate(chosen), constant(np.concatenate(weights)), starts
+    starts = np.cumsum([0] + [len(inside) for inside in bins[:-1]])
+    return np.concatenate(bins), constant(np.concatenate(weights)), starts
 
 
 @lru_cache(maxsize=32)

@@ -82,16 +82,16 @@ class BandPowers(SignalBlock):
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
     def values(self, x: Values) -> Values:
-        starts, counts, kept, end = _bands(self.edges, self.source.rate_hz, x.shape[-1])
+        starts, counts, has_bins, last_bin = _bands(self.edges, self.source.rate_hz, x.shape[-1])
         if not len(starts):
-            return np.zeros((*x.shape[:-1], len(kept)), np.float32)
-        found = np.add.reduceat(x[..., :end], starts, axis=-1) / counts
-        found += TINY
-        np.log(found, out=found)
-        if len(starts) == len(kept):
-            return np.asarray(found)
-        out = np.zeros((*x.shape[:-1], len(kept)), np.float32)
-        out[..., kept] = found
+            return np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
+        powers = np.add.reduceat(x[..., :last_bin], starts, axis=-1) / counts
+        powers += TINY
+        np.log(powers, out=powers)
+        if len(starts) == len(has_bins):
+            return np.asarray(powers)
+        out = np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
+        out[..., has_bins] = powers
         return out
 
 
@@ -170,11 +170,12 @@ class Goertzel(SignalBlock):
         return tuple(f"{f:g}Hz" for f in self.hz)
 
     def values(self, x: Values) -> Values:
-        c, waves = centred(x), goertzel_waves(self.hz, self.rate_hz, x.shape[-1])
-        parts = np.add.reduce(c[..., np.newaxis, :] * waves, -1)
-        parts *= parts
+        c = centred(x)
+        waves = goertzel_waves(self.hz, self.rate_hz, x.shape[-1])
+        projections = np.add.reduce(c[..., np.newaxis, :] * waves, -1)
+        projections *= projections
         count = len(self.hz)
-        power: Values = parts[..., :count] + parts[..., count:]
+        power: Values = projections[..., :count] + projections[..., count:]
         power += TINY
         return np.log(power, out=power)
 
@@ -221,10 +222,10 @@ def _bands(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
     """First bin and number of bins of the bands with a bin, which those are, and the last end."""
-    at = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
-    counts = np.diff(at)
-    kept = counts > 0
-    return at[:-1][kept], constant(counts[kept]), kept, int(at[-1])
+    edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
+    counts = np.diff(edge_bins)
+    has_bins = counts > 0
+    return edge_bins[:-1][has_bins], constant(counts[has_bins]), has_bins, int(edge_bins[-1])
 
 
 @lru_cache(maxsize=32)

@@ -42,8 +42,8 @@ class Magnitude(Signal):
         (x,) = inputs
         total = x[:, :1] * x[:, :1]
         for channel in range(1, x.shape[1]):
-            part = x[:, channel : channel + 1]
-            total += part * part
+            samples = x[:, channel : channel + 1]
+            total += samples * samples
         root: Values = np.sqrt(total)
         return root
 
@@ -92,9 +92,9 @@ class Envelope(ChannelwiseSignal):
         check_whole("envelope: width", self.width, 1, 1 << 20)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        found = centred(inputs[0])
-        np.abs(found, out=found)
-        return _block_means(found, self.width, self.label)
+        rectified = centred(inputs[0])
+        np.abs(rectified, out=rectified)
+        return _block_means(rectified, self.width, self.label)
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,9 +120,9 @@ class Jerk(ChannelwiseSignal):
         (x,) = inputs
         if x.shape[-1] < 2:
             raise InputError(f"{self.label}: needs at least 2 samples, not {x.shape[-1]}")
-        found: Values = x[..., 1:] - x[..., :-1]
-        found *= np.float32(self.rate_hz)
-        return found
+        change: Values = x[..., 1:] - x[..., :-1]
+        change *= np.float32(self.rate_hz)
+        return change
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +156,8 @@ class Statistics(SignalBlock):
         variance = means(square)
         std = np.sqrt(variance)
         rms = np.sqrt(means(x * x))
-        high, low = np.maximum.reduce(x, -1), np.minimum.reduce(x, -1)
+        high = np.maximum.reduce(x, -1)
+        low = np.minimum.reduce(x, -1)
         out[..., 0] = std
         out[..., 1] = ratio(means(square * c), variance * std)
         out[..., 2] = ratio(means(square * square), variance * variance)
@@ -191,11 +192,11 @@ class Quantiles(SignalBlock):
         return tuple(f"q{100 * q:g}" for q in self.at)
 
     def values(self, x: Values) -> Values:
-        lower, upper, part = quantile_positions(self.at, x.shape[-1])
+        lower, upper, weight = quantile_positions(self.at, x.shape[-1])
         ordered = np.sort(x, axis=-1)
         low = ordered.take(lower, axis=-1)
-        found: Values = low + part * (ordered.take(upper, axis=-1) - low)
-        return found
+        quantiles: Values = low + weight * (ordered.take(upper, axis=-1) - low)
+        return quantiles
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,8 +213,8 @@ class ZeroCrossings(SignalBlock):
     def values(self, x: Values) -> Values:
         out = np.zeros((*x.shape[:-1], 2), np.float32)
         if x.shape[-1] > 1:
-            below = centred(x) < 0
-            crossed = (below[..., 1:] != below[..., :-1]).astype(np.float32)
+            is_negative = centred(x) < 0
+            crossed = (is_negative[..., 1:] != is_negative[..., :-1]).astype(np.float32)
             out[..., 0] = means(crossed)
             change = x[..., 1:] - x[..., :-1]
             out[..., 1] = means(np.abs(change, out=change))
@@ -334,11 +335,11 @@ class Tilt(Block):
     def run(self, *inputs: NDArray[Any]) -> Values:
         gravity = means(inputs[0])
         square = gravity * gravity
-        others = np.sqrt(square.take((1, 0, 0), axis=1) + square.take((2, 2, 1), axis=1))
-        above = np.concatenate([gravity[:, :2], others[:, 2:]], axis=1)
-        below = np.concatenate([others[:, :2], gravity[:, 2:]], axis=1)
-        found: Values = np.arctan2(above, below)
-        return found
+        lengths = np.sqrt(square.take((1, 0, 0), axis=1) + square.take((2, 2, 1), axis=1))
+        numerator = np.concatenate([gravity[:, :2], lengths[:, 2:]], axis=1)
+        denominator = np.concatenate([lengths[:, :2], gravity[:, 2:]], axis=1)
+        angles: Values = np.arctan2(numerator, denominator)
+        return angles
 
 
 def ratio(above: Values, below: Values) -> Values:
@@ -366,21 +367,22 @@ def quantile_positions(
 
 def _haar(a: Values) -> tuple[Values, Values]:
     """One level of the Haar transform: what is left, and the details."""
-    end = a.shape[-1] // 2 * 2
-    even, odd = a[..., 0:end:2], a[..., 1:end:2]
+    n_samples = a.shape[-1] // 2 * 2
+    even = a[..., 0:n_samples:2]
+    odd = a[..., 1:n_samples:2]
     return (even + odd) * ROOT_HALF, (even - odd) * ROOT_HALF
 
 
 def _db4(a: Values) -> tuple[Values, Values]:
     """One level of the transform with Daubechies' 8 taps: what is left, and the details."""
-    at, low, high = _taps(a.shape[-1] // 2)
-    near = a.take(at, axis=-1)
+    indices, low, high = _taps(a.shape[-1] // 2)
+    near = a.take(indices, axis=-1)
     return np.add.reduce(near * low, -1), np.add.reduce(near * high, -1)
 
 
 @lru_cache(maxsize=64)
 def _taps(half: int) -> tuple[NDArray[np.intp], Values, Values]:
     """Samples that each result reads, shape (half, 8), and the two filters."""
-    at = (2 * np.arange(half)[:, np.newaxis] + np.arange(8)) % (2 * half)
+    indices = (2 * np.arange(half)[:, np.newaxis] + np.arange(8)) % (2 * half)
     low = np.asarray(DB4, np.float32)
-    return at, low, low[::-1] * np.asarray([1, -1] * 4, np.float32)
+    return indices, low, low[::-1] * np.asarray([1, -1] * 4, np.float32)
