@@ -91,7 +91,7 @@ class FeatureCosts:
     ...              group={"chol": "blood", "fbs": "blood"}) == costs
     True
 
-    A stress test needs an ECG first, also a feature:
+    A stress test needs an ECG before it:
 
     >>> tests = FeatureCosts({"ecg": 15.0, "stress": 90.0}, requires={"stress": "ecg"})
     >>> tests.price([1]), tests.price([0, 1]), tests.price([1], acquired=[0])

@@ -1,7 +1,7 @@
-"""Fingerprints of the rows that training saw, in a file beside the bundle.
+"""Fingerprints of the rows that training saw, in a file next to the bundle.
 
-Figures on such rows flatter a model. The file stays where ``gatewise train`` wrote it: it is no
-part of the bundle, and no device gets it. It holds a hash of 64 bits for each row, no values; who
+Figures on such rows flatter a model. The file stays where ``gatewise train`` wrote it: it does not
+belong to the bundle, and no device gets it. It holds a hash of 64 bits for each row, no values; who
 has the file can still test whether a row that they guess was among them.
 """
 
@@ -24,7 +24,7 @@ MOST_FILE_BYTES = 1 << 30
 
 
 def beside(bundle: Path, what: str) -> Path:
-    """Get a place beside a bundle: ``bundle-what`` beside ``bundle`` and ``bundle.gwb``."""
+    """Get a path next to a bundle: ``bundle-what`` for ``bundle`` and ``bundle.gwb``."""
     name = bundle.stem if bundle.suffix == ".gwb" else bundle.name
     return bundle.parent / f"{name}-{what}"
 
@@ -34,7 +34,7 @@ class SeenRows:
     """Fingerprints of the rows that a bundle's training saw: of each distinct row, sorted.
 
     `by_chance` is the share of the rows held out that are equal to one that training saw: where
-    features take few values, so are others.
+    features take few values, rows are often equal by chance.
     """
 
     prints: NDArray[np.uint64]
@@ -48,7 +48,7 @@ class SeenRows:
 
     @classmethod
     def find(cls, bundle: Bundle) -> Self | None:
-        """Read the file beside a bundle, if there is one and it is of this bundle."""
+        """Read the file next to a bundle, if it exists and belongs to this bundle."""
         path = beside(bundle.path, SEEN)
         if not path.is_file():
             return None
@@ -58,7 +58,7 @@ class SeenRows:
         return cls(arrays["prints"], float(arrays["by_chance"].item()))
 
     def write(self, bundle: Bundle) -> None:
-        """Write the file beside a bundle."""
+        """Write the file next to a bundle."""
         arrays = {
             "prints": self.prints,
             "by_chance": np.float64(self.by_chance),
@@ -73,6 +73,8 @@ class SeenRows:
 
     def remark(self, count: int, n_rows: int) -> str | None:
         """Say that figures on these rows flatter; None where no more were seen than by chance."""
+        # Binomial: n * p rows are equal by chance, with deviation sqrt(n * p * (1 - p)).
+        # Up to three deviations more are noise.
         expected = self.by_chance * n_rows
         if count <= expected + 3 * math.sqrt(expected * (1 - self.by_chance)):
             return None

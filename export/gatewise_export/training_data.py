@@ -1,4 +1,4 @@
-"""The data set that settings of a training name, with its prices, and its split."""
+"""Loading and splitting of the data set that settings of a training name."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class _Units:
         return cls(groups, time)
 
     def given_to(self, data: Dataset) -> Dataset:
-        """Get the data with them."""
+        """Get the data with these groups and times."""
         return replace(data, groups=self.groups, time=self.time)
 
 
@@ -231,7 +231,7 @@ def _grouped(
 
 
 def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
-    """Hold out parts of whole groups, one at least, as near to a share of the rows as they come.
+    """Hold out at least one fold of whole groups, as near to a share of the rows as folds allow.
 
     Every class keeps training rows, if there is a part that leaves all of them some.
     """

@@ -46,8 +46,8 @@ from gatewise_training.operating_points.recall_check import recall_remark
 class TrainingRun:
     """A fitted system, its bundle, and how the two agree on the test rows.
 
-    `seconds`: wall time of the phases ``load``, ``train``, ``pack``. `troubles`: what is not as the
-    settings wanted: no operating point reaches the goal (the bundle is at the nearest), or the
+    `seconds`: wall time of the phases ``load``, ``train``, ``pack``. `troubles`: deviations from
+    the settings: no operating point reaches the goal (the bundle is at the nearest), or the
     bundle could not be written where it should (it is elsewhere).
     """
 
@@ -97,7 +97,7 @@ class TrainingRun:
         }
 
     def summary(self) -> dict[str, Any]:
-        """What ``gatewise train --json`` prints."""
+        """The document that ``gatewise train --json`` prints."""
         manifest = self.bundle.manifest
         return {
             "bundle": str(self.bundle.path),
@@ -133,7 +133,7 @@ class TrainingRun:
 
     @property
     def remarks(self) -> list[str]:
-        """What a user should learn of these data and this system, beside the figures."""
+        """Remarks for the user on these data and this system, in addition to the figures."""
         remarks = [recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
@@ -144,8 +144,8 @@ class TrainingRun:
     def test_csv(self) -> str:
         """The test rows as ``gatewise edge --data`` reads them, with a label column at the end.
 
-        Of a table all raw columns, or without an encoder those that are features. The label's
-        column is called ``label``, if no other is, so that commands find it by themselves.
+        A table gives all raw columns, or without an encoder the features alone. The label's column
+        is called ``label``, if no other is, so that commands find it automatically.
         """
         raw = self.data.raw
         columns = self.data.feature_names if raw is None else raw.frame.columns
@@ -168,8 +168,8 @@ class TrainingRun:
 def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:
     """Train a system on a table and pack it into a bundle.
 
-    Where packing fails after the fit, the fitted system is kept beside the bundle's place, and a
-    line on stderr says where and how to pack it.
+    Where packing fails after the fit, the fitted system is saved next to the bundle's path, and a
+    line on stderr says where it is and how to pack it.
     """
     check_destination(settings.out)
     if settings.sign is not None:
@@ -210,12 +210,12 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
 
 
 def rows_beside(out: Path) -> Path:
-    """Get the place of a bundle's test rows: ``bundle-test.csv`` beside ``bundle``."""
+    """Get the path of a bundle's test rows: ``bundle-test.csv`` for ``bundle``."""
     return beside(out, "test.csv")
 
 
 def _check_files_beside(settings: TrainingSettings) -> None:
-    """Refuse to write test rows, or what training saw, over what no training can have written."""
+    """Refuse to write test rows or fingerprints over files that no training has written."""
     if settings.rows is None:
         return
     for file in (settings.rows, beside(settings.out, SEEN)):
@@ -265,19 +265,19 @@ def _pack(
         try:
             return pack(path=settings.out, **pack_options), ""
         except (OSError, BundleError) as error:
-            if isinstance(error, ManifestError):  # what no bundle may hold, here or elsewhere
+            if isinstance(error, ManifestError):  # no bundle may hold it, at any path
                 raise
             fallback = _fresh_folder() / settings.out.name
             why = getattr(error, "strerror", None) or error
             trouble = f"{settings.out} could not be written ({why}): the bundle is {fallback}"
             return pack(path=fallback, **pack_options), trouble
-    except BaseException:  # an interruption, too: the fit may have taken hours
+    except BaseException:  # also an interruption: the fit may have taken hours
         _keep(pack_options, settings.out)
         raise
 
 
 def _keep(parts: Mapping[str, Any], out: Path) -> None:
-    """Write what was to be packed beside the bundle's place, or in a folder made for it."""
+    """Write the arguments of `pack` next to the bundle's path, or into a new folder."""
     import joblib
 
     file = beside(out, "fitted.joblib")
@@ -312,7 +312,8 @@ def topic_level(name: str) -> str:
 def _fit(
     data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
 ) -> tuple[BudgetedClassifier, str]:
-    """Fit a system; a goal that none of its operating points reaches is no reason to lose it."""
+    """Fit a system, and keep it also if none of its operating points reaches the goal."""
+    # Options of the method, refused by name where it does not have them.
     make = methods.cascade if settings.needs_cloud else methods.make
     options: dict[str, Any] = dict(settings.objectives)
     if settings.allow_missing:
@@ -331,6 +332,7 @@ def _fit(
             options["cloud_prices"] = cloud
         elif cloud != CloudPrices():
             raise InputError(f"{settings.costs}: [cloud]: method {settings.method} has no cloud")
+    # Rows with their groups and times.
     system = make(settings.method, **options)
     validation: Validation | None = None
     if len(split.validation):
@@ -350,6 +352,8 @@ def _fit(
         frontier: Frontier | None = getattr(system, "frontier_", None)
         if frontier is None:
             raise
+        # The fit ended, but its goal is out of reach: the cheapest point is nearest to a budget,
+        # the most accurate to a loss, the one with the fewest offloads to a rate.
         nearest = frontier.points[0 if "budget" in settings.goal else -1]
         if "offload_rate" in settings.goal:
             nearest = min(frontier.points, key=lambda p: p.offload_rate)

@@ -1,4 +1,4 @@
-"""Settings of a training: what it learns from, how, and where the bundle goes."""
+"""Settings of a training: its data, its method, and the bundle it writes."""
 
 from __future__ import annotations
 
@@ -150,12 +150,12 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "guarantee": self.guarantee,
             "class_weight": self.class_weight,
         }
-        chosen: dict[str, Any] = {**self.goal}
-        chosen |= {name: bound for name, bound in bounds.items() if bound is not None}
+        objectives: dict[str, Any] = {**self.goal}
+        objectives |= {name: bound for name, bound in bounds.items() if bound is not None}
         if class_losses:
             total: dict[str | None, float] = {} if total_loss is None else {None: total_loss}
-            chosen["max_loss"] = total | class_losses
-        return chosen | dict(self.parameters)
+            objectives["max_loss"] = total | class_losses
+        return objectives | dict(self.parameters)
 
     @property
     def columns(self) -> ColumnOptions:

@@ -23,9 +23,18 @@ def child(v: Any, node: Any, threshold: Any, left: Any, right: Any, nan_left: An
 
 @numba.njit(cache=True, nogil=True)
 def add_leaves(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    value: Any, output: Any, base: Any, out: Any,
-) -> None:  # fmt: skip
+    x: Any,
+    feature: Any,
+    threshold: Any,
+    left: Any,
+    right: Any,
+    nan_left: Any,
+    roots: Any,
+    value: Any,
+    output: Any,
+    base: Any,
+    out: Any,
+) -> None:
     """Add the leaves' values to the outputs (float32, zeros), tree after tree, then the base.
 
     Rows go down a tree together, a step each in turn, so that the processor has several loads under
@@ -77,9 +86,16 @@ def mark_paths(
 
 @numba.njit(cache=True, nogil=True)
 def find_leaves(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    leaf: Any, first: Any,
-) -> None:  # fmt: skip
+    x: Any,
+    feature: Any,
+    threshold: Any,
+    left: Any,
+    right: Any,
+    nan_left: Any,
+    roots: Any,
+    leaf: Any,
+    first: Any,
+) -> None:
     """Leaf of each row in each tree, and the first tree that tests each column for each row."""
     for t in range(len(roots)):
         for i in range(len(x)):

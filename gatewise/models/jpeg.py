@@ -48,7 +48,7 @@ def check_jpeg(content: bytes, spec: InstanceSpec) -> None:
 
 
 def decode_jpeg(content: bytes, spec: InstanceSpec) -> NDArray[np.uint8]:
-    """Decode an image to the values, uint8 (n_values,), of an instance.
+    """Decode an image to an instance's values, uint8 (n_values,).
 
     Raises InputError as :func:`check_jpeg`, or if the image is damaged or Pillow is missing.
     """

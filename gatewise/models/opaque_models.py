@@ -1,4 +1,4 @@
-"""Models whose insides are unknown: a Python object, or one by its import path.
+"""Opaque models: a Python object, or one by its import path.
 
 All keep one contract: float32 rows of shape (n, k) in, probabilities of shape (n, n_classes) out,
 a column for each class in sorted order; the label is the first of the likeliest classes. Nothing

@@ -32,9 +32,9 @@ from gatewise_signals.steps import Step, settings_of
 
 MAX_STEPS: Final = 4096
 MAX_ENTRIES: Final = 4096
-"""Entries of a setting that is a list."""
+"""Largest number of entries of a setting that is a list."""
 MAX_LABEL_BYTES: Final = 1024
-"""A step's label holds those of the steps that it reads, so that this bounds how deep they are."""
+"""Largest label of a step, which holds the labels of its inputs: this bounds how deep steps are."""
 LARGEST: Final = 3.4e38
 
 StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
@@ -68,9 +68,14 @@ def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
             entry = (field.name, _document_type(settings[field.name]))
             entries.append(entry if field.default is MISSING else (*entry, field.default))
     return msgspec.defstruct(
-        kind.__name__, entries, bases=(Record,), kw_only=True, frozen=True, tag_field="kind",
+        kind.__name__,
+        entries,
+        bases=(Record,),
+        kw_only=True,
+        frozen=True,
+        tag_field="kind",
         tag=kind.kind,
-    )  # fmt: skip
+    )
 
 
 KINDS: Final = _kinds()

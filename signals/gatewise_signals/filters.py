@@ -70,11 +70,11 @@ class TwoStateFilter:
     positive : label
         The class.
     enter : float
-        Begin once the class's probability was at least this for `windows` windows in a row.
+        Begin once the class's probability was at least this for `windows` successive windows.
     leave : float
         End once it is below this, at most `enter`.
     windows : int, default 1
-        In a row, for `enter`.
+        Number of successive windows for `enter`.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class TwoStateFilter:
     ) -> Hashable:
         """Take the next window's `probabilities` by label, get the smoothed label.
 
-        `label` is not read. InputError if the class has no probability, or there is no other.
+        `label` is not read. InputError if the class has no probability, or is the only one.
         """
         if self.positive not in probabilities or len(probabilities) < 2:
             raise InputError(f"two-state: {self.positive!r} is none of {[*probabilities]}")
@@ -156,7 +156,7 @@ def _count(what: str, windows: int) -> int:
 # -- events -------------------------------------------------------------------------------
 
 GAP = 1.5
-"""Hops from one window to the next above which the two do not follow each other."""
+"""Largest distance, in hops, of two windows that follow each other."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def event_figures(
     Parameters
     ----------
     labels, truth : array-like of shape (n,)
-        What was decided for windows that follow each other, and what they are.
+        Decisions on windows that follow each other, and their true classes.
     positive : label or list of labels
         Of the classes that are events.
     hop_seconds : float
@@ -218,7 +218,7 @@ def event_figures(
     Raises
     ------
     InputError
-        If there is no window, lengths differ or the hop is no time.
+        If windows are missing, lengths differ, or the hop is not a number above 0.
 
     Examples
     --------
@@ -237,6 +237,7 @@ def event_figures(
     seconds = np.arange(n) * hop_seconds if times is None else np.asarray(times, float)
     if seconds.shape != (n,) or not np.isfinite(seconds).all():
         raise InputError(f"times must be {n} finite seconds")
+    # Runs of windows end at breaks in time; an event counts as seen from its first alarm on.
     steps = np.diff(seconds) / hop_seconds
     breaks = np.concatenate([[True], (steps <= 0) | (steps > GAP + 1e-9)])
     alarm = np.isin(decided, positive)  # type: ignore[arg-type]

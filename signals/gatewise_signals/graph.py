@@ -28,11 +28,11 @@ class SignalGraph:
     ----------
     blocks : tuple of Block
     steps : tuple of Step
-        All steps, blocks among them, each behind those that it needs.
+        All steps, blocks among them, each behind its inputs.
     feature_names : tuple of str
         Names of all blocks' features, in order.
     block_of : ndarray of intp, shape (n_features,)
-        Which block each feature is of.
+        Index of the block that each feature belongs to.
     index : dict of Step to int
         Where each step stands in :attr:`steps`.
     needed : list of tuple of int
@@ -43,7 +43,7 @@ class SignalGraph:
     Raises
     ------
     InputError
-        If there is no block, one stands twice, or two different steps have the same label.
+        If blocks are missing or stand twice, or two different steps have the same label.
 
     Examples
     --------
@@ -90,12 +90,12 @@ class SignalGraph:
         return self._columns[block]
 
     def labels(self, names: Iterable[str]) -> list[str]:
-        """Labels of the blocks of the features `names`, each once; a name of none stands itself."""
+        """Labels of the blocks of the features `names`, each once; other names stay as they are."""
         block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
         return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
 
     def with_inputs(self, labels: Iterable[str]) -> list[str]:
-        """Get `labels` of steps and of all that these need, each behind those that it needs."""
+        """Get `labels` of steps and of all that these need, each behind its inputs."""
         needed_labels = set(labels)
         for step in reversed(self.steps):
             if step.label in needed_labels:
@@ -103,7 +103,7 @@ class SignalGraph:
         return [step.label for step in self.steps if step.label in needed_labels]
 
     def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
-        """Make feature costs: a group of each step, which requires those of the steps it needs.
+        """Make feature costs: a group for each step, which requires the groups of its inputs.
 
         Behind the blocks' features may stand others, named `free`, which cost nothing.
 
@@ -176,7 +176,7 @@ class WindowValues:
 
 
 def _in_order(steps: Iterable[Step]) -> dict[Step, None]:
-    """Steps behind those that they need, each once."""
+    """List steps and all that they need, each once and behind its inputs."""
     ordered: dict[Step, None] = {}
     for step in steps:
         ordered |= _in_order(step.inputs)

@@ -1,4 +1,4 @@
-"""A table of what steps take for a window: measured on one machine, kept as a file."""
+"""A table of the time that steps take for a window: measured on one machine, kept as a file."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ Side = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 class PriceTable(Record, frozen=True):
-    """What each step of some blocks takes for one window, measured on one machine.
+    """Time that each step of some blocks takes for one window, measured on one machine.
 
     A file of its own, and the prices of the blocks in a bundle.
 
     Attributes
     ----------
     microseconds : mapping of str to float
-        Of each step's own computation, by its label.
+        Time of each step's own computation, by its label.
     shape : tuple of int
-        Of a window.
+        Shape of a window.
     machine : str
-        Where it was measured.
+        Description of the machine that measured it.
     windows : int
-        How many were.
+        Number of windows measured.
     watts : float or None
         Power of the processor at work; None: not known.
     unit : {"us", "uj"}
-        That of the blocks' prices, microseconds or microjoules.
+        Unit of the blocks' prices, microseconds or microjoules.
     """
 
     microseconds: dict[Label, Amount]
@@ -58,7 +58,7 @@ class PriceTable(Record, frozen=True):
         Raises
         ------
         InputError
-            If it is no such file.
+            If the file is missing or malformed.
         """
         try:
             data = Path(path).read_bytes()

@@ -19,7 +19,7 @@ from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable, PriceUnit
 
 MEASURED_WINDOWS: Final = 100
-"""Windows on which blocks are measured where nothing else is said."""
+"""Number of windows on which blocks are measured by default."""
 _MODEL_OF_BOARD: Final = Path("/proc/device-tree/model")
 
 
@@ -31,7 +31,7 @@ def price_table(
     repeats: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PriceTable:
-    """Measure what each step takes for one window on this machine; see :func:`measured`."""
+    """Measure the time of each step for one window on this machine; see :func:`measured`."""
     graph = SignalGraph(blocks)
     x = np.asarray(windows)
     if not len(x) or repeats < 1:
@@ -45,6 +45,7 @@ def price_table(
                 begun = clock()
                 values.at(s)
                 times[w, r, s] = clock() - begun
+    # least time over the runs, since other load only adds; median over the windows
     microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
     return replace(empty_table, microseconds=dict(zip(labels, microseconds.tolist(), strict=True)))
@@ -68,7 +69,7 @@ def measured(
     repeats: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Block]:
-    """Measure what each step takes for one window on this machine.
+    """Price blocks by the time that each step takes for one window on this machine.
 
     Windows are computed one at a time, as on a device. A step's price is the median over the
     windows of its least time in `repeats` runs, so that other load counts little.
@@ -76,15 +77,15 @@ def measured(
     Parameters
     ----------
     blocks : sequence of Block
-        To be priced.
+        Blocks to price.
     windows : array-like, shape (n, ...)
-        Some tens of real ones.
+        Some tens of real windows.
     watts : float, optional
         Power of the processor at work: prices are then in microjoules; else in microseconds.
     repeats : int, default 5
-        Runs of each window.
+        Number of runs of each window.
     clock : callable, default time.perf_counter
-        Seconds.
+        Function that returns the time in seconds.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def measured(
     Raises
     ------
     InputError
-        If there is no window, or a block cannot compute one.
+        If windows are missing, or a block cannot compute one.
     """
     table = price_table(blocks, windows, watts=watts, repeats=repeats, clock=clock)
     return priced(blocks, table, unit="us" if watts is None else "uj")
@@ -121,7 +122,7 @@ def priced(
     Raises
     ------
     InputError
-        If the file is no such table, or lacks a step.
+        If the file is not a price table, or lacks a step.
     """
     if unit not in get_args(PriceUnit):
         raise InputError(f"unit is {unit!r}; choose one of {', '.join(get_args(PriceUnit))}")
@@ -139,7 +140,7 @@ def priced(
 
 
 def _machine() -> str:
-    """What measures: the board, where it has a name, and what its times depend on beside it."""
+    """Describe this machine: its board, if it has a name, its system, Python and numpy."""
     board = ""
     with suppress(OSError):
         board = _MODEL_OF_BOARD.read_text(errors="replace").strip("\0 \n") + ", "

@@ -37,8 +37,8 @@ class SignalInput:
     dtype : str
         Of its values: float32, float16, int16, int8 or uint8.
     raw : bool
-        Whether the window's own values are columns, too, behind the blocks' features and at no
-        price: those of a high-cost model that reads the window. No stage reads them.
+        Whether the window's own values are also columns, behind the blocks' features and free of
+        charge: a high-cost model may read them, but no stage does.
     prices : PriceTable or None
         Where the prices of all steps are from, if they were measured together.
 
@@ -80,8 +80,7 @@ class SignalInput:
         Raises
         ------
         InputError
-            If the windows are no array of shape (n, ...) of numbers, or the blocks cannot
-            compute them.
+            If the windows are not numbers of shape (n, ...), or the blocks cannot compute them.
         """
         x = as_windows(windows)
         if x.ndim < 2 or not x.size:
@@ -129,7 +128,7 @@ class SignalInput:
 
     @property
     def functions(self) -> dict[str, Function]:
-        """Functions of blocks, those that are there, by the block's name."""
+        """Functions of the blocks that have theirs, by the block's name."""
         blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
         return {b.name: b.function for b in blocks if b.function is not None}
 
@@ -189,7 +188,7 @@ class SignalInput:
         return replace(self, graph=SignalGraph(blocks))
 
     def is_features(self, row: object) -> bool:
-        """Whether `row` is no window, but its features, computed before: float32 (n_features,)."""
+        """Whether `row` holds features computed before, float32 (n_features,), and not a window."""
         return (
             isinstance(row, np.ndarray)
             and row.dtype == np.float32

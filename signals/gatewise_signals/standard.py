@@ -1,4 +1,4 @@
-"""Lists of blocks to begin with: training leaves out those that bring nothing."""
+"""Lists of blocks to begin with: training leaves out the useless ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SOUND_HZ = 2000.0
 """Rate from which a window is taken for sound or vibration."""
 FRAME_SECONDS = 0.032
 PARTS = 4
-"""Of a window of sound, if each has four frames: their order tells words apart."""
+"""Parts of a window of sound, if each has four frames: their order tells words apart."""
 
 
 def standard_blocks(
@@ -57,14 +57,14 @@ def standard_blocks(
 
     For each signal: mean, zero crossings, statistics, quantiles, wavelet energies,
     autocorrelation, powers of octave bands up to half the rate, and spectral moments. Signals of
-    several axes add statistics and bands of their magnitude and statistics of the jerk, those of
-    three axes named ``acc...`` the tilt; from 2 kHz on there are also the spectrum of the
+    several axes add statistics and bands of their magnitude and statistics of the jerk; signals
+    of three axes named ``acc...`` add the tilt; from 2 kHz on there are also the spectrum of the
     envelope, mel energies and MFCC.
 
     Parameters
     ----------
     rate_hz : float
-        Samples a second.
+        Samples per second.
     channels : sequence of str
         Names of the windows' channels, in order.
     scale : float, default 1.0
@@ -83,7 +83,7 @@ def standard_blocks(
     Raises
     ------
     InputError
-        If there is no channel, one stands twice or in no group, or the rate is no rate.
+        If channels are missing, double or outside the groups, or the rate is not above 0.
 
     Examples
     --------
@@ -111,8 +111,8 @@ def standard_image_blocks(
 ) -> list[Block]:
     """Make a list of blocks for pictures, the cheap ones first.
 
-    Histogram, thumbnails of 4, 7 and 14 cells a side, statistics of cells and edges. Of several
-    frames the last is the picture, and blocks of its difference from the first come on top.
+    Histogram, thumbnails of 4, 7 and 14 cells a side, statistics of cells and edges. The last of
+    several frames is the picture, and blocks of its difference from the first are added.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def standard_image_blocks(
     Raises
     ------
     InputError
-        If the shape is none of these.
+        If the shape is a different one.
 
     Examples
     --------
@@ -168,7 +168,7 @@ def standard_image_blocks(
 def _signals(
     names: list[str], scale: float, groups: Mapping[str, Sequence[str]] | None
 ) -> list[Channels]:
-    """Signals of the channels, those of a group together."""
+    """Group channels into signals."""
     if not names or len(set(names)) < len(names):
         raise InputError(f"channels are {names}: name each of at least one once")
     if groups is None:

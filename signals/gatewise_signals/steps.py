@@ -5,9 +5,9 @@ A step reads the window, or the results of other steps::
     Channels -> Spectrum -> BandPowers       a block
                          -> SpectralMoments  another; both share one spectrum
 
-Steps are values: two with equal settings are one, whose result is computed and paid once. A step
-has a price, that of its own computation; what it needs is priced apart, and
-:meth:`.SignalGraph.costs` makes feature costs of both.
+Steps are values: two with equal settings are one, whose result is computed and paid once. A step's
+price is that of its own computation; its inputs have prices of their own, and
+:meth:`.SignalGraph.costs` makes feature costs of all.
 
 Everything here is numpy alone, in float32, and gives each window the same bits whether it comes
 alone or among others: sums run along the last axis of contiguous arrays, which numpy adds in the
@@ -33,7 +33,7 @@ from gatewise_signals.price_table import PriceTable
 Values: TypeAlias = NDArray[np.float32]
 
 LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
-"""Of red, green and blue (ITU-R BT.601)."""
+"""Weights of red, green and blue (ITU-R BT.601)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -69,19 +69,20 @@ class Step(ABC):
     @property
     def inputs(self) -> tuple[Step, ...]:
         """Steps that this one reads the results of; none: it reads the window."""
-        found: list[Step] = []
+        steps: list[Step] = []
         for entry in fields(self):
             value = getattr(self, entry.name)
-            parts = value if isinstance(value, tuple) else (value,)
-            found += [part for part in parts if isinstance(part, Step)]
-        return tuple(found)
+            values = value if isinstance(value, tuple) else (value,)
+            steps += [v for v in values if isinstance(v, Step)]
+        return tuple(steps)
 
     @property
     def label(self) -> str:
         """Name of the step, unique to its settings: ``spectrum(acc, 50)``."""
-        given = [f for f in fields(self) if f.name not in ("price", "measured")]
-        given = [f for f in given if f.default is None or getattr(self, f.name) != f.default]
-        return f"{self.kind}({', '.join(_text(getattr(self, f.name)) for f in given)})"
+        settings = [f for f in fields(self) if f.name not in ("price", "measured")]
+        # a setting at its default is left out
+        settings = [f for f in settings if f.default is None or getattr(self, f.name) != f.default]
+        return f"{self.kind}({', '.join(_text(getattr(self, f.name)) for f in settings)})"
 
     def __repr__(self) -> str:
         return self.label
@@ -101,7 +102,7 @@ class Step(ABC):
         """
 
     def with_prices(self, prices: Mapping[Step, float], table: PriceTable | None = None) -> Self:
-        """Get the step with `prices`, its own and those of all steps that it needs.
+        """Get the step with `prices` for itself and for all steps that it needs.
 
         `table` is where they are from.
         """
@@ -147,7 +148,7 @@ class Channels(Signal):
     name : str
         In the names of features: ``acc``.
     indices : tuple of int, default (0,)
-        Of windows of shape (n, samples, channels); those of shape (n, samples) have channel 0.
+        Channels of windows of shape (n, samples, channels); windows (n, samples) have channel 0.
     axes : tuple of str
         Names of the channels: ``("x", "y", "z")``; by default their indices.
     scale : float, default 1.0
@@ -250,7 +251,7 @@ def check_scale(name: str, scale: float) -> None:
 
 
 def check_whole(what: str, value: int, least: int, most: int) -> None:
-    """Refuse a setting that is no whole number of a range."""
+    """Refuse a setting that is not a whole number within a range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InputError(f"{what} is {value!r}; give a whole number from {least} to {most}")
 
@@ -262,7 +263,7 @@ def check_number(what: str, value: float, above: float, most: float) -> None:
 
 
 def check_rising(what: str, values: tuple[float, ...], least: float, most: float) -> None:
-    """Refuse a setting that is no tuple of rising numbers of a range."""
+    """Refuse a setting that is not a tuple of rising numbers within a range."""
     if (
         not isinstance(values, tuple)
         or not values
@@ -290,7 +291,7 @@ def means(x: Values) -> Values:
 def centred(x: Values) -> Values:
     """Distance of each sample from the mean of its channel: 0, exactly, of a constant signal.
 
-    The first sample is subtracted, then the mean of what is left.
+    The first sample is subtracted, then the mean of the differences.
     """
     distances: Values = x - x[..., :1]
     distances -= np.add.reduce(distances, -1, keepdims=True) / x.shape[-1]

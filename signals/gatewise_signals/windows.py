@@ -78,18 +78,18 @@ class Windower:
     hop : int, optional
         Samples from one window to the next; `length` by default.
     rate_hz : float, optional
-        Samples a second: needed to find gaps from times.
+        Samples per second: needed to find gaps from times.
     max_gap : float, default 1.5
-        Where the time from one sample to the next is more than so many sample intervals, or less
-        than none, samples were lost: the window begun is given up, and a new one begins. The time
-        between two pushes may be a tenth off, as a sensor's clock is.
+        Samples were lost where the time from one sample to the next is above this many sample
+        intervals, or below 0: the unfinished window is given up, and a new one begins. The time
+        between two pushes may be off by a tenth, because a sensor's clock may be.
 
     Attributes
     ----------
     gaps : int
-        So far.
+        Number of gaps so far.
     dropped : int
-        Samples that no window holds because of them.
+        Samples that no window holds because of gaps.
 
     Examples
     --------
@@ -152,7 +152,7 @@ class Windower:
         if time is not None:
             self._check_time(time, len(x))
         before = x[:0] if self._buffer is None or not len(self._buffer) else self._buffer
-        if time is not None:  # anew each time: clocks drift from the rate
+        if time is not None:  # at every push, because clocks drift from the rate
             assert self.rate_hz is not None
             self._first = time - len(before) / self.rate_hz
         self._buffer = np.concatenate([before, x])
@@ -170,6 +170,7 @@ class Windower:
     def _check_time(self, time: float, count: int) -> None:
         assert self.rate_hz is not None
         if self._next is not None:
+            # distance from the time at which the sample was due, in sample intervals
             late = (time - self._next) * self.rate_hz
             off = CLOCK_ERROR * self._pushed
             if not -max(1.0, off) < late <= max(self.max_gap - 1, off) + 1e-9:

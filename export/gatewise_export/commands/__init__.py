@@ -1,1 +1,1 @@
-"""Commands."""
+"""Sub-commands of ``gatewise`` that train, pack, sign and check bundles."""

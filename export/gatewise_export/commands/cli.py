@@ -1,4 +1,4 @@
-"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``: what is in a bundle.
+"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``, which read a bundle.
 
 Only ``verify`` needs the learning libraries; ``inspect`` runs on a device.
 """
@@ -41,8 +41,8 @@ def frontier(
 
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
     is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
-    and --min-precision go with any of them, by themselves with --max-loss 0.01; those of training
-    or of an earlier switch are kept, unless others are given (0 lifts one). --max-bytes likewise:
+    and --min-precision go with any of them, or alone with --max-loss 0.01. Without them the bounds
+    of training or of an earlier switch stay (0 lifts one). --max-bytes likewise:
     only points whose stages take no more are picked from, or listed and drawn without a goal.
 
     Example:
@@ -65,7 +65,7 @@ def frontier(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if (min_recall or min_precision) and not goal:
-        goal = {"max_loss": 0.01}  # as train
+        goal = {"max_loss": 0.01}  # the default of training
     byte_limit = options.bytes_option(max_bytes)
     if goal:
         try:
@@ -99,7 +99,7 @@ def inspect(
     public_key: options.PublicKeyFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what is in a bundle, after checking every hash; who signed it.
+    """Show the contents of a bundle and who signed it, after checking every hash.
 
     Example:
 
@@ -204,9 +204,18 @@ def _frontier_document(
     hull = set(curve.hull().points)
     on_curve = set(curve.points)
     figures = (
-        "cost", "accuracy", "offload_rate", "thresholds", "weighted_accuracy", "recall",
-        "precision", "balanced_accuracy", "log_loss", "brier_score", "bytes",
-    )  # fmt: skip
+        "cost",
+        "accuracy",
+        "offload_rate",
+        "thresholds",
+        "weighted_accuracy",
+        "recall",
+        "precision",
+        "balanced_accuracy",
+        "log_loss",
+        "brier_score",
+        "bytes",
+    )
     return {
         "active": manifest.active,
         "reference_accuracy": manifest.reference_accuracy,

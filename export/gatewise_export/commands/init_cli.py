@@ -36,7 +36,7 @@ def init(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("prices.toml"),
     as_json: AsJson = False,
 ) -> None:
-    """Write a file of prices for a table, with what each column seems to hold, to edit.
+    """Write a file of prices and likely kinds for the columns of a table, to be edited.
 
     Every column costs 1 to begin with. The command that trains with the file is printed.
 
@@ -58,6 +58,8 @@ def init(
     table = read_table(data, target=target)
     columns = table_facts(table.frame)
     kinds = {name: _kind(name, facts) for name, facts in columns.items()}
+    # The command that trains with the file: cells that fit no kind become missing by --na, and
+    # --impute fills missing cells unless each column with some takes them as a category.
     words = ["gatewise", "train", str(data)]
     if target is not None:
         words += ["--target", target]
@@ -131,7 +133,7 @@ def _kind(name: str, facts: ColumnFacts) -> str:
 
 
 def _line(name: str, facts: ColumnFacts, kind: str) -> str:
-    """A line of the file, with what the column holds as a comment."""
+    """Write the line of one column, which describes its cells in a comment."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.forms[0] != ISO:
         value = f'{{own = 1.0, kind = "time:{facts.forms[0]}"}}'

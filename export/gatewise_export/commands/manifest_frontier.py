@@ -13,7 +13,7 @@ from gatewise_training.operating_points.frontier import SLACK, Frontier
 
 
 def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
-    """Make a frontier of a manifest's operating points, of those that are small enough."""
+    """Make a frontier of a manifest's operating points that take at most `max_bytes`."""
     points = manifest.operating_points
     reference = manifest.reference_accuracy
     curve = Frontier.from_points(
@@ -34,7 +34,7 @@ def bounds_of(
     min_recall: Mapping[Any, float] | None = None,
     min_precision: Mapping[Any, float] | None = None,
 ) -> ClassBounds:
-    """Get the bounds on classes: those given, or else the manifest's own."""
+    """Get the bounds on classes: the arguments, or else the manifest's own."""
     bounds = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
     if not min_recall:
         bounds = replace(bounds, min_recall=manifest.min_recall or bounds.min_recall)

@@ -73,7 +73,7 @@ def bytes_option(text: str | None) -> int | None:
 
 
 def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
-    """Read an option that is given as ``class=number``, once a class.
+    """Read the texts of an option, ``class=number``, at most one per class.
 
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
@@ -94,7 +94,7 @@ def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
 
 
 def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
-    """Read ``--max-loss``: the loss of all rows, a plain number, and those by class.
+    """Read ``--max-loss``: the loss over all rows, a plain number, and losses by class.
 
     >>> loss_option(["fault=0.05", "0.02"])
     (0.02, {'fault': 0.05})
@@ -112,7 +112,7 @@ def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, fl
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:
-    """Take the one goal that is given, if any."""
+    """Get the goal with its value, if there is one; InputError for several."""
     goals = {name: value for name, value in options.items() if value is not None}
     if len(goals) > 1:
         raise InputError("give one of --budget, --max-loss and --offload-rate, not several")

@@ -60,9 +60,9 @@ def pair(
 ) -> None:
     """Put a threshold between two given models, and pack them into a bundle.
 
-    Nothing is refitted. Half of the rows choose thresholds, the other half state what they do: an
-    instance whose low-cost margin is narrow is offloaded. Without --target no label is needed:
-    what is stated is the agreement with the high-cost model. An instance costs 1, a request 1 more.
+    Nothing is refitted. An instance whose low-cost margin is narrow is offloaded. Half of the rows
+    choose thresholds, the other half measure them. Without --target no label is needed: the
+    agreement with the high-cost model is measured. An instance costs 1, a request 1 more.
 
     Example:
 
@@ -92,6 +92,7 @@ def pair(
         random_state=seed,
         **goal,
     ).fit(x, y)
+    # pack keeps SAMPLE_ROWS of these: rows whose best classes are nearly tied are left out
     rows = x[: 2 * SAMPLE_ROWS]
     bundle = pack(
         system,
@@ -133,7 +134,7 @@ def pair(
 
 
 def _labels(text: str, y: Any) -> list[Any]:
-    """Labels of --classes, as numbers where those of the data, or all of them, are numbers."""
+    """Labels of --classes, as whole numbers if the labels of the data, or all words, are."""
     words = [word.strip() for word in text.split(",")]
     if y is not None and np.asarray(y).dtype.kind not in "biu":
         return words

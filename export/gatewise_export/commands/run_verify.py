@@ -25,7 +25,7 @@ HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]
 
 
 def backend_answers(bundle: Bundle, backend: str) -> HighCost:
-    """What answers for a bundle without a high-cost model of its own: a function of all columns."""
+    """Make the function of all columns that answers for a bundle with its model in a backend."""
     from gatewise_training.learners.high_cost_model import HighCostModel
 
     manifest = bundle.manifest
@@ -43,10 +43,10 @@ def check_data(
 ) -> tuple[VerifyReport, dict[str, Any]]:
     """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
-    Columns are found by name. Gives the comparison, and ``accuracy`` (of a regressor ``r2``; of a
-    ranker nothing, since a table has no queries; nor without labels), mean ``cost`` and
-    ``offload_rate`` on the rows; ``seen_in_training``, and in ``remarks`` what that means, where it
-    is known.
+    Columns are found by name. Returns the comparison and a mapping: mean ``cost`` and
+    ``offload_rate`` on the rows; ``accuracy``, or ``r2`` of a regressor, if there are labels (a
+    table has no queries, so a ranker has neither); ``seen_in_training`` and ``remarks``, if the
+    fingerprints of training lie with the bundle.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -91,7 +91,7 @@ def check_data(
 
 
 def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
-    """What ``gatewise verify`` compares with what, a line each."""
+    """List the comparisons that ``gatewise verify`` makes, one line each."""
     manifest = bundle.manifest
     answer = "value" if manifest.answers_values else "label"
     n_stages = len(manifest.stages)
@@ -128,7 +128,7 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
 
 
 def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
-    """The quality of the answers, as far as a table shows it."""
+    """Accuracy or R² of the answers; empty for a ranker, since a table has no queries."""
     if manifest.task == "classify":
         true_classes = _class_indices(y, manifest, source)
         return {"accuracy": float(np.mean(outcome.labels == true_classes))}
@@ -138,6 +138,7 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
         values = np.asarray(y, np.float64)
     except ValueError as error:
         raise InputError(f"{source}: the bundle gives values, and the label is none") from error
+    # R² = 1 - sum (y - answer)² / sum (y - mean y)²
     error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
     spread = ((values - values.mean()) ** 2).sum()
     return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}

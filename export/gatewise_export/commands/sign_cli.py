@@ -26,7 +26,7 @@ def pack(
     ] = "workers",
     as_json: AsJson = False,
 ) -> None:
-    """Pack an existing bundle anew: into one file, signed, or for devices.
+    """Pack an existing bundle again: into one file, signed, or for devices.
 
     The manifest stays as it is, byte for byte. With --for device the high-cost model is left
     out: this is the file that devices fetch over the air. A key is an Ed25519 key in PEM;

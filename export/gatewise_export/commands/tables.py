@@ -19,15 +19,16 @@ from gatewise_signals.signal_input import SignalInput
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 """Names of an operating point's `accuracy`, by task."""
 MOST_LISTED = 8
-"""Classes whose recall is printed."""
+"""Largest number of classes whose recall is printed."""
 
 
 MOST_NAMES = 6
-"""Columns of a stage, or of a kind, that are named."""
+"""Largest number of columns that a line names."""
 
 
 def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
-    """Print what `gatewise inspect` shows; `absent` are files that are left out."""
+    """Print the tables of `gatewise inspect`; `absent` are files that are left out."""
+    # The bundle as a whole: answers, windows or raw columns, features, files.
     costs = manifest.exit_costs().tolist()
     files = [f.size for name, f in manifest.files.items() if name not in absent]
     answers = ("answers", f"values ({manifest.task})")
@@ -69,7 +70,8 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
             *_class_lines(manifest),
         ],
     )
-    # a stage that acquires node by node may acquire less, and so may all exits after it
+    # Its stages and the cloud, a row each. A stage that acquires node by node may acquire less
+    # than all its inputs, and so may all exits after it: their costs are upper bounds.
     lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
     anew = _acquired_anew(manifest)
     rows: list[Sequence[Any]] = [
@@ -108,7 +110,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _acquired_anew(manifest: Manifest) -> list[str]:
-    """Columns that each stage reads and none before it, and last the cloud's."""
+    """Columns that each stage, and last the cloud, is the first to read."""
     encoder = manifest.encoder
     acquired = set[str]()
     columns_by_stage = []
@@ -124,7 +126,7 @@ def _acquired_anew(manifest: Manifest) -> list[str]:
 
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
-    """Print what is computed from a window, at which price, and which stage is the first to."""
+    """Print the steps on a window with their price and the first stage that reads them."""
     first_stage: dict[str, str] = {}
     for s, stage in enumerate(manifest.stages):
         for block in signal.graph.with_inputs(signal.graph.labels(stage.inputs)):
@@ -142,14 +144,14 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
 
 
 def _backend_line(manifest: Manifest) -> list[tuple[str, str]]:
-    """A line about what the high-cost model was packed with, where no graph of it is here."""
+    """Line about the backend that serves the high-cost model, if the bundle has no graph of it."""
     if manifest.cloud is None or manifest.cloud.backend is None:
         return []
     return [("high-cost model", f"{manifest.cloud.backend}, in a worker's --backend")]
 
 
 def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
-    """Lines about the active point's figures by class, where they are known."""
+    """Lines about the active point's figures by class, if it has them."""
     point = manifest.active_point
     lines = []
     if point.recall is not None and point.precision is not None:
@@ -183,7 +185,7 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def point_text(manifest: Manifest) -> str:
-    """Figures of the active operating point in a line."""
+    """Figures of the active operating point as one line."""
     point = manifest.active_point
     merit = f"{_merit(manifest)} {point.accuracy:.4f}"
     if point.interval is not None:
@@ -201,7 +203,7 @@ def _merit(manifest: Manifest) -> str:
 
 
 def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
-    """Print operating points, the active one and the hull marked; those that are small enough."""
+    """Print operating points of at most `max_bytes`, with marks for the hull and the active one."""
     from gatewise_export.commands.manifest_frontier import frontier_of
 
     curve = frontier_of(manifest, max_bytes)
@@ -245,12 +247,12 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
 
 
 def _figures(point: OperatingPoint) -> tuple[float, ...]:
-    """What a row shows; equal for the active point and the one that it leaves stages out of."""
+    """Figures shown of a point; dropping idle stages for the active point changes none of them."""
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _shown_classes(manifest: Manifest) -> list[int]:
-    """Classes with a bound, and of the rare ones the rarest: their recalls are worth a column."""
+    """Classes to show the recall of: all with a bound, and the rarest one if it is rare."""
     rows = manifest.class_rows
     if rows is None or manifest.active_point.recall is None:
         return []
@@ -268,9 +270,10 @@ def _recall(shares: Sequence[float | None] | None, c: int) -> str:
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    """Print what `gatewise train` shows."""
+    """Print the tables of `gatewise train`."""
     test = result["test"]
-    policies = [p for p in ("system", "cloud_only") if test[p] is not None]  # or there is no cloud
+    # a system without a cloud has no figures of the cloud alone
+    policies = [p for p in ("system", "cloud_only") if test[p] is not None]
     rows = []
     for policy in policies:
         figures = test[policy]
@@ -298,7 +301,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
 
 
 def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
-    """Print recall and precision on test rows, of many classes those with the least recall."""
+    """Print recall and precision on test rows, for the classes with the least recall."""
     recall = test["system"]["recall"]
     worst = sorted(range(len(recall)), key=lambda c: (recall[c] is None, recall[c]))
     rows = [
@@ -316,7 +319,7 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
 
 
 def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
-    """Print what `gatewise verify` shows: the figures, and what was compared."""
+    """Print the figures of `gatewise verify` and the list of its comparisons."""
     names = {
         "rows": "rows",
         "differing_decisions": "differing decisions",

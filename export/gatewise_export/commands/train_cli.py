@@ -18,15 +18,15 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
     """Learn a system from a table under a budget, and pack it into a bundle.
 
     Without a budget: the cheapest operating point within 0.01 of the high-cost model's
-    accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The rows held
-    out (or the file's own test part) measure what is printed; they are kept beside the bundle,
-    as bundle-test.csv, for verify, edge and simulate.
+    accuracy, or within the losses of recall that --max-loss CLASS=SHARE allows. The printed
+    figures are measured on the rows held out (or the file's own test part), which are written to
+    bundle-test.csv for verify, edge and simulate.
 
     Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
     categories and dates, or have `gatewise init` write a file of kinds and prices.
 
-    Rows of one subject, machine or recording are alike: say with --groups which belong together,
-    else figures are those of rows that the models nearly know.
+    Rows of one subject, machine or recording are alike: name their column with --groups, or else
+    the figures are too good, because the models nearly know the rows held out.
 
     Example:
 

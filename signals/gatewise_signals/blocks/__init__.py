@@ -1,1 +1,1 @@
-"""Blocks that are built in, and those of users."""
+"""Feature blocks: built-in ones, functions, and parts of networks."""

@@ -41,8 +41,8 @@ class Block(Step):
     ) -> Block:
         """Make a block of any Python `function`; see :class:`.FunctionBlock`.
 
-        `names` are those of its features, `name` is the block's, and `price` that of one window;
-        None: not priced yet.
+        `names` are the features' names, `name` is the block's, and `price` is the price of one
+        window; None: not priced yet.
         """
         if not callable(function):
             raise InputError(f"{function!r} is no function")
@@ -65,8 +65,8 @@ class Block(Step):
     ) -> Block:
         """Make a block of the network at `path` up to its value `output`; see :class:`.OnnxBlock`.
 
-        Only the part that `output` needs is kept, and runs once, on zeros. `price` is that of one
-        window, None: not priced yet; `names` are those of the features, and `name` is the block's.
+        Only the part that `output` needs is kept, and runs once, on zeros. `price` is the price of
+        one window, None: not priced yet; `names` are the features' names, `name` is the block's.
         """
         try:
             whole = Path(path).read_bytes()
@@ -84,7 +84,7 @@ class Block(Step):
     @property
     @abstractmethod
     def suffixes(self) -> tuple[str, ...]:
-        """What each feature is, in short: ``rms``, ``lag 4``."""
+        """Short names of the features: ``rms``, ``lag4``."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class SignalBlock(Block):
     @property
     @abstractmethod
     def what(self) -> tuple[str, ...]:
-        """What each feature of a channel is, in short."""
+        """Short names of the features of a channel."""
 
     @abstractmethod
     def values(self, x: Values) -> Values:
@@ -144,7 +144,7 @@ class _NamedFeatures(Block):
             raise InputError(f"block {self.name!r}: names are {self.features}; give each once")
 
     def _as_features(self, found: Any, n: int) -> Values:
-        """What the user's code gave, as (n, n_features); one feature may come as (n,)."""
+        """Check the output of the user's code and shape it as (n, n_features)."""
         try:
             values = np.ascontiguousarray(found, np.float32)
         except (TypeError, ValueError) as error:
@@ -192,7 +192,7 @@ class FunctionBlock(_NamedFeatures):
 
     @property
     def how_to_give(self) -> str:
-        """What to do where the function is not there."""
+        """Advice for a bundle that was opened without the function."""
         path = f", in training {self.path}" if self.path else ""
         return (
             f"block {self.name!r} is a Python function{path}, which a bundle does not hold: give "
@@ -268,7 +268,7 @@ class OnnxBlock(_NamedFeatures):
         return self._as_features(np.stack(outputs) if outputs else empty, len(x))
 
     def _arranged(self, windows: NDArray[Any]) -> Values:
-        """Windows as the graph takes them, one in a row."""
+        """Windows as the graph takes them, one per row."""
         window_shape = windows.shape[1:]
         plain, graph_axes = ([d for d in shape if d != 1] for shape in (window_shape, self.shape))
         if (

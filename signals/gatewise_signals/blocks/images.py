@@ -23,7 +23,7 @@ from gatewise_signals.steps import (
 )
 
 MOST_CELLS = 1024
-"""Of a side."""
+"""Largest number of cells along a side."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,6 +155,7 @@ class BlockStatistics(GridBlock):
         (x,) = inputs
         grid = self._grid(*x.shape[-2:])
         mean = _over_cells(np.add, x, grid) / grid.sizes
+        # standard deviation of a cell: sqrt(mean((x - mean of the cell)**2))
         away = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
         away *= away
         deviation = np.sqrt(_over_cells(np.add, away, grid) / grid.sizes)
@@ -174,7 +175,7 @@ class GreyHistogram(Block):
     source : Picture
     bins : int, default 16
     low, high : float
-        By default those of bytes, 0 and 256.
+        By default the range of bytes, 0 to 256.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -194,6 +195,7 @@ class GreyHistogram(Block):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
+        # bin = floor((x - low) * n_bins / (high - low)), clipped to 0 ... n_bins - 1
         bins = x.reshape(len(x), -1) - np.float32(self.low)
         bins *= np.float32(self.bins / (self.high - self.low))
         np.fmin(np.fmax(bins, np.float32(0), out=bins), np.float32(self.bins - 1), out=bins)
@@ -242,6 +244,7 @@ class Edges(GridBlock):
         corner = x[:, :-1, :-1]
         dx = (x[:, :-1, 1:] - corner).reshape(len(x), -1)
         dy = (x[:, 1:, :-1] - corner).reshape(len(x), -1)
+        # direction = round(atan2(dy, dx) * K / pi) mod K; NaN is clipped to a number first
         turn = np.arctan2(dy, dx)
         turn *= np.float32(self.directions / np.pi)
         half_turn = np.float32(self.directions)
@@ -249,6 +252,7 @@ class Edges(GridBlock):
         direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
         direction += grid.cell_of * self.directions
         n_parts = self.rows * self.columns * self.directions
+        # sum of sqrt(dx**2 + dy**2) by cell and direction
         weights = _counts(direction, n_parts, np.sqrt(dx * dx + dy * dy))
         out = np.empty((len(x), 2 + n_parts), np.float32)
         out[:, 0] = means(np.abs(dx))
@@ -291,6 +295,7 @@ def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
 
     Along columns, then along rows, each time on the last axis.
     """
+    # reduceat along the last axis adds in the same order for any number of windows
     strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
     values: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
     return values

@@ -33,9 +33,9 @@ MEL_UNIT = 2595.0
 class Spectrogram(Step):
     """Power spectra of frames that follow each other.
 
-    Of shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``:
+    Shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``:
     frame ``t`` is the samples ``t * hop`` to ``t * hop + frame - 1``, its spectrum as
-    :class:`.Spectrum` defines it, each frame centred by itself.
+    :class:`.Spectrum` defines it, each frame centred on its own mean.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Spectrogram(Step):
 class MelSpectrogram(Step):
     """Logarithm of the power in mel bands, frame by frame.
 
-    Of shape (n, n_channels, frames, bands). With ``mel(f) = 2595 * log10(1 + f / 700)`` the
+    Shape (n, n_channels, frames, bands). With ``mel(f) = 2595 * log10(1 + f / 700)`` the
     frequencies ``e[0..bands + 1]`` are equally spaced in mel from `low_hz` to `high_hz`. Bin i
     of frequency f weighs in band b ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] - f) /
     (e[b + 2] - e[b + 1])))``, divided by the sum of the band's weights; the value is the natural
@@ -117,6 +117,7 @@ class MelSpectrogram(Step):
         return _mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
+        # m[b] = log(1e-12 + sum_i weight[b, i] * power[i]) over the bins i of band b
         bins, weights, starts = self.filters()
         weighted = inputs[0].take(bins, axis=-1)
         weighted *= weights
@@ -177,6 +178,7 @@ class Mfcc(Block):
         return _over_frames_names(self.source, self.coefficients, self.parts)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
+        # c[k] = sum_b m[b] * table[k, b]
         table = dct_rows(self.coefficients, self.source.bands)
         coefficients = np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1)
         n_frames = coefficients.shape[-2]
@@ -222,11 +224,13 @@ def _mel_filters(
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
     """Bins and weights of all bands, one behind the other, and where each begins."""
     low_mel, high_mel = (MEL_UNIT * math.log10(1 + f / MEL_HZ) for f in (low_hz, high_hz))
+    # mel(f) = 2595 * log10(1 + f / 700); edges are equally spaced in mel
     edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
     hz = bin_hz(n_bins, rate_hz).astype(float)
     bins = []
     weights = []
     for low, middle, high in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
+        # a triangle with its top at `middle`
         weight = np.minimum((hz - low) / (middle - low), (high - hz) / (high - middle))
         inside = np.flatnonzero(weight > 0)
         if not len(inside):

@@ -28,7 +28,7 @@ TINY = np.float32(1e-12)
 class Spectrum(ChannelwiseSignal):
     """Power spectrum of the centred samples under a Hann window.
 
-    Of shape (n, n_channels, size // 2 + 1): samples are padded with zeros to `size`, the
+    Shape (n, n_channels, size // 2 + 1): samples are padded with zeros to `size`, the
     next power of two. Bin ``i`` is the squared magnitude of the discrete Fourier transform at
     ``i * rate_hz / size``, divided by the sum of the window's squares.
 
@@ -122,6 +122,7 @@ class SpectralMoments(SignalBlock):
         check_number("moments: rolloff", self.rolloff, 0, 1)
 
     def values(self, x: Values) -> Values:
+        # q = x / sum(x), c = sum(hz * q), spread = sqrt(sum((hz - c)**2 * q))
         hz = self.source.hz(x.shape[-1])
         out = np.empty((*x.shape[:-1], 5), np.float32)
         total = np.add.reduce(x, -1, keepdims=True)
@@ -133,6 +134,7 @@ class SpectralMoments(SignalBlock):
         out[..., 0] = centroid[..., 0]
         out[..., 1] = np.sqrt(np.add.reduce(away, -1))
         out[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
+        # the first bin whose running sum of q reaches its share of the total
         running = np.add.accumulate(q, -1)
         reached = running >= running[..., -1:] * np.float32(self.rolloff)
         out[..., 3] = hz.take(reached.argmax(axis=-1))
@@ -173,6 +175,7 @@ class Goertzel(SignalBlock):
         c = centred(x)
         waves = goertzel_waves(self.hz, self.rate_hz, x.shape[-1])
         projections = np.add.reduce(c[..., np.newaxis, :] * waves, -1)
+        # power = cosine part squared + sine part squared
         projections *= projections
         count = len(self.hz)
         power: Values = projections[..., :count] + projections[..., count:]
@@ -187,6 +190,7 @@ def power_spectrum(x: Values) -> Values:
     centred_samples = centred(x)
     centred_samples *= window
     bins = np.fft.rfft(centred_samples, fft_size(samples)).astype(np.complex64, copy=False)
+    # power = |DFT(window * (x - mean))|**2 / sum(window**2)
     power: Values = bins.real * bins.real
     power += bins.imag * bins.imag
     power /= weight
@@ -221,7 +225,7 @@ def bin_hz(n_bins: int, rate_hz: float) -> Values:
 def _bands(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
-    """First bin and number of bins of the bands with a bin, which those are, and the last end."""
+    """First bin and size of each band that has bins, the mask of these bands, and the last end."""
     edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
     counts = np.diff(edge_bins)
     has_bins = counts > 0

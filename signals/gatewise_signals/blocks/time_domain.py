@@ -25,9 +25,15 @@ from gatewise_signals.steps import (
 ROOT_HALF = np.float32(np.sqrt(0.5))
 # Daubechies' scaling filter of 8 taps and 4 vanishing moments
 DB4 = (
-    0.23037781330885523, 0.7148465705525415, 0.6308807679295904, -0.02798376941698385,
-    -0.18703481171888114, 0.030841381835986965, 0.032883011666982945, -0.010597401784997278,
-)  # fmt: skip
+    0.23037781330885523,
+    0.7148465705525415,
+    0.6308807679295904,
+    -0.02798376941698385,
+    -0.18703481171888114,
+    0.030841381835986965,
+    0.032883011666982945,
+    -0.010597401784997278,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +58,7 @@ class Magnitude(Signal):
 class Resample(ChannelwiseSignal):
     """A signal at a rate that is lower by a whole factor.
 
-    Of shape (n, n_channels, samples // factor): sample ``j`` is the mean of the samples
+    Shape (n, n_channels, samples // factor): sample ``j`` is the mean of the samples
     ``j * factor`` to ``(j + 1) * factor - 1``; the rest behind the last one is left out.
 
     Parameters
@@ -75,7 +81,7 @@ class Resample(ChannelwiseSignal):
 class Envelope(ChannelwiseSignal):
     """Envelope of a signal: means of the rectified samples.
 
-    Of shape (n, n_channels, samples // width): with c the samples minus their mean, sample ``j``
+    Shape (n, n_channels, samples // width): with c the samples minus their mean, sample ``j``
     is the mean of ``|c|`` over the samples ``j * width`` to ``(j + 1) * width - 1``. Its spectrum
     (``Spectrum(Envelope(x, 8), rate_hz / 8)``) shows how often a bearing is hit.
 
@@ -99,9 +105,9 @@ class Envelope(ChannelwiseSignal):
 
 @dataclass(frozen=True, repr=False)
 class Jerk(ChannelwiseSignal):
-    """Change of a signal a second: of an acceleration, the jerk.
+    """Change of a signal per second: the jerk, if the signal is an acceleration.
 
-    Of shape (n, n_channels, samples - 1): ``(x[i + 1] - x[i]) * rate_hz``.
+    Shape (n, n_channels, samples - 1): ``(x[i + 1] - x[i]) * rate_hz``.
 
     Parameters
     ----------
@@ -151,6 +157,7 @@ class Statistics(SignalBlock):
 
     def values(self, x: Values) -> Values:
         out = np.empty((*x.shape[:-1], 6), np.float32)
+        # c = x - mean, v = mean(c**2), s = sqrt(v)
         c = centred(x)
         square = c * c
         variance = means(square)
@@ -159,9 +166,11 @@ class Statistics(SignalBlock):
         high = np.maximum.reduce(x, -1)
         low = np.minimum.reduce(x, -1)
         out[..., 0] = std
+        # skewness = mean(c**3) / (v * s), kurtosis = mean(c**4) / v**2
         out[..., 1] = ratio(means(square * c), variance * std)
         out[..., 2] = ratio(means(square * square), variance * variance)
         out[..., 3] = rms
+        # crest factor = max(|x|) / rms
         out[..., 4] = ratio(np.maximum(high, -low), rms)
         out[..., 5] = high - low
         return out
@@ -171,8 +180,9 @@ class Statistics(SignalBlock):
 class Quantiles(SignalBlock):
     """Quantiles of the samples.
 
-    Of the n sorted samples s, NaN behind all numbers, and the position ``p = q * (n - 1)``:
-    ``s[i] + (p - i) * (s[j] - s[i])`` with ``i = floor(p)`` and ``j = min(i + 1, n - 1)``.
+    With the n sorted samples s, NaN behind all numbers, and the position ``p = q * (n - 1)``,
+    quantile q is ``s[i] + (p - i) * (s[j] - s[i])`` with ``i = floor(p)`` and ``j = min(i + 1, n -
+    1)``.
 
     Parameters
     ----------
@@ -193,6 +203,7 @@ class Quantiles(SignalBlock):
 
     def values(self, x: Values) -> Values:
         lower, upper, weight = quantile_positions(self.at, x.shape[-1])
+        # s[i] + (p - i) * (s[i + 1] - s[i])
         ordered = np.sort(x, axis=-1)
         low = ordered.take(lower, axis=-1)
         quantiles: Values = low + weight * (ordered.take(upper, axis=-1) - low)
@@ -204,7 +215,7 @@ class ZeroCrossings(SignalBlock):
     """How often the samples cross their mean, and how much they change from one to the next.
 
     With c the n samples minus their mean: the share of the n - 1 neighbours of which exactly one
-    is below 0, and the mean of ``|x[i + 1] - x[i]|``. Of a single sample both are 0.
+    is below 0, and the mean of ``|x[i + 1] - x[i]|``. Both are 0 for a single sample.
     """
 
     kind: ClassVar[str] = "crossings"
@@ -255,6 +266,7 @@ class Autocorrelation(SignalBlock):
         out = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
         for column, lag in enumerate(self.lags):
             np.add.reduce(c[..., lag:] * c[..., :-lag], -1, out=out[..., column])
+        # r[lag] = sum(c[i] * c[i + lag]) / sum(c**2)
         power = np.add.reduce(c * c, -1, keepdims=True)
         return ratio(out, np.broadcast_to(power, out.shape))
 
@@ -271,7 +283,7 @@ class WaveletEnergies(SignalBlock):
 
     of the filter h: ``haar`` has (sqrt(1/2), sqrt(1/2)), ``db4`` Daubechies' 8 taps. The values
     are the natural logarithm of ``1e-12 + mean(d**2)`` for each level, the highest frequencies
-    first, and of ``1e-12 + mean(a**2)`` of what is left.
+    first, and of ``1e-12 + mean(a**2)`` of the last samples.
 
     Parameters
     ----------
@@ -333,6 +345,7 @@ class Tilt(Block):
             raise InputError("tilt: needs a signal of three channels, x, y and z")
 
     def run(self, *inputs: NDArray[Any]) -> Values:
+        # pitch, roll, inclination = atan2(x, |y, z|), atan2(y, |x, z|), atan2(|x, y|, z)
         gravity = means(inputs[0])
         square = gravity * gravity
         lengths = np.sqrt(square.take((1, 0, 0), axis=1) + square.take((2, 2, 1), axis=1))
@@ -366,15 +379,16 @@ def quantile_positions(
 
 
 def _haar(a: Values) -> tuple[Values, Values]:
-    """One level of the Haar transform: what is left, and the details."""
+    """One level of the Haar transform: the new samples, and the details."""
     n_samples = a.shape[-1] // 2 * 2
     even = a[..., 0:n_samples:2]
     odd = a[..., 1:n_samples:2]
+    # new samples = (even + odd) / sqrt(2), details = (even - odd) / sqrt(2)
     return (even + odd) * ROOT_HALF, (even - odd) * ROOT_HALF
 
 
 def _db4(a: Values) -> tuple[Values, Values]:
-    """One level of the transform with Daubechies' 8 taps: what is left, and the details."""
+    """One level of the transform with Daubechies' 8 taps: the new samples, and the details."""
     indices, low, high = _taps(a.shape[-1] // 2)
     near = a.take(indices, axis=-1)
     return np.add.reduce(near * low, -1), np.add.reduce(near * high, -1)
