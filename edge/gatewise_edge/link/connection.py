@@ -125,7 +125,12 @@ class BrokerConnection:
         if self._events or connection is None:
             return bool(self._events)
         pending = self._endpoint.tls and connection.pending() > 0
-        return pending or bool(select.select([connection], [], [], 0)[0])
+        if pending:
+            return True
+        # select() refuses descriptors from 1,024 on.
+        poller = select.poll()
+        poller.register(connection, select.POLLIN)
+        return bool(poller.poll(0))
 
     def start(self) -> None:
         """Begin to connect, on the network thread."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import resource
 import socket
 import threading
 import time
@@ -58,6 +60,22 @@ def test_nothing_is_in_the_way_of_small_packets(broker):
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a dead peer is noticed before the keepalive
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
     link.close()
+
+
+def test_descriptors_above_1024_are_watched(monkeypatch):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
+    try:
+        near, far = socket.socketpair()
+        high = socket.socket(fileno=fcntl.fcntl(near, fcntl.F_DUPFD, 1100))
+        connection = MqttLink("mqtt://127.0.0.1:1")._broker
+        monkeypatch.setattr(connection._client, "socket", lambda: high)
+        with near, far, high:
+            assert not connection.unread
+            far.send(b"x")
+            assert connection.unread
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_clients_speak_3_1_1(broker):
