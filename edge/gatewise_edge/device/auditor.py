@@ -89,7 +89,7 @@ class Auditor:
             send()
         else:
             reading.lift_deadline()
-            self._reader.begin(send)
+            self._reader.begin(lambda _: send())
 
     def _send(self, pending: Pending, mark: AuditMark, feature_cost: float) -> None:
         installed, reading = pending.installed, pending.reading

@@ -7,73 +7,125 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
+class ReaderCall:
+    """A call on the reader's thread.
+
+    The call writes to `label` the name of the sensor that it reads, for error messages. Once the
+    caller has given up and another thread has taken over, `abandoned` is true.
+    """
+
+    call: Callable[[ReaderCall], Any]
+    future: Future[Any] = field(default_factory=Future)
+    label: str = ""
+    finished: bool = False
+    abandoned: bool = False
+
+
 class StillReading(Exception):  # noqa: N818
-    """The work is not done; it goes on, and its result will not be used."""
+    """A call that did not return in time; its result will not be used.
+
+    `label` names the sensor that blocks. `abandoned` says whether another thread has taken over.
+    """
+
+    def __init__(self, job: ReaderCall) -> None:
+        super().__init__(job.label)
+        self.label = job.label
+        self.abandoned = job.abandoned
 
 
 class BlockingReader:
-    """Run work on a daemon thread, one piece at a time, each waited for no longer than allowed.
+    """A daemon thread that makes one call at a time, and a new one where a call hangs.
 
-    A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
-    within its own time: nothing piles up, nothing runs twice at a time, and the program can still
-    end. The work sets `what` to what it reads, for error messages; `busy` is whether some is under
-    way.
+    A thread cannot be stopped. The first `max_hung` threads whose calls do not return in time are
+    left behind, and end when their calls return. While so many hang, the next call waits for the
+    one before it within its own time, so that their number is bounded.
     """
 
-    def __init__(self) -> None:
-        self.what = ""
-        self.busy = False
+    def __init__(self, max_hung: int = 0) -> None:
+        self._max_hung = max_hung
+        self._n_hung = 0
+        self._lock = threading.Lock()
         self._free = threading.Semaphore(1)
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[ReaderCall | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._current: ReaderCall | None = None
 
-    def run(self, work: Callable[[], T], timeout: float) -> T:
-        """Return what `work` does, or raise what it does; StillReading after `timeout` seconds."""
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way that the next one has to wait for."""
+        return self._current is not None
+
+    def run(self, call: Callable[[ReaderCall], T], timeout: float) -> T:
+        """Return the result of `call`, or raise its error; StillReading after `timeout` seconds."""
         until = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
-            raise StillReading
-        future = self._start(work)
-        with suppress(TimeoutError):  # of the wait, or raised by the work
-            return future.result(max(0.0, until - time.monotonic()))
-        if not future.done():
-            raise StillReading
-        return future.result()
+            raise StillReading(self._current or ReaderCall(call))
+        job = self._start(call)
+        with suppress(TimeoutError):  # of the wait, or raised by the call
+            return cast(T, job.future.result(max(0.0, until - time.monotonic())))
+        if self._give_up(job):
+            raise StillReading(job)
+        return cast(T, job.future.result())
 
-    def begin(self, work: Callable[[], object]) -> None:
-        """Begin `work`, without waiting for it, if the thread is free; else leave it undone."""
+    def begin(self, call: Callable[[ReaderCall], object]) -> None:
+        """Begin `call`, without waiting for it, if the thread is free; else leave it undone."""
         if self._free.acquire(blocking=False):
-            self._start(work)
-
-    def _start(self, work: Callable[[], T]) -> Future[T]:
-        self.busy = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
-            self._thread.start()
-        future: Future[T] = Future()
-        self._jobs.put((work, future))
-        return future
+            self._start(call)
 
     def close(self) -> None:
-        """End the thread, waiting for at most a second."""
+        """End the thread, waiting up to a second for a call under way."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=1.0)
             self._thread = None
 
-    def _loop(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            work, future = job
+    def _start(self, call: Callable[[ReaderCall], T]) -> ReaderCall:
+        job = ReaderCall(call)
+        self._current = job
+        if self._thread is None:
+            self._jobs = SimpleQueue()
+            self._thread = threading.Thread(
+                target=self._loop, args=(self._jobs,), name="gatewise-sensors", daemon=True
+            )
+            self._thread.start()
+        self._jobs.put(job)
+        return job
+
+    def _give_up(self, job: ReaderCall) -> bool:
+        """Leave a job and its thread behind, unless too many hang; False: it has just finished."""
+        with self._lock:
+            if job.finished:
+                return False
+            if self._n_hung < self._max_hung:
+                self._n_hung += 1
+                job.abandoned = True
+                self._thread = None
+                self._release()
+        return True
+
+    def _release(self) -> None:
+        self._current = None
+        self._free.release()
+
+    def _loop(self, jobs: SimpleQueue[ReaderCall | None]) -> None:
+        while (job := jobs.get()) is not None:
             try:
-                end = partial(future.set_result, work())
+                settle = partial(job.future.set_result, job.call(job))
             except BaseException as error:
-                end = partial(future.set_exception, error)
-            self.busy = False
-            self._free.release()
-            end()
+                settle = partial(job.future.set_exception, error)
+            with self._lock:
+                job.finished = True
+                if job.abandoned:
+                    self._n_hung -= 1
+                    return
+                self._release()
+            settle()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -334,7 +334,7 @@ class WindowSource:
         block, reader = self._graph.blocks[number], self._reader
         if reader is None or until == math.inf or not isinstance(block, FunctionBlock):
             return self._values.of_block(number)
-        return reader.run(partial(self._values.of_block, number), until - time.monotonic())
+        return reader.run(lambda _: self._values.of_block(number), until - time.monotonic())
 
 
 def _all_finite(values: Values) -> bool:

@@ -1,7 +1,8 @@
 """Sensors as functions: read when a feature is needed, with retries and timeouts.
 
 They run on a thread of their own, one at a time, so that one that blocks cannot keep the device
-from answering. What an audit reads, after an answer, it reads on its own thread.
+from answering. A sensor that hangs is left behind with its thread, and the others are read on a new
+one. An audit, after an answer, reads on a thread of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,10 +22,14 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_edge.sensors.blocking_reader import BlockingReader, ReaderCall, StillReading
 from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
 FeatureSensor = Callable[[], Any]
+#: Instances that wait, each within its own time, for a read that an earlier one gave up. Later ones
+#: do not wait for the sensor until it returns, so that its failure leaves time for the cloud.
+_PATIENT_WAITS: Final = 2
+
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 
 
@@ -34,13 +39,41 @@ class SensorCounts:
 
     `reads`: calls of its function, the repeated ones among them. `retries`: calls after one that
     failed. `failures`: instances for which every read failed. `late`: instances for which it did
-    not return in time.
+    not return in time. `hung`: reads that were left behind with their thread.
     """
 
     reads: int = 0
     retries: int = 0
     failures: int = 0
     late: int = 0
+    hung: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _ReadState:
+    """State of one sensor's reads, whichever bundle they are for.
+
+    The lock `reading` is held while its function runs; `n_waits` instances have given up waiting
+    for the read that is under way.
+    """
+
+    counts: SensorCounts = field(default_factory=SensorCounts)
+    reading: threading.Lock = field(default_factory=threading.Lock)
+    n_waits: int = 0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a read that an instance has given up is still under way."""
+        return self.n_waits > 0 and self.reading.locked()
+
+    def returns(self, until: float) -> bool:
+        """Wait until `until` for the read that is under way; return whether it has ended."""
+        if self.n_waits >= _PATIENT_WAITS:
+            return False
+        if not self.reading.acquire(timeout=max(0.0, until - time.monotonic())):
+            return False
+        self.reading.release()
+        return True
 
 
 class Sensors:
@@ -71,9 +104,10 @@ class Sensors:
 
     Notes
     -----
-    Functions never run side by side, but for those that an audit reads after an answer
-    (:class:`.Audit`): one of them may run beside one that the next instance needs. No function runs
-    twice at a time. A function gives NaN for a missing value and raises if it
+    Functions run one at a time, except beside one that hangs, and beside one that an audit reads
+    after an answer. No function runs twice at a time: an instance that needs a sensor whose last
+    read has not returned treats it as one that fails, so at most one thread per sensor hangs.
+    :attr:`hung` names such sensors. A function gives NaN for a missing value and raises if it
     cannot read. Each is called once an instance, if at all; a sensor that failed is not read again
     for that instance. Features are priced as in training: once when acquired, however many tries
     that took, and not at all where every try failed. :attr:`counts` has the tries.
@@ -94,7 +128,7 @@ class Sensors:
     >>> reading.cost
     2.5
     >>> sensors.counts["imu"]
-    SensorCounts(reads=1, retries=0, failures=0, late=0)
+    SensorCounts(reads=1, retries=0, failures=0, late=0, hung=0)
     >>> sensors.close()
     """
 
@@ -113,13 +147,27 @@ class Sensors:
         self._retries = _by_name("retries", retries, names)
         self._timeouts = _by_name("timeout", math.inf if timeout is None else timeout, names)
         self._wait = _by_name("retry_wait", retry_wait, names)[""]
-        self._counts = {name: SensorCounts() for name in (*self._features, *self._groups)}
-        self._reader = BlockingReader()
+        self._states = {name: _ReadState() for name in (*self._features, *self._groups)}
+        self._reader = BlockingReader(max_hung=len(self._states))
 
     @property
     def counts(self) -> dict[str, SensorCounts]:
         """Counts of each sensor, by name of its feature or group."""
-        return {name: replace(counts) for name, counts in self._counts.items()}
+        return {name: replace(state.counts) for name, state in self._states.items()}
+
+    @property
+    def hung(self) -> tuple[str, ...]:
+        """Names of the sensors with a read that was given up and has not returned."""
+        return tuple(name for name, state in self._states.items() if state.hangs)
+
+    @property
+    def trouble(self) -> str | None:
+        """Description of the sensors that hang, or None."""
+        names = self.hung
+        if not names:
+            return None
+        listed = ", ".join(map(repr, names))
+        return f"sensor{'s' * (len(names) > 1)} {listed} do{'es' * (len(names) == 1)} not return"
 
     def bind(
         self, costs: FeatureCosts, needed: ArrayLike = (), encoder: RowEncoder | None = None
@@ -153,7 +201,7 @@ class Sensors:
                 name,
                 tuple(k for c in its_columns for k in members(c)),
                 read,
-                self._counts[name],
+                self._states[name],
                 retries=self._retries.get(name, self._retries[""]),
                 timeout=self._timeouts.get(name, self._timeouts[""]),
                 wait=self._wait,
@@ -213,13 +261,12 @@ class _Sensor:
     label: str
     members: tuple[int, ...]
     take: Callable[[], dict[int, float]]
-    counts: SensorCounts
+    state: _ReadState
     retries: float
     timeout: float
     wait: float
     latest: dict[int, float] | SensorError = field(default_factory=dict)
     n_read: int = 0
-    reading: threading.Lock = field(default_factory=threading.Lock)
 
     def read(self, until: float) -> dict[int, float]:
         """Call the function, and again after a failure while there is time.
@@ -228,13 +275,14 @@ class _Sensor:
         for a read of its own.
         """
         before = self.n_read
-        with self.reading:
+        with self.state.reading:
             if self.n_read == before:
                 try:
                     self.latest = self._read(until)
                 except SensorError as error:
                     self.latest = error
                 self.n_read += 1
+                self.state.n_waits = 0
             if isinstance(self.latest, SensorError):
                 raise self.latest
             return self.latest
@@ -243,15 +291,15 @@ class _Sensor:
         tries = 0
         while True:
             tries += 1
-            self.counts.reads += 1
+            self.state.counts.reads += 1
             try:
                 return self.take()
             except Exception as error:
                 # A driver may raise anything; the device must still answer.
                 if tries > self.retries or time.monotonic() + self.wait >= until:
-                    self.counts.failures += 1
+                    self.state.counts.failures += 1
                     raise self._failed(error, tries) from error
-            self.counts.retries += 1
+            self.state.counts.retries += 1
             if self.wait:
                 time.sleep(self.wait)
 
@@ -279,12 +327,20 @@ class _BoundSensors:
     ) -> None:
         """See :class:`FeatureSource`."""
         until = time.monotonic() + timeout
-        wanted = features.tolist()
+        wanted: list[int] = features.tolist()
         for k in wanted:
-            if k not in self._sensors:
+            sensor = self._sensors.get(k)
+            if sensor is None:
                 name = self._names[k]
                 failure = SensorError(name, f"feature {name!r} has no sensor")
                 known.fail([k], failure, spare=spare)
+            elif sensor.state.hangs and k not in known.failures:
+                # An audit waits for no sensor that hangs: it would wait for ever.
+                own_end = min(until, time.monotonic() + sensor.timeout)
+                if own_end == math.inf or not sensor.state.returns(own_end):
+                    failure = self._late(sensor.label, known)
+                    if not spare:
+                        raise failure
         if timeout == math.inf:
             self._read_in_turn(wanted, known, until, spare, None)
             return
@@ -304,44 +360,49 @@ class _BoundSensors:
 
     def _run(self, wanted: list[int], known: Reading, until: float, spare: bool) -> None:
         """Read on the other thread, in one go."""
-        reader = self._reader
-        work = partial(self._read_in_turn, wanted, known, until, spare, reader)
+        call = partial(self._read_in_turn, wanted, known, until, spare)
         try:
-            reader.run(work, until - time.monotonic())
-        except StillReading:
-            raise self._late(reader.what or self._sensors[wanted[0]].label, known) from None
+            self._reader.run(call, until - time.monotonic())
+        except StillReading as still:
+            label = still.label or self._sensors[wanted[0]].label
+            raise self._late(label, known, abandoned=still.abandoned) from None
 
     def _read_in_turn(
-        self,
-        wanted: list[int],
-        known: Reading,
-        until: float,
-        spare: bool,
-        reader: BlockingReader | None,
+        self, wanted: list[int], known: Reading, until: float, spare: bool, job: ReaderCall | None
     ) -> None:
-        """Read on this thread; a `reader` learns what is read."""
+        """Read on this thread; a `job` gets the name of each sensor that is read."""
         for k in wanted:
             if known.have[k] or k in known.failures:
                 continue
             if time.monotonic() >= until:
                 return  # too late: the caller has gone on
             sensor = self._sensors[k]
-            if reader is not None:
-                reader.what = sensor.label
+            if job is not None:
+                job.label = sensor.label
+            failure: SensorError | None = None
+            values: dict[int, float] = {}
             try:
-                found = sensor.read(until)
+                values = sensor.read(until)
             except SensorError as error:
-                known.fail(sensor.members, error, spare=spare)
+                failure = error
+            # The instance has its answer: what comes now would change what it has paid.
+            if job is not None and job.abandoned:
+                return
+            if failure is not None:
+                known.fail(sensor.members, failure, spare=spare)
                 continue
             for index in sensor.members:
-                known.enter(index, found[index])
+                known.enter(index, values[index])
 
-    def _late(self, label: str, known: Reading) -> SensorError:
+    def _late(self, label: str, known: Reading, *, abandoned: bool = False) -> SensorError:
+        """Enter that a sensor, by its label, is late for an instance; return the error."""
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
         for k, sensor in self._sensors.items():
             if sensor.label == label:
                 if k == sensor.members[0]:
-                    sensor.counts.late += 1
+                    sensor.state.counts.late += 1
+                    sensor.state.counts.hung += abandoned
+                    sensor.state.n_waits += 1
                 known.failures[k] = error
         return error
 

@@ -109,7 +109,17 @@ def edge(
         if link is not None:
             link.set_status(model)
         # What observes the answers.
-        troubles = Troubles(link, store, updater)
+        out = None
+        if settings.out is not None:
+            out = stack.enter_context(AnswerFile(settings.out))
+        parts = {
+            "store": store,
+            "update": updater,
+            "sensors": instances.sensors,
+            "out": out,
+            "resume": log,
+        }
+        troubles = Troubles(link, parts)
         smoothing = None
         if settings.smooth is not None:
             smoothing = Smoothing(
@@ -139,7 +149,7 @@ def edge(
             stack.enter_context(updater).start(runtime)
         stack.enter_context(beat)
         notifier.send("READY=1", f"model {model}{troubles}")
-        writers = _open_writers(settings, link, stack)
+        writers = _open_writers(settings, link, out, stack)
         try:
             run_loop(
                 runtime.answer,
@@ -157,7 +167,8 @@ def edge(
         finally:
             notifier.send("STOPPING=1", str(totals))
             if as_json:
-                print_json({"summary": _summary(totals, runtime, smoothing)})
+                files = [file for file in (out, log) if file is not None]
+                print_json({"summary": _summary(totals, runtime, smoothing, files)})
             else:
                 note(totals.in_words())
     if stop.requested == "SIGINT":
@@ -193,11 +204,11 @@ def _make_device(
     )
 
 
-def _open_writers(settings: EdgeSettings, link: MqttLink | None, stack: ExitStack) -> list[Write]:
-    """Open what gets the lines: standard output or a file, and topics of the broker."""
-    writers: list[Write] = [print_json]
-    if settings.out is not None:
-        writers = [stack.enter_context(AnswerFile(settings.out)).write]
+def _open_writers(
+    settings: EdgeSettings, link: MqttLink | None, out: AnswerFile | None, stack: ExitStack
+) -> list[Write]:
+    """Open the writers of the lines: standard output or a file, and topics of the broker."""
+    writers: list[Write] = [print_json if out is None else out.write]
     if settings.publish is not None and link is not None:
         writers.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
     if settings.home_assistant is not None and link is not None:
@@ -208,10 +219,15 @@ def _open_writers(settings: EdgeSettings, link: MqttLink | None, stack: ExitStac
 
 
 def _summary(
-    totals: AnswerTotals, runtime: Device, smoothing: Smoothing | None
+    totals: AnswerTotals,
+    runtime: Device,
+    smoothing: Smoothing | None,
+    files: Sequence[AnswerFile],
 ) -> dict[str, object]:
     model = runtime.bundle.manifest.release  # an update may have changed it
     summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
+    if files:
+        summary["lines_lost"] = sum(file.n_lost for file in files)
     if smoothing is not None:
         delay, changed = smoothing.delay, smoothing.changed
         summary["smoothing"] = {"delay_windows": delay, "changed": changed}

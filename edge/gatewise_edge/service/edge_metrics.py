@@ -159,6 +159,8 @@ class EdgeMetrics(Collector):
                 for event, n in asdict(counts).items()
             ]
             yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
+            hung = [([sensor], 1) for sensor in self._sensors.hung]
+            yield gauge("gatewise_sensor_hung", "Sensors that do not return.", hung, "sensor")
         if self._updater is not None:
             updates = [([event], n) for event, n in self._updater.counters.items()]
             yield counter("gatewise_update", "Checks and releases.", updates, "event")

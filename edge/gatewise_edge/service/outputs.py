@@ -46,7 +46,9 @@ def print_json(document: dict[str, Any]) -> None:
 class AnswerFile:
     """A file that gets a line for each answer, appended in one piece; a context manager.
 
-    Thread-safe. Where the disk takes a part of a line, the rest goes before the next line.
+    Thread-safe. Where the disk takes a part of a line, the rest goes before the next line. A full
+    disk does not end the device: `n_lost` counts the lines that it did not take, and `trouble` says
+    why while it takes none.
     """
 
     def __init__(self, path: Path, *, option: str = "--out") -> None:
@@ -55,19 +57,42 @@ class AnswerFile:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise InputError(f"{option} {path}: {error.strerror}") from None
+        self.n_lost = 0
+        self.trouble: str | None = None
+        #: End of a line of which the disk has taken the beginning.
         self._rest = b""
         self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
-        """Append a line."""
+        """Append a line; count and log it where the disk does not take it."""
+        line = json_line(document).encode() + b"\n"
         with self._writing:
-            self._rest += json_line(document).encode() + b"\n"
             try:
-                while self._rest:
-                    self._rest = self._rest[os.write(self._file, self._rest) :]
-            except OSError as error:  # a full disk's names no file
-                error.filename = str(self.path)
+                self._write_rest()
+                self._rest = line
+                self._write_rest()
+            except BrokenPipeError:  # the reader of a pipe has gone: nothing is left to do
                 raise
+            except OSError as error:
+                if self._rest == line:
+                    self._rest = b""
+                # Of a line that is begun the rest follows, once there is room.
+                self.n_lost += not (self._rest and line.endswith(self._rest))
+                self._note(error)
+                return
+            if self.trouble is not None:
+                _LOG.warning("%s is written again; %d lines are lost", self.path, self.n_lost)
+            self.trouble = None
+
+    def _write_rest(self) -> None:
+        while self._rest:
+            self._rest = self._rest[os.write(self._file, self._rest) :]
+
+    def _note(self, error: OSError) -> None:
+        trouble = f"{self.path} cannot be written: {error.strerror}"
+        if trouble != self.trouble:
+            _LOG.error("%s; the device answers on", trouble)
+        self.trouble = trouble
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +147,8 @@ class AnswerLog(AnswerFile):
             self.write(head)
 
     def __exit__(self, *_: object) -> None:
-        os.fsync(self._file)
+        with suppress(OSError):  # of a full disk: its lines are counted
+            os.fsync(self._file)
         os.close(self._file)
 
 

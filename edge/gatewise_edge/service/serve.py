@@ -94,6 +94,10 @@ def run_loop(
             if smoothing is not None and "gap" in known:
                 smoothing.restart()
             found = _classify(classify, instance)
+            if isinstance(found, Answer):
+                beat.note_answer()
+            elif not isinstance(found, InputError):  # no restart mends an instance that is wrong
+                beat.note_failure()
             for observe in observers:
                 observe(found)
             document = {"row": number, **known, **_described(found, smoothing)}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError, not_installed
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class HasTrouble(Protocol):
+    """A part of the service that says why it does not work now; None: it does."""
+
+    @property
+    def trouble(self) -> str | None: ...
 
 
 def open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
@@ -117,11 +124,8 @@ def serve_metrics(
         raise not_installed(error, "edge") from None
     from gatewise_edge.service.endpoints import Endpoints
 
-    def trouble() -> str | None:
-        return None if beat.alive else "an instance is long past its deadline"
-
     metrics = EdgeMetrics(device, **parts)
-    pages = Endpoints(port, metrics=metrics.text, trouble=trouble, host=host)
+    pages = Endpoints(port, metrics=metrics.text, trouble=lambda: beat.trouble, host=host)
     note(f"metrics at http://{host}:{pages.port}/metrics")
     return metrics, pages
 
@@ -161,10 +165,14 @@ def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> Instan
 
 
 class Troubles:
-    """What does not work now while the device answers: the link, the store, updates."""
+    """Parts that fail while the device answers: the link, store, updates, sensors and files.
 
-    def __init__(self, link: MqttLink | None, store: Store | None, updater: Updater | None) -> None:
-        self._link, self._store, self._updater = link, store, updater
+    `parts` have an attribute ``trouble``, by the name that metrics give them.
+    """
+
+    def __init__(self, link: MqttLink | None, parts: Mapping[str, HasTrouble | None]) -> None:
+        self._link = link
+        self._parts = {name: part for name, part in parts.items() if part is not None}
         self._link_error = ""
 
     def connect(self, timeout: float) -> None:
@@ -187,11 +195,7 @@ class Troubles:
             found["device id"] = self._link.trouble
             if self._link.ready:
                 self._link_error = ""
-        if self._store is not None:
-            found["store"] = self._store.trouble
-        if self._updater is not None:
-            found["update"] = self._updater.trouble
-        return found
+        return found | {name: part.trouble for name, part in self._parts.items()}
 
     def __str__(self) -> str:
         return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)

@@ -58,11 +58,11 @@ class Notifier:
 
 
 class Heartbeat:
-    """Signs of life from a thread, for as long as the answering loop lives.
+    """Signs of life from a thread, for as long as the device answers.
 
-    The loop is alive while it waits for an instance, however long, and while no instance takes
-    longer than `patience` seconds. After that no sign is given, and the manager restarts the
-    service. `status` gives a line that goes with each sign.
+    It is alive while it waits for an instance, however long. It is not while an instance takes
+    longer than `patience` seconds, nor once failures alone have come for so long: then no sign is
+    given, and the manager restarts the service. `status` gives a line that goes with each sign.
     """
 
     def __init__(
@@ -73,25 +73,53 @@ class Heartbeat:
         status: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._notifier, self._patience = notifier, patience
-        self._status, self._clock = status, clock
+        self._notifier = notifier
+        self._patience = patience
+        self._status = status
+        self._clock = clock
         self._since: dict[int, float] = {}
+        #: When the first and the latest failure since the last answer were, or None.
+        self._first_failure: float | None = None
+        self._latest_failure = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether no instance under way has exceeded its time."""
+        """Whether the device answers."""
+        return self.trouble is None
+
+    @property
+    def trouble(self) -> str | None:
+        """Description of the instances that get no answer, or None."""
         starts = list(self._since.values())
-        return not starts or self._clock() - min(starts) <= self._patience
+        if starts and self._clock() - min(starts) > self._patience:
+            return "an instance is long past its deadline"
+        first = self._first_failure
+        if first is not None and self._latest_failure - first > self._patience:
+            seconds = self._latest_failure - first
+            return f"no instance could be answered in {seconds:.0f} s: see the errors"
+        return None
 
     def begin(self, number: int) -> None:
         """Note that an instance is under way."""
         self._since[number] = self._clock()
 
     def end(self, number: int) -> None:
-        """Note that it is answered."""
+        """Note that it is over."""
         self._since.pop(number, None)
+
+    def note_answer(self) -> None:
+        """Note that an instance has been answered."""
+        self._first_failure = None
+
+    def note_failure(self) -> None:
+        """Note that the device could not answer an instance."""
+        now = self._clock()
+        # The latest first: another thread may look in between.
+        self._latest_failure = now
+        if self._first_failure is None:
+            self._first_failure = now
 
     def __enter__(self) -> Self:
         if self._notifier.watchdog is not None:

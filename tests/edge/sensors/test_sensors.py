@@ -20,6 +20,7 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
 from gatewise_export.bundle.manifest import MissingSpec
 from tests.support.small_bundle import cloud_says
+from tests.support.waiting import wait_until
 
 COSTS = FeatureCosts(
     [1.0, 0.1, 0.2, 0.3, 2.5],
@@ -171,7 +172,7 @@ def test_an_instance_takes_what_an_audit_is_reading(make):
 
     sensors = make({"age": 5.0, "ecg": blocks})
     source = sensors.bind(COSTS)
-    source._sensors[4].reading = Noted()
+    source._sensors[4].state.reading = Noted()
     audited, instance = reading_of(source), reading_of(source)
     audited.lift_deadline()
     with ThreadPoolExecutor(2) as pool:
@@ -256,12 +257,36 @@ def test_a_blocking_sensor_is_left_behind(make, own):
     x = reading.acquire(np.array([0, 4]), allow_missing=True, spare=True)
     assert x[0] == 50.0
     assert np.isnan(x[1])
-    # Another instance that must wait for it gives up in its own time, and is told who blocks.
-    with pytest.raises(SensorError, match="'ecg' did not answer in time"):
-        acquire(reading_of(bound, timeout=0.05), 0)
-    assert (age.reads, ecg.reads) == (1, 1)
+    # Another instance reads the others, and waits for it in its own time; a later one does not.
+    for timeout in (0.05, 1e6):
+        assert acquire(reading_of(bound, timeout=5.0), 0) == [50.0]
+        with pytest.raises(SensorError, match="'ecg' did not answer in time"):
+            acquire(reading_of(bound, timeout=timeout), 4)
+    assert (age.reads, ecg.reads) == (3, 1)
+    assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
+    assert sensors.hung == ("ecg",)
+    assert sensors.trouble == "sensor 'ecg' does not return"
     gate.set()
+    wait_until(lambda: not sensors.hung, "the sensor", 60)
     assert acquire(reading_of(bound), 0, 4) == [50.0, 2.0]
+    assert sensors.trouble is None
+
+
+def test_every_sensor_but_the_hung_ones_is_read_on_threads_one_for_each(make):
+    gate = threading.Event()
+    features = {name: (lambda: float(gate.wait(60))) for name in ("chol", "fbs", "ph")}
+    sensors = make({"age": 50.0} | features, timeout=0.01)
+    before = threading.active_count()
+    for _ in range(50):
+        reading = reading_of(sensors.bind(COSTS))  # as by a device that adopts another bundle
+        x = reading.acquire(np.arange(4), allow_missing=True, spare=True)
+        assert x[0] == 50.0
+        assert np.isnan(x[1:]).all()
+    assert threading.active_count() <= before + 4
+    assert sensors.hung == ("chol", "fbs", "ph")
+    assert [sensors.counts[name].reads for name in sensors.hung] == [1, 1, 1]
+    gate.set()
+    wait_until(lambda: threading.active_count() <= before + 1, "the threads", 60)
 
 
 @pytest.mark.parametrize(
@@ -361,12 +386,11 @@ def test_a_feature_of_the_cloud_alone_where_no_stage_has_run(bundle):
 
 
 def test_a_sensor_with_a_timeout_of_its_own_leaves_time_for_the_cloud(tolerant):
-    for name, route in (("e", "cloud"), ("c", "fallback")):
-        # c blocks the thread that would have to read e
+    for name in ("e", "c"):
         gate = threading.Event()
         special = {name: lambda gate=gate: float(gate.wait(60))}
         with device_of(tolerant, timeout={name: 0.02}, **special) as device:
             answer = device.answer()
             gate.set()
-        assert (answer.route, answer.reason) == (route, f"sensor-late:{name}")
-        assert answer.acquired == ((0, 1, 2) if name == "e" else (0, 1))
+        assert (answer.route, answer.reason) == ("cloud", f"sensor-late:{name}")
+        assert answer.acquired == ((0, 1, 2) if name == "e" else (0, 1, 4))

@@ -273,11 +273,13 @@ def test_all_that_are_under_way_at_a_time_may_wait_for_the_cloud(bundle, broker,
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
-def test_a_full_disk_ends_it_with_an_error(bundle, parallel):
-    options = ("--out", "/dev/full", "--parallel", parallel)
+def test_a_full_disk_ends_a_file_and_not_the_answers(bundle, parallel, caplog):
+    options = ("--out", "/dev/full", "--parallel", parallel, "--json")
     done = run_here("edge", bundle.path, *options, given=EASY * 40)
-    assert done.returncode == 2
-    assert "No space left" in done.stderr
+    assert done.returncode == 0
+    assert caplog.text.count("/dev/full cannot be written: No space left") == 1
+    summary = json.loads(done.stdout)["summary"]
+    assert (summary["answers"]["edge"], summary["lines_lost"]) == (40, 40)
 
 
 def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):

@@ -54,9 +54,12 @@ def test_threads_write_whole_lines(tmp_path, data):
     assert sorted(rows_of(path)) == list(range(200))
 
 
-def test_a_full_disk_is_named():
-    with AnswerFile(Path("/dev/full")) as file, pytest.raises(OSError, match="/dev/full"):
-        file.write({"row": 0})
+def test_a_full_disk_is_named_and_counted_and_ends_nothing(caplog):
+    with AnswerFile(Path("/dev/full")) as file:
+        for row in range(3):
+            file.write({"row": row})
+    assert (file.n_lost, "/dev/full cannot be written: No space" in file.trouble) == (3, True)
+    assert len(caplog.records) == 1
 
 
 def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatch):
@@ -72,10 +75,12 @@ def test_a_line_that_the_disk_takes_in_parts_is_whole(tmp_path, data, monkeypatc
     with AnswerLog(path, data) as log:
         monkeypatch.setattr(outputs.os, "write", little)
         log.write({"row": 0})
-        with pytest.raises(OSError, match="no space"):
-            log.write({"row": 1, "label": "yes"})
+        log.write({"row": 1, "label": "yes"})
+        log.write({"row": 7})
+        assert (log.n_lost, log.trouble is None) == (1, False)
         room[0] = 1000
         log.write({"row": 2})
+        assert log.trouble is None
         monkeypatch.undo()
     assert rows_of(path) == [0, 1, 2]
 

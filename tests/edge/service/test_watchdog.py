@@ -98,6 +98,21 @@ def test_signs_of_life_end_with_the_life(manager):
     assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
 
 
+def test_failures_alone_are_no_life():
+    now = [0.0]
+    beat = Heartbeat(Notifier({}), patience=5.0, clock=lambda: now[0])
+    for second in range(6):
+        now[0] = float(second)
+        beat.note_failure()
+        assert beat.alive
+    now[0] = 1000.0
+    assert beat.alive  # no instance has come since
+    beat.note_failure()
+    assert beat.trouble == "no instance could be answered in 1000 s: see the errors"
+    beat.note_answer()
+    assert beat.alive
+
+
 def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager, command):
     environment = manager.environment | {"WATCHDOG_USEC": "200000"}
     process = command("edge", bundle.path, environment=environment)
