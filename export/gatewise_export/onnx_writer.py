@@ -46,6 +46,8 @@ FlatModel = TreeEnsemble | LinearModel | KernelModel
 
 def _varint(value: int) -> bytes:
     """Encode a whole number of at least 0: 7 bits per byte, the lowest first."""
+    if value < 0x80:
+        return value.to_bytes()
     content = bytearray()
     while value > 0x7F:
         content.append(value & 0x7F | 0x80)
@@ -55,24 +57,27 @@ def _varint(value: int) -> bytes:
 
 
 def _varints(values: NDArray[np.int64]) -> bytes:
-    """Encode many whole numbers of at least 0, one after another; see :func:`_varint`."""
-    n_groups = -(-int(values.max(initial=1)).bit_length() // 7)
-    shifts = 7 * np.arange(n_groups)
-    higher = values[:, np.newaxis] >> shifts
-    more = higher > 0x7F  # a further byte follows
-    groups = (higher & 0x7F | more * 0x80).astype(np.uint8)
+    """Encode an array of whole numbers of at least 0, one after another, as :func:`_varint`."""
+    largest = int(values.max(initial=0))
+    if largest < 0x80:
+        return values.astype(np.uint8).tobytes()
+    shifts = 7 * np.arange(-(-largest.bit_length() // 7))
+    remainders = values[:, np.newaxis] >> shifts
+    is_continued = remainders > 0x7F
+    groups = (remainders & 0x7F | is_continued * 0x80).astype(np.uint8)
     is_written = np.ones(groups.shape, np.bool_)
-    is_written[:, 1:] = more[:, :-1]
+    is_written[:, 1:] = is_continued[:, :-1]
     return groups[is_written].tobytes()
 
 
 def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
-    """Encode short words, one after another, as :func:`_texts` does."""
+    """Encode an array of short words, one after another, as :func:`_texts` does."""
+    # numpy pads words with zero bytes; tags, lengths and letters are none
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     heads[:, 1] = (letters != 0).sum(axis=1)
-    letters = np.hstack([heads, letters])
-    content: bytes = letters[letters != 0].tobytes()
+    encoded = np.hstack([heads, letters])
+    content: bytes = encoded[encoded != 0].tobytes()
     return content
 
 
