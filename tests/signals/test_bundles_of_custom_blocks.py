@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import onnx
@@ -12,11 +13,14 @@ from sklearn.linear_model import LogisticRegression
 
 import gatewise as gw
 import gatewise_signals as sig
+from gatewise import imports
 from gatewise.errors import InputError
+from gatewise_edge.device import stage_models
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.commands.run_verify import check_data
+from gatewise_signals.blocks import block
 
 
 def spread(windows):
@@ -88,6 +92,28 @@ def test_a_device_answers_as_the_system(system, packed, tmp_path):
     edge = [k for k, answer in enumerate(answers) if answer.route == "edge"]
     assert edge
     assert [answers[k].label for k in edge] == system.predict(x)[edge].tolist()
+
+
+def test_networks_are_opened_under_a_limit_of_memory(packed, monkeypatch):
+    limits = []
+    limits_at_opening = []
+
+    @contextmanager
+    def limited(n_bytes):
+        limits.append(n_bytes)
+        yield
+        limits.pop()
+
+    def open_session(model):
+        limits_at_opening.append(limits[-1])
+        return imports.open_session(model)
+
+    monkeypatch.setattr(stage_models, "memory_limit", limited)
+    monkeypatch.setattr(block, "open_session", open_session)
+    block._opened.cache_clear()
+    gw.Device(packed, blocks={"spread": spread}).close()
+    (limit,) = limits_at_opening
+    assert 256 << 20 < limit < 257 << 20
 
 
 def test_a_bundle_names_no_code(packed):

@@ -25,6 +25,7 @@ from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
 from gatewise_export.bundle.manifest import StageSpec
 from gatewise_export.onnx_writer import MARGINS, write_graph
+from gatewise_signals.blocks.block import OnnxBlock
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
 
@@ -103,8 +104,22 @@ def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")
     bundle.read_block_models()
+    _load_networks(bundle)
     loaders = [_checked(bundle, spec, runner) for spec in bundle.manifest.stages]
     return [load() for load in loaders]  # all are checked before the first graph is opened
+
+
+def _load_networks(bundle: Bundle) -> None:
+    """Load the networks that are blocks, each with a first run, while memory is limited."""
+    signal = bundle.manifest.signal
+    for block in () if signal is None else signal.graph.blocks:
+        if not isinstance(block, OnnxBlock):
+            continue
+        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * len(block.model)):
+            try:
+                block.run(np.zeros((1, *block.shape), np.float32))
+            except InputError as error:
+                raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
 def _checked(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
