@@ -182,6 +182,7 @@ def _app() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    # behind -- stand no options
     options_end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:options_end]
     # onnxruntime's wheels send telemetry unless this is set before they are loaded.

@@ -107,6 +107,7 @@ class FeatureCosts:
         requires: Mapping[Any, Label | Sequence[Label]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
+        # Own prices, with their names if they have any.
         keys, values = read_names(own)
         self.names = keys if names is None else tuple(str(n) for n in names)
         if keys is not None and self.names != keys:
@@ -119,6 +120,7 @@ class FeatureCosts:
             doubles = [name for name, times in Counter(self.names).items() if times > 1]
             if doubles:
                 raise InputError(f"feature name {sorted(doubles)[0]!r} stands twice in the costs")
+        # The label of each feature's group.
         if isinstance(group, Mapping):
             strange = [name for name in group if name not in (self.names or ())]
             if strange:
@@ -127,6 +129,7 @@ class FeatureCosts:
         labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
+        # Groups with features first, then groups that others only require.
         prices = read_shared_prices(shared)
         before = read_prerequisites(requires)
         self._price_as_groups(before, labels, prices)
@@ -141,6 +144,7 @@ class FeatureCosts:
         absent = [g for g in (*before, *needed) if g not in present]
         if absent:
             raise InputError(f"requires names {absent[0]!r}, which is neither group nor feature")
+        # The same as arrays of indices, which nothing may change.
         self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
         if len(set(self.group_names)) != len(present):
             raise InputError("two groups have the same name; use either numbers or strings")
@@ -166,6 +170,7 @@ class FeatureCosts:
             old = labels[k]
             labels[k] = name
             prices[name] = float(self.own[k])
+            # its own price becomes its group's shared price, which others may require
             self.own[k] = 0.0
             if old is not None:
                 before[name] = (*before.get(name, ()), old)

@@ -160,6 +160,7 @@ def interval(low: float, high: float, form: Format) -> str:
     high_text = form(high)
     if low_text == high_text:
         return ""
+    # "900 mJ to 1.2 J" keeps both units, "40.0 to 60.0 %" writes a common one once
     figure, _, unit = low_text.partition(" ")
     return f"{figure if high_text.endswith(f' {unit}') else low_text} to {high_text}"
 

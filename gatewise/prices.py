@@ -193,6 +193,7 @@ def _read_csv(path: Path, where: str) -> PriceList:
     groups: dict[str, float] = {}
     rows = csv_rows(path)
     _, columns = next(rows)
+    # The header.
     absent = [name for name in ("feature", "own") if name not in columns]
     unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
     if absent or unknown:
@@ -202,6 +203,7 @@ def _read_csv(path: Path, where: str) -> PriceList:
             f"{where}: {' and '.join(wrong)} among {named(columns) or 'none'}; "
             "its first line is feature,own or feature,own,group,shared"
         )
+    # A group's shared price stands on all of its rows, and must be the same on each.
     ungrouped: list[int] = []
     for line, cells in rows:
         location = f"{where}, line {line}"

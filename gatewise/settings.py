@@ -90,6 +90,7 @@ def with_options(command: Command) -> Command:
 
     @wraps(command)
     def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
+        # Options that stand on the command line come before the file, and the file before defaults.
         named = {
             name
             for name in options
@@ -151,6 +152,7 @@ def option_words(
         if isinstance(mark, FileOption) or (value == defaults[name] and name not in always):
             continue
         option = option_name(name, mark)
+        # a flag has no value of its own
         if isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
             continue
@@ -183,6 +185,7 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
         field = fields[name]
         default: Any = Parameter.empty if field.default is msgspec.NODEFAULT else field.default
         kind: Any = plain[name]
+        # a tuple of any length is a repeated option, which typer reads as a list
         if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
             kind = list.__class_getitem__(get_args(kind)[0])
             default = list(default)

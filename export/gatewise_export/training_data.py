@@ -82,6 +82,7 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     check_classes(table.y)
     table.check()
     cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
+    # Encoders learn from the training rows alone, so the rows are split before.
     units = _Units.read(cells, settings)
     if table.is_numeric:
         return _priced(units.given_to(table.numbers()), prices)
@@ -172,12 +173,14 @@ def _split(
         return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"test_size must lie between 0 and 1, not {settings.test_size}")
+    # Each class needs a row on both sides.
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"{name} has one class only: {classes.tolist()[0]!r}")
     if counts.min() < 2:
         rare = classes.tolist()[int(counts.argmin())]
         raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
+    # Whole groups or the latest rows; else rows at random, by class.
     if units.groups is not None or units.time is not None:
         rows = RowSplitter.checked(len(y), units.groups, units.time)
         return Split(*_grouped(rows, np.unique(y, return_inverse=True)[1], settings))

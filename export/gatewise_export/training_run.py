@@ -176,6 +176,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         Signer(settings.sign)  # refuse a key that cannot be used before the fit
     _check_names(settings)
     _check_files_beside(settings)
+    # The three phases, timed.
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
         data = load_dataset(settings)
@@ -197,6 +198,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         seconds=seconds,
         troubles=troubles,
     )
+    # Test rows and fingerprints go next to the bundle; a full disk there loses no bundle.
     if settings.rows is None:
         return run
     try:

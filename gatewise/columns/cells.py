@@ -161,6 +161,7 @@ def time_part(time: datetime, part: str) -> float:
     if part == "weekday":
         return float(time.weekday())
     if part == "days":
+        # (time in UTC - 1970-01-01) / 1 day
         plain = time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
         return (plain - _EPOCH) / _DAY
     return float(getattr(time, part))

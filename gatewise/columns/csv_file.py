@@ -100,6 +100,7 @@ class _Decimals:
         Beside decimal commas 1.234 may well be 1234.
         """
         for k, cell in enumerate(row):
+            # 1,5 -> 1.5; 1.234 may be 1234, unless no other number has a comma
             if "," in cell and DECIMAL_COMMA.fullmatch(cell):
                 row[k] = cell.replace(",", ".")
                 self._comma = cell

@@ -213,6 +213,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
 
     @classmethod
     def learn(cls, name: str, present: Sequence[Any], how: Learning) -> CategoryColumn:
+        # too many for a feature each: one feature, the index of the category
         categories = _sorted_categories(present)
         if len(categories) > how.max_one_hot:
             return OrdinalColumn.learn(name, present, how)
@@ -284,6 +285,7 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         time_parts = how.time_parts or _varying_parts(times)
         fill = None
         if how.fill_missing:
+            # a missing time is filled with the median one
             middle = times[len(times) // 2]
             fill = tuple(float(np.float32(cells.time_part(middle, part))) for part in time_parts)
         indicator = (f"{name}_missing",) if how.has_missing and fill is not None else ()
@@ -305,7 +307,7 @@ def kind_name(kind: type[Column]) -> str:
 
 KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
 DROP: Final = "drop"
-"""Kind, in a file or an option, of a column that does not become a feature."""
+"""Kind, in files and options, of a column that does not become a feature."""
 
 
 def read_kind(text: str) -> tuple[str, str]:

@@ -66,6 +66,7 @@ def xgboost_trees(model: Any) -> Boosted:
     booster = model.get_booster()
     if model.missing is not None and not math.isnan(model.missing):
         raise InputError(f"XGBoost's missing={model.missing} is not supported; only NaN is missing")
+    # The trees up to the best iteration, as predict_proba uses them.
     best = getattr(model, "best_iteration", None) if model.early_stopping_rounds else None
     if best is not None:
         booster = booster[: best + 1]
@@ -87,6 +88,7 @@ def xgboost_trees(model: Any) -> Boosted:
         raise InputError(
             f"XGBoost's booster {booster_model['name']!r} is not supported; use gbtree"
         )
+    # DART weighs its trees; base_score is a probability for two classes, else a margin.
     drops = booster_model.get("weight_drop")
     tree_model = booster_model["gbtree"] if booster_model["name"] == "dart" else booster_model
     n_outputs = max(int(head["num_class"]), 1)
@@ -129,6 +131,7 @@ def catboost_trees(model: Any) -> Boosted:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
+    # Losses and features that flat trees with one link can hold.
     loss = document["model_info"]["params"]
     loss = (json.loads(loss) if isinstance(loss, str) else loss)["loss_function"]["type"]
     if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
@@ -139,6 +142,7 @@ def catboost_trees(model: Any) -> Boosted:
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     columns = {f["feature_index"]: f["flat_feature_index"] for f in floats}
     nan_left = {f["feature_index"]: f["nan_value_treatment"] != "AsTrue" for f in floats}
+    # margin = scale * sum of the leaves + bias
     scale, base = document["scale_and_bias"]
     base = np.atleast_1d(np.asarray(base, np.float64))
     trees = []
@@ -211,6 +215,7 @@ def _in_order(
     value: NDArray[Any],
 ) -> Nodes:
     """Nodes level by level, so that children come behind their parents; unreachable ones go."""
+    # breadth first: a level's children are the next level
     order = []
     level = np.zeros(1, np.int64)
     while len(level):

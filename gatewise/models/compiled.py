@@ -48,6 +48,7 @@ def add_leaves(
             for i in range(n):
                 nodes[i] = roots[t]
                 inner[i] = i
+            # rows at an inner node take one step each, until none is left
             n_inner = n
             while n_inner:
                 n_left = 0
@@ -61,6 +62,7 @@ def add_leaves(
                         n_left += 1
                 n_inner = n_left
             for i in range(n):
+                # float32 sums in tree order, as onnxruntime adds them
                 if output[t] >= 0:
                     out[start + i, output[t]] += value[nodes[i], 0]
                 else:
@@ -117,8 +119,10 @@ def add_kernels(
         for m in range(len(landmarks)):
             distance = np.float32(0.0)
             for j in range(z.shape[1]):
+                # squared distance, added feature by feature
                 gap = z[i, j] - landmarks[m, j]
                 distance += gap * gap
+            # (1 + rate * distance) ** -64
             power = unit / (distance * rate + unit)
             for _ in range(squarings):
                 power = power * power

@@ -34,6 +34,7 @@ def column_scaling(
     largest = np.finfo(np.float32).max
     range_ = x.max(axis=0).astype(np.float64) - x.min(axis=0)
     scale = np.zeros_like(width)
+    # scale = 1 / width where float32 holds every score, else 0
     np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (range_ <= largest))
     return np.where(range_ <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
 
@@ -82,6 +83,7 @@ class LinearModel:
         out = np.empty((len(x), self.n_outputs), np.float32)
         with np.errstate(all="ignore"):  # an infinite sum is seen by its score
             for rows in row_blocks(len(x), self.weights.size):
+                # margins = sum_j (x_j - mean_j) * scale_j * weights_j + bias
                 z = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
                 out[rows] = running_sum(z[:, :, np.newaxis] * self.weights) + self.bias
         return out

@@ -86,6 +86,8 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
         raise InputError("LightGBM's categorical splits are not supported; encode the categories")
     if numbers("is_linear", np.int64).any():
         raise InputError("LightGBM's linear leaves are not supported; train with linear_tree=False")
+    # A tree with L leaves has L - 1 splits; a node of the flat arrays is the tree's root plus the
+    # split's number, or plus L - 1 and the leaf's number.
     n_leaves = numbers("num_leaves", np.int64)
     n_splits = n_leaves - 1
     roots = np.cumsum(n_splits + n_leaves) - (n_splits + n_leaves)
@@ -95,6 +97,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     outer = np.repeat(roots + n_splits, n_leaves) + places(n_leaves)
     n = len(inner) + len(outer)
 
+    # Bit 1 of a decision: the default side is the left one; bits 2 and 3: type of missing values.
     kinds = numbers("decision_type", np.int64)
     missing = kinds >> 2 & 3
     if (missing == 1).any():
@@ -109,6 +112,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
         return spread
 
     def children(key: str) -> NDArray[np.int64]:
+        # ~leaf stands for a leaf, so that all negative numbers are leaves
         side = numbers(key, np.int64)
         return root + np.where(side < 0, splits + ~side, side)
 

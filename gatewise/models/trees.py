@@ -258,6 +258,7 @@ class TreeEnsemble:
         left = self.left.tolist()
         right = self.right.tolist()
         inner = np.flatnonzero(self.feature >= 0).tolist()
+        # A node's place is its parent's plus 1 (left), or plus 1 and the left side's size (right).
         sizes = [1] * self.n_nodes  # nodes at and below each node
         for node in reversed(inner):  # children stand behind their parents
             sizes[node] += sizes[left[node]] + sizes[right[node]]
@@ -274,6 +275,7 @@ class TreeEnsemble:
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Renumber the columns to those in use."""
         used = self.used()
+        # old column -> new column
         lookup = np.full(self.n_features + 1, LEAF, np.int32)
         lookup[used] = np.arange(len(used))
         feature = lookup[self.feature]  # -1 picks the last entry, which is -1
@@ -322,6 +324,7 @@ class TreeEnsemble:
         less than a whole step if it is among the largest; a margin by the sum of its trees'
         changes.
         """
+        # leaf -> step * round(leaf / step), within 8 bits
         step = _step(self.value[self.feature == LEAF])
         if not 0 < step < np.inf:
             return self
@@ -338,6 +341,7 @@ class TreeEnsemble:
         Shapes: `inner` (n_nodes,).
         """
         stays_inner = (self.left >= 0 if inner is None else inner)[nodes]
+        # old node -> new node; -1 picks the last entry, which is -1
         moved = np.full(self.n_nodes + 1, LEAF, np.int32)
         moved[nodes] = np.arange(len(nodes), dtype=np.int32)
         return replace(

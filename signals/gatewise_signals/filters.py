@@ -111,6 +111,7 @@ class TwoStateFilter:
         if self.positive not in probabilities or len(probabilities) < 2:
             raise InputError(f"two-state: {self.positive!r} is none of {[*probabilities]}")
         likely = probabilities[self.positive]
+        # hysteresis: on from `enter` for some windows, off below `leave`
         self._likely = self._likely + 1 if likely >= self.enter else 0
         self._on = likely >= self.leave if self._on else self._likely >= self.windows
         other_classes = {c: p for c, p in probabilities.items() if c != self.positive}
@@ -258,6 +259,7 @@ def event_figures(
 
 def _runs(marked: NDArray[np.bool_], breaks: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """First and end of each run of marked windows; none goes over a break."""
+    # a run starts behind an unmarked window or a break, and stops before one
     before = np.concatenate([[False], marked[:-1]])
     starts = np.flatnonzero(marked & (~before | breaks))
     after = np.concatenate([marked[1:], [False]])

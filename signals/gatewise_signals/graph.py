@@ -72,6 +72,7 @@ class SignalGraph:
                 "names of their own, and equal steps the same price"
             )
         self.feature_names = tuple(name for block in self.blocks for name in block.names)
+        # features of a block are consecutive columns
         sizes = [len(block.names) for block in self.blocks]
         self.block_of = np.repeat(np.arange(len(sizes)), sizes)
         stops = np.cumsum(sizes).tolist()

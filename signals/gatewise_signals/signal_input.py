@@ -104,6 +104,7 @@ class SignalInput:
         shape = tuple(int(d) for d in x.shape[1:])
         unpriced = cls(graph, shape, dtype, raw)
         unpriced.features(x[:1])
+        # blocks without prices are measured on evenly spaced windows
         if any(step.price is None for step in unpriced.graph.steps):
             blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
         graph = SignalGraph(blocks)
@@ -268,6 +269,7 @@ def _by_instance(table: Any) -> NDArray[Any]:
     if not len(codes) or min(codes.min(), times.min()) < 0:
         raise InputError("the index (instance, time) is empty, or has missing values")
     _check_lengths(np.bincount(codes).tolist(), instances.tolist())
+    # by instance, then by time
     order = np.lexsort((times, codes))
     codes = codes[order]
     times = times[order]

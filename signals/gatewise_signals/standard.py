@@ -208,6 +208,7 @@ def _stem_and_axis(name: str) -> tuple[str, str]:
 
 def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block]:
     """Blocks of one signal, the cheap ones first."""
+    # rate / 2, rate / 4, ...; lags 1, 2, 4, ... up to half a window; a level halves the samples
     octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
     lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
     levels = min(6, length.bit_length() - 1)
@@ -232,8 +233,10 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
 
 def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
     """Blocks of sound and vibration: what beats slowly in a fast signal, and its timbre."""
+    # the largest power of two within 32 ms of samples
     frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
     envelope = Envelope(signal, 8)
+    # octaves of the envelope, which has an eighth of the rate
     octaves = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
     blocks: list[Block] = []
     if samples is None or samples >= 64:

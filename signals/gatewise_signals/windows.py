@@ -182,7 +182,7 @@ class Windower:
     def _complete(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None
         while len(self._buffer) >= self._skip + self.length:
-            self._advance(self._skip)
+            self._advance(self._skip)  # samples between two windows, if the hop is longer
             yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._first)
             self._used = self.length
             self._skip = self.hop

@@ -67,6 +67,7 @@ def frontier(
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # the default of training
     byte_limit = options.bytes_option(max_bytes)
+    # Switch to the point that the goal picks, under the bounds of the bundle or of the options.
     if goal:
         try:
             point = chosen_point(opened.manifest, goal, bounds, byte_limit)
@@ -81,6 +82,7 @@ def frontier(
         raise InputError(
             "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
         )
+    # Show the frontier as it is now.
     manifest = opened.manifest
     curve = frontier_of(manifest, byte_limit)
     points = manifest.operating_points
@@ -170,6 +172,7 @@ def verify(
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     opened = opened.with_functions(load_block_functions(block or ()))
     answers = None if backend is None else backend_answers(opened, backend)
+    # The bundle's own sample first, then the rows of --data.
     sample = self_test(opened, answers)
     checks: dict[str, Any] = {"sample": asdict(sample)}
     good = sample.agrees and sample.cloud_label_differences == 0

@@ -78,6 +78,7 @@ def pair(
     goal: dict[str, Any] = options.chosen_goal(
         budget=budget, max_loss=max_loss, offload_rate=offload_rate
     )
+    # Refuse bad places and keys before the work.
     check_destination(out)
     if sign is not None:
         Signer(sign)  # refuse a key that cannot be used before the work
@@ -103,6 +104,7 @@ def pair(
         sign=sign,
         max_message=max_message,
     )
+    # Compare the bundle with the fitted pair, and report.
     report = verify(system, bundle, rows)
     point = bundle.manifest.active_point
     total = sum(f.size for f in bundle.manifest.files.values())

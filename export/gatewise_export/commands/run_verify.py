@@ -63,6 +63,7 @@ def check_data(
             "what answers with --backend python:module:attribute, or "
             "check it without --data"
         )
+    # Rows in the form that the bundle takes: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
         instances, y = load_instances(source, target)

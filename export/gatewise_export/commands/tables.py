@@ -216,6 +216,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     for i, p in enumerate(points):
         active = i == manifest.active
         f = _figures(p)
+        # without classes to show, points off the curve are of no interest
         hidden = f not in hull if hull_only else f not in on_curve and not classes
         if not active and (hidden or f == now):
             continue
@@ -259,6 +260,7 @@ def _shown_classes(manifest: Manifest) -> list[int]:
     bounds = (manifest.min_recall, manifest.min_precision)
     bounded = {c for shares in bounds for c, s in enumerate(shares or ()) if s is not None}
     rarest = min(range(len(rows)), key=lambda c: rows[c])
+    # rare: less than half of the rows that equal classes would have
     if 2 * len(rows) * rows[rarest] < sum(rows):
         bounded.add(rarest)
     return sorted(bounded)[:4]

@@ -27,6 +27,7 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
     model = onnx.compose.add_prefix(model, "g_")
     graph = model.graph
+    # Walk back from the output, and keep the nodes and constants that it needs.
     needed = {f"g_{output}"}
     kept_nodes = []
     for node in reversed(graph.node):  # each stands behind those it reads
@@ -40,6 +41,7 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     ]
     if len(entries) != 1:
         raise InputError(f"{path}: {output!r} needs {len(entries)} inputs; a block has one")
+    # x, flat float32 rows, becomes the input's type and shape; the output flat float32 margins.
     entry = entries[0].type.tensor_type
     shape = tuple(d.dim_value for d in entry.shape.dim[1:])
     if not entry.shape.dim or min(shape, default=0) < 1:

@@ -279,6 +279,7 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
         elif match[2] is not None:
             tokens.append(match[2])
         else:
+            # halve the mapping for as long as the error stays, to find the key that has it
             entries = list(value.items())
             while len(entries) > 1:
                 half = entries[: len(entries) // 2]
