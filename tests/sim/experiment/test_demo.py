@@ -42,7 +42,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = command(
-        "demo", "--dataset", "iris", "--link", "satellite", "--out", "out",
+        "demo", "--dataset", "iris", "--method", "adapt-lin", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
     routing = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731

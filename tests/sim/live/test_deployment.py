@@ -47,15 +47,15 @@ def fallbacks(live: LiveRun, begin: float, end: float) -> tuple[int, int]:
 
 def test_killed_workers_come_back(small, table):
     """One of two first, later both."""
-    texts = ("workers:1:+1s-+2500ms", "cloud:+7s-+9s")
-    live, faults = outage(small, table, *texts, time="20s", workers=2)
+    texts = ("workers:1:+1s-+2500ms", "cloud:+13s-+15s")
+    live, faults = outage(small, table, *texts, time="26s", workers=2)
     first, later = faults[:2], faults[2:]
     assert [(name, up) for name, up, _ in first] == [("worker 1", False), ("worker 1", True)]
     assert fallbacks(live, first[0][2] + 0.5, first[1][2])[0] > 0  # the other one's answers
     assert [(name, up) for name, up, _ in later] == [("cloud", False), ("cloud", True)]
     down, back = (at for _, _, at in later)
-    assert down >= 7.0
-    assert back >= 9.0
+    assert down >= 13.0
+    assert back >= 15.0
     # What was on its way to a device in the last moment still comes there.
     assert fallbacks(live, down + 0.3, back - 1.2 - late(live))[0] == 0
     assert fallbacks(live, down, back)[1] > 0
