@@ -292,14 +292,17 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
     def lock(self) -> None:
-        """Become the one process that updates; UpdateError if another one is."""
+        """Become the one process that updates; UpdateError if another one is.
+
+        A store that cannot be written needs no lock.
+        """
         if self._lock is not None:
             return
         try:
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             self._note(error)
-            raise UpdateError("store", str(self.trouble)) from None
+            return
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

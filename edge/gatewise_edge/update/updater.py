@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -247,7 +247,7 @@ class Updater:
             self._due = now  # it may be tried again
 
     def _check(self) -> None:
-        """Refresh the metadata, and take what is offered to this device."""
+        """Refresh the metadata, leave a withdrawn release, and run a release that is offered."""
         with self._condition:
             self._checked = self._clock()
             self._due = self._checked + self._interval * random.uniform(0.75, 1.25)
@@ -257,16 +257,29 @@ class Updater:
             self.store.save(seen=seen)
         offers = [offer for offer in offers if offer.model == self.model]
         offered = [offer for offer in offers if offer.is_for(self._id)]
-        while (offer := next(filter(self._may_take, offered), None)) is not None:
-            if self._take(offer):
-                break
-        else:
-            kept, proved = {o.digest for o in offers if o.rollout}, self.store.state.proved
-            if self._running and self._running not in kept:  # it was withdrawn
-                self._trial.end()
-                self._go_back([proved, ""] if proved in kept else [""])
+        valid = {offer.digest for offer in offers if offer.rollout}
+        successor = next(filter(self._may_take, offered), None)
+        # Only a successor that is here already may come before the way back: to fetch one takes
+        # time, and may fail.
+        if successor is None or not self.store.is_whole(successor.digest):
+            self._leave_withdrawn(valid)
+        try:
+            while (offer := next(filter(self._may_take, offered), None)) is not None:
+                if self._take(offer):
+                    break
+        finally:
+            self._leave_withdrawn(valid)
         self._trouble, self._failures = None, 0
         self._count("checks")
+
+    def _leave_withdrawn(self, valid: Set[str]) -> None:
+        """Go back if the release that runs is not among the `valid` ones."""
+        if not self._running or self._running in valid:
+            return
+        self._trial.end()
+        state = self.store.state
+        _LOG.warning("%s was withdrawn", self._release)
+        self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
 
     def _may_take(self, offer: OfferedRelease) -> bool:
         state = self.store.state
@@ -362,13 +375,16 @@ class Updater:
         trial.end()
         _LOG.error("%s: %d answers in time, %d not", self._release, trial.good, trial.bad)
         self.store.refuse(self._running, active=self.store.state.proved)
-        self._go_back([self.store.state.proved, ""])
+        self._go_back([self.store.state.proved])
         self._count("rolled_back")
 
     def _go_back(self, digests: Sequence[str]) -> None:
-        """Run the first of some releases that can be run."""
+        """Run the first of some releases that can be run, or else the first bundle.
+
+        It needs neither the network nor a store that can be written.
+        """
         assert self._device is not None
-        for digest in digests:
+        for digest in dict.fromkeys([*digests, ""]):
             try:
                 self._device.adopt(self._open(digest))
             except GatewiseError as error:

@@ -8,6 +8,8 @@ version counts until these keys are replaced, which is how an operator ends a fa
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,8 @@ from gatewise_export.repository.release import (
 
 #: Seconds that all metadata of a check may take.
 _METADATA_SECONDS: Final = 60.0
+#: Where metadata goes that the store has no room for.
+_MEMORY: Final = "/dev/shm"
 
 #: By role: the newest version seen, and the ids of the keys that it was signed under.
 Seen = dict[str, tuple[int, str]]
@@ -73,29 +77,43 @@ class RepositoryClient:
     def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
         """Fetch and verify what is offered now; return it, and the versions seen with it.
 
-        Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
+        Where the folder cannot be written the metadata goes to memory, so that a device learns of a
+        withdrawn release all the same. Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
         """
+        try:
+            return self._refresh(seen, self._folder)
+        except UpdateError as error:
+            if error.reason != "store":
+                raise
+        memory = _MEMORY if os.path.isdir(_MEMORY) else None
+        try:
+            with tempfile.TemporaryDirectory(prefix="gatewise-", dir=memory) as scratch:
+                return self._refresh(seen, Path(scratch))
+        except OSError as error:
+            raise self._error(error, "store") from error
+
+    def _refresh(self, seen: Seen, folder: Path) -> tuple[list[OfferedRelease], Seen]:
         url = self._urls[0]
         try:
             self._fetcher.allow(_METADATA_SECONDS)
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left in self._folder.glob("tmp*"):  # by a process that was killed
-                left.unlink()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for unfinished in folder.glob("tmp*"):  # of a process that was killed
+                unfinished.unlink()
             client = TufUpdater(
-                str(self._folder),
+                str(folder),
                 f"{url}/metadata/",
                 target_base_url=f"{url}/targets/",
                 fetcher=self._fetcher,
                 bootstrap=self._trust,
             )
             client.refresh()
-            found = self._read_versions()
+            found = self._read_versions(folder)
             for role, (version, keys) in found.items():
                 before = seen.get(role)
                 if before is not None and before[1] == keys and version < before[0]:
                     text = f"{role} {version} is older than {before[0]}, which was seen before"
                     raise RepositoryError(text)
-            targets = Metadata[Targets].from_file(str(self._folder / "targets.json")).signed
+            targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
             raise self._error(error, "metadata") from error
         self._client, self._targets = client, targets.targets
@@ -132,12 +150,12 @@ class RepositoryClient:
         except (DownloadError, RepositoryError, OSError) as error:
             raise self._error(error, "fetch") from error
 
-    def _read_versions(self) -> Seen:
+    def _read_versions(self, folder: Path) -> Seen:
         """Versions of the metadata in the folder: those that were verified just now."""
-        root = Metadata[Root].from_file(str(self._folder / "root.json")).signed
+        root = Metadata[Root].from_file(str(folder / "root.json")).signed
         found: Seen = {"root": (root.version, "")}
         for role in ("timestamp", "snapshot", "targets"):
-            metadata: Metadata[Any] = Metadata.from_file(str(self._folder / f"{role}.json"))
+            metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
             keys = ",".join(sorted(root.roles[role].keyids))
             found[role] = (metadata.signed.version, keys)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 from types import SimpleNamespace
@@ -144,6 +145,36 @@ def test_a_stale_mirror_gives_way_to_the_next_place(at_8, run, fleet):
     again.counts("metadata")
     assert f"{stale.as_uri()}: timestamp" in again.updater.trouble
     again.reaches("10")
+
+
+@pytest.mark.parametrize("case", ["missing", "no room", "read-only"])
+def test_a_withdrawn_release_is_left_whatever_else_fails(at_8, fleet, server, monkeypatch, case):
+    """Devices ran it on where its successor could not be fetched, or the store not be written."""
+    fleet.repository.rollback()
+    fleet.publish("9")
+
+    def missing(handler) -> None:
+        handler.send_error(404)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    if case == "missing":
+        add = fleet.repository.folder / "targets" / "small" / "9"
+        server.behave |= {f"/targets/small/9/{path.name}": missing for path in add.iterdir()}
+    elif case == "no room":
+        monkeypatch.setattr(
+            store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
+        )
+    else:
+        monkeypatch.setattr(store_module, "replace_file", refuse)
+        folder = at_8.store.folder / "metadata"
+        shutil.rmtree(folder)
+        folder.write_text("not a folder: nothing can be written in it")
+    at_8.news()
+    wait_until(lambda: at_8.version == "7", "the way back", PATIENCE)
+    assert at_8.device.answer(EASY).route == "edge"
+    wait_until(lambda: at_8.updater.trouble, "the failure's name", PATIENCE)
 
 
 # -- the trial -----------------------------------------------------------------------------
