@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.checks import MAX_PAYLOAD
+from gatewise.errors import InputError
+from gatewise_edge.checks import MAX_PAYLOAD, unique_json
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.encoding import (
     WIRE_VERSION,
@@ -60,9 +61,10 @@ class _Identified(msgspec.Struct):
     id: str
 
 
-class _JsonRequest(msgspec.Struct):
-    """A request in JSON; other keys are passed over, so that version 1 may grow."""
+class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A request in JSON."""
 
+    id: str
     m: str
     mv: str
     ttl: int
@@ -87,6 +89,8 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
     request_id = _request_id(payload)
     try:
         message = _REQUEST.decode(payload)
+        # msgspec keeps the last of two equal keys; another reader may keep the first.
+        unique_json(payload)
         if message.v != WIRE_VERSION:
             raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
         X = _matrix(message.x)
@@ -103,6 +107,8 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
         return request
     except msgspec.ValidationError as error:
         raise WireError("type", str(error)[:200], id=request_id) from None
+    except InputError as error:
+        raise WireError("json", str(error), id=request_id) from None
     except WireError as error:
         error.id = request_id
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise.imports import import_object
+from gatewise_edge.checks import unique_json
 from gatewise_edge.sensors.instance_source import (
     Instance,
     InstanceSource,
@@ -99,6 +99,14 @@ class InstanceReader:
             instance = error
         return instance, {"kept": kept} if kept else {}
 
+    def read_json(self, line: str) -> Item:
+        """Read a JSON line; InputError if a key is unknown or stands twice, ValueError if bad."""
+        value = unique_json(line)
+        if isinstance(value, dict):
+            for key in value.keys() - {*self.names, *self.keep}:
+                raise InputError(f"the instance has an unknown key {key[:64]!r}: see --keep")
+        return self.read(value)
+
     def _instance(self, given: Any) -> Instance:
         if isinstance(given, bytes):  # a JPEG file
             return given
@@ -136,7 +144,9 @@ def json_lines(pieces: Iterable[bytes], reader: InstanceReader) -> Iterator[list
                 items.append((InputError(too_long), {}))
             elif line.strip():
                 try:
-                    items.append(reader.read(json.loads(line)))
+                    items.append(reader.read_json(line))
+                except InputError as error:
+                    items.append((error, {}))
                 except (ValueError, RecursionError) as error:
                     items.append((InputError(f"not a JSON line: {error}"), {}))
         yield items

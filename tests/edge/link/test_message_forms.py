@@ -42,7 +42,7 @@ def test_a_request_says_what_its_twin_in_cbor_says():
     twin = wire.decode_request(
         wire.encode_request(Request(id=ID, model="digits", version="1", ttl_ms=500, X=X))
     )
-    for payload in (message(), message(v=1, n=2, k=2), message(new="ignored", more=None)):
+    for payload in (message(), message(v=1, n=2, k=2)):
         check(json.loads(payload))
         got = decode_json_request(payload)
         assert (got.id, got.model, got.version) == (twin.id, twin.model, twin.version)
@@ -86,6 +86,7 @@ def test_what_has_no_id_to_answer_to(payload, reason):
         ({"mv": 3}, "type"),
         ({"ttl": -1}, "range"),
         ({"ttl": 1.5}, "type"),
+        ({"new": None}, "type"),
         ({"n": 3}, "shape"),
         ({"k": 1}, "shape"),
         ({"x": "left out"}, "type"),
@@ -111,6 +112,15 @@ def test_reasons(changes, reason):
     if reason not in BEYOND_A_SCHEMA and changes != {"x": [10**400]}:
         with pytest.raises(fastjsonschema.JsonSchemaException):
             check(json.loads(message(**changes)))
+
+
+@pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
+def test_a_key_that_is_unknown_or_stands_twice_is_named(key, value):
+    twice = message()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
+    with pytest.raises(WireError, match=f"the key '{key}' stands twice"):
+        decode_json_request(twice)
+    with pytest.raises(WireError, match=f"unknown field `{key}_`"):
+        decode_json_request(message(**{f"{key}_": 1}))
 
 
 @given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))

@@ -175,6 +175,16 @@ def test_lines_in_any_pieces(pipe):
     assert list(source) == []
 
 
+def test_a_key_that_is_unknown_or_stands_twice_is_an_error_by_name():
+    lines = [b'{"a": 1, "b": 2, "id": 7}\n{"a": 1, "A": 2}\n{"a": 1, "b": 2, "a": 3}\n']
+    items = [
+        item for items in json_lines(lines, InstanceReader("ab", keep=["id"])) for item in items
+    ]
+    assert items[0][1] == {"kept": {"id": 7}}
+    assert "unknown key 'A'" in str(items[1][0])
+    assert str(items[2][0]) == "the key 'a' stands twice"
+
+
 def test_a_line_without_an_end_takes_no_memory(pipe):
     source, (_, into) = lines_of(pipe), pipe
 
