@@ -116,12 +116,6 @@ class SignalInput:
             )
         return replace(unpriced, graph=graph, prices=table)
 
-    def functions_of(self, names: Iterable[str]) -> list[str]:
-        """Name the blocks that the features `names` belong to and that are Python functions."""
-        labels = set(self.graph.labels(names))
-        blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
-        return [b.name for b in blocks if b.label in labels]
-
     @property
     def models(self) -> dict[str, bytes]:
         """Networks of blocks by the name of their file in a bundle; empty where not read yet."""

@@ -28,8 +28,6 @@ MOST_NAMES = 6
 
 def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     """Print the tables of `gatewise inspect`; `absent` are files that are left out."""
-    # The bundle as a whole: answers, windows or raw columns, features, files.
-    costs = manifest.exit_costs().tolist()
     files = [f.size for name, f in manifest.files.items() if name not in absent]
     answers = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
@@ -40,28 +38,13 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
     active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
-    raw: list[tuple[str, str]] = []
-    if (signal := manifest.signal) is not None:
-        shape = " x ".join(map(str, signal.shape))
-        raw = [("windows", f"{shape}, {signal.dtype}; {len(signal.graph.blocks)} blocks")]
-        if (prices := signal.prices) is not None:
-            power = "" if prices.watts is None else f", at {prices.watts:g} W"
-            unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
-            raw.append(("prices", f"{unit}{power}, measured on {prices.machine}"))
-    if manifest.encoder is not None:
-        columns = manifest.encoder.columns
-        kinds = Counter(column.kind for column in columns)
-        raw = [
-            (f"columns: {kind}", f"{n}: {_few([c.name for c in columns if c.kind == kind])}")
-            for kind, n in kinds.items()
-        ]
     table(
         manifest.title,
         ("", ""),
         [
             ("created", manifest.created),
             answers,
-            *raw,
+            *_input_lines(manifest),
             ("features", features),
             ("missing values", missing),
             *_backend_line(manifest),
@@ -70,8 +53,41 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
             *_class_lines(manifest),
         ],
     )
-    # Its stages and the cloud, a row each. A stage that acquires node by node may acquire less
-    # than all its inputs, and so may all exits after it: their costs are upper bounds.
+    print()
+    head = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
+    signal = manifest.signal
+    # stages on windows acquire steps, which a table of their own lists
+    columns_shown = slice(None) if signal is None else slice(-1)
+    table("stages", head[columns_shown], [row[columns_shown] for row in _stage_rows(manifest)])
+    if signal is not None:
+        _print_steps(manifest, signal)
+
+
+def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
+    """Lines about the windows or the raw columns that a bundle takes, if it does."""
+    lines: list[tuple[str, str]] = []
+    if (signal := manifest.signal) is not None:
+        shape = " x ".join(map(str, signal.shape))
+        lines = [("windows", f"{shape}, {signal.dtype}; {len(signal.graph.blocks)} blocks")]
+        if (prices := signal.prices) is not None:
+            power = "" if prices.watts is None else f", at {prices.watts:g} W"
+            unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
+            lines.append(("prices", f"{unit}{power}, measured on {prices.machine}"))
+    if manifest.encoder is not None:
+        columns = manifest.encoder.columns
+        kinds = Counter(column.kind for column in columns)
+        lines = [
+            (f"columns: {kind}", f"{n}: {_few([c.name for c in columns if c.kind == kind])}")
+            for kind, n in kinds.items()
+        ]
+    return lines
+
+
+def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
+    """Rows of the table of stages and, last, the cloud."""
+    costs = manifest.exit_costs().tolist()
+    # A stage that acquires node by node may acquire less than all its inputs, and so may all
+    # exits after it: their costs are upper bounds.
     lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
     anew = _acquired_anew(manifest)
     rows: list[Sequence[Any]] = [
@@ -94,14 +110,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
         price = f"{'up to ' * lazy[-1]}{costs[-1]:g}"
         inputs = len(manifest.cloud.inputs)
         rows.append(("cloud", manifest.cloud.kind, inputs, price, "", byte_size(size), anew[-1]))
-    print()
-    head = ("stage", "kind", "inputs", "cost if it ends here", "stops at", "size", "acquires")
-    columns_shown = (
-        slice(None) if signal is None else slice(-1)
-    )  # of blocks the steps say it, below
-    table("stages", head[columns_shown], [row[columns_shown] for row in rows])
-    if signal is not None:
-        _print_steps(manifest, signal)
+    return rows
 
 
 def _few(names: Sequence[str]) -> str:
