@@ -26,7 +26,7 @@ import numpy as np
 
 from gatewise.errors import GatewiseError
 from gatewise_edge import Device, MqttLink
-from gatewise_edge.update import Store, Updater
+from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 
 TICK = 0.01
@@ -94,10 +94,15 @@ def start(
         return stack.enter_context(Device(job["bundle"], **options)), None
     store = Store(update["store"])
     bundle = Bundle.open(next(iter(store.start()), job["bundle"]), for_device=True)
-    updater = Updater(
-        store, urls=[update["url"]], trust=update["trust"], first=job["bundle"], link=link,
-        device=job["device"], ca_file=update["ca_file"], gap=0.0,
-    )  # fmt: skip
+    settings = UpdateSettings(
+        urls=[update["url"]],
+        trust=update["trust"],
+        first=job["bundle"],
+        device=job["device"],
+        ca_file=update["ca_file"],
+        gap=0.0,
+    )
+    updater = Updater(store, settings, link=link)
     device = stack.enter_context(Device(bundle, observe=updater.observe, **options))
     stack.enter_context(updater)
     updater.start(device)

@@ -10,7 +10,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.topics import manifest_topic
-from gatewise_edge.update import Store, Updater
+from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.repository.repository import Repository
 from tests.support.waiting import wait_until
 
@@ -32,12 +32,14 @@ def running(tmp_path, secure, repository, make_bundle):
     link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
     updater = Updater(
         Store(tmp_path / "store"),
-        urls=[repository.folder.as_uri()],
-        trust=repository.root_file,
-        first=first,
+        UpdateSettings(
+            urls=[repository.folder.as_uri()],
+            trust=repository.root_file,
+            first=first,
+            device="pi-1",
+            gap=0.2,
+        ),
         link=link,
-        device="pi-1",
-        gap=0.2,
     )
     with Device(first, link=link, observe=updater.observe) as device, updater:
         updater.start(device)

@@ -72,15 +72,13 @@ def make_updater(
     """Make the updater of ``--update-host``; `first` is the bundle of the first start."""
     if not settings.update_host or store is None or settings.trust is None:
         return None
-    from gatewise_edge.update import Updater
+    from gatewise_edge.update import Updater, UpdateSettings
 
     hosts = settings.update_host
-    return Updater(
-        store,
+    update = UpdateSettings(
         urls=[host if "://" in host else f"https://{host}" for host in hosts],
         trust=settings.trust,
         first=first.path,
-        link=link,
         device=settings.device,
         features=first.manifest.acquired_names,
         public_key=settings.public_key,
@@ -88,6 +86,7 @@ def make_updater(
         spread=settings.update_spread,
         interval=settings.update_interval or 3600.0,
     )
+    return Updater(store, update, link=link)
 
 
 def make_link(settings: EdgeSettings) -> MqttLink | None:

@@ -6,8 +6,9 @@ How a program wires it (``gatewise edge --store --trust --update-host`` does thi
     path = next(iter(store.start()), "/etc/gatewise/bundle")      # the active version, or the first
     bundle = Bundle.open(path, for_device=True)
     link = MqttLink("mqtts://broker", device="pi-1")
-    updater = Updater(store, urls=["https://models.example.org/fleet"], trust="root.json",
-                      first="/etc/gatewise/bundle", link=link, device="pi-1")
+    settings = UpdateSettings(urls=["https://models.example.org/fleet"], trust="root.json",
+                              first="/etc/gatewise/bundle", device="pi-1")
+    updater = Updater(store, settings, link=link)
     with Device(bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
         ...

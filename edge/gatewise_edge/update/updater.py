@@ -19,6 +19,7 @@ from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.service.release_status import ReleaseStatus
+from gatewise_edge.update.settings import UpdateSettings
 from gatewise_edge.update.store import Store
 from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.bundle import Bundle
@@ -37,9 +38,18 @@ _LONGEST_PAUSE: Final = 300.0
 #: Seconds between two writings of a trial's counts.
 _SAVES: Final = 5.0
 _COUNTS: Final = (
-    "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
-    "repaired", "passed", "rolled_back",
-)  # fmt: skip
+    "announced",
+    "checks",
+    "metadata",
+    "fetch",
+    "store",
+    "bundle",
+    "self-test",
+    "taken",
+    "repaired",
+    "passed",
+    "rolled_back",
+)
 
 
 class Updater:
@@ -51,74 +61,71 @@ class Updater:
     first; the last one that passed stays beside it and comes back if it fails
     (:class:`gatewise_edge.update.trial.Trial`). Nothing here blocks answering.
 
-    `urls` are places of the repository (``https://``, ``http://``, ``file://``), `trust` the root
-    metadata that came with the device, `first` the bundle that it was set up with, whose model is
-    updated and whose needs are the `features` that it can acquire, unless they are given. `device`
-    is its id, for staged rollouts. With a `public_key` bundles must be signed by it, too; `ca_file`
-    holds authorities trusted beside the system's. Without a `link`, not open yet, nothing is
-    announced.
+    Parameters
+    ----------
+    store : Store
+        Where releases and the state are kept.
+    settings : UpdateSettings
+        Where releases come from, and how often and how carefully they are taken.
+    link : MqttLink, optional
+        Not open yet; without one nothing is announced.
+    clock : callable, default time.monotonic
+        Seconds, steady.
 
-    Checks come `interval` seconds apart, a quarter more or less; after a message within `spread`
-    seconds, so that a fleet does not come all at once, and not before `gap` seconds have passed
-    since the last one. A release is trusted after `trial_answers` in time and `trial_seconds`; the
-    status says how it does after `report` seconds, then twice as many, up to an hour. A server may
-    be silent for `timeout` seconds, and fetching a release may take `longest`.
-
-    InputError if `trust`, a URL, a certificate or the link cannot be used; BundleError if the first
-    bundle cannot be read.
+    Raises
+    ------
+    InputError
+        If `trust`, a URL, a certificate or the link cannot be used.
+    BundleError
+        If the first bundle cannot be read.
     """
 
     def __init__(
         self,
         store: Store,
+        settings: UpdateSettings,
         *,
-        urls: Sequence[str],
-        trust: str | Path,
-        first: str | Path,
         link: MqttLink | None = None,
-        device: str | None = None,
-        features: Sequence[str] | None = None,
-        public_key: str | Path | bytes | None = None,
-        ca_file: str | Path | None = None,
-        interval: float = 3600.0,
-        spread: float = 0.0,
-        gap: float = 10.0,
-        trial_answers: int = 20,
-        trial_seconds: float = 30.0,
-        report: float = 10.0,
-        timeout: float = 20.0,
-        longest: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
-        self._first, self._key = Path(first), public_key
-        self._id = device or store.state.device
-        manifest = Bundle.open(first, for_device=True).manifest
+        self._settings = settings
+        self._first = Path(settings.first)
+        self._id = settings.device or store.state.device
+        manifest = Bundle.open(settings.first, for_device=True).manifest
         self.model = manifest.name
+        features = settings.features
         self._features = tuple(manifest.acquired_names if features is None else features)
-        self._trial, self._clock = Trial(trial_answers, trial_seconds, clock=clock), clock
+        self._clock = clock
+        self._trial = Trial(settings.trial_answers, settings.trial_seconds, clock=clock)
         self._fetcher = BoundedFetcher(
-            ca_file=ca_file, timeout=timeout, cancelled=lambda: self._trial.verdict == "failed"
+            ca_file=settings.ca_file,
+            timeout=settings.timeout,
+            cancelled=lambda: self._trial.verdict == "failed",
         )
         self._client = RepositoryClient(
-            urls, store.folder / "metadata", trust=trust, fetcher=self._fetcher, longest=longest
+            settings.urls,
+            store.folder / "metadata",
+            trust=settings.trust,
+            fetcher=self._fetcher,
+            longest=settings.longest,
         )
-        self._interval, self._spread, self._gap = interval, spread, gap
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._due = clock() + random.uniform(0.0, spread)
-        self._checked = -gap
+        self._due = clock() + random.uniform(0.0, settings.spread)
+        self._checked = -settings.gap
         self._accounted = clock()
-        self._status = ReleaseStatus(link, store, report, clock)
+        self._status = ReleaseStatus(link, store, settings.report, clock)
         self._failures = 0
-        self._noted = self._stopping = False
+        self._noted = False
+        self._stopping = False
         self._unfit: set[str] = set()
         self._running = ""
         self._trouble: str | None = None
         self._device: Device | None = None
         self._thread: threading.Thread | None = None
         if link is not None:
-            link.watch(manifest_topic(self.model), self.take)
+            link.watch(manifest_topic(self.model), self.receive_announcement)
 
     def start(self, device: Device) -> None:
         """Begin to update a device that runs one of the store's bundles, or the first one."""
@@ -183,11 +190,14 @@ class Updater:
         """Why updates or the store do not work now; None: they do."""
         return self.store.trouble or self._trouble
 
-    def take(self, payload: bytes) -> None:
-        """Note that there is news; on the network's thread. The content counts for nothing."""
+    def receive_announcement(self, payload: bytes) -> None:
+        """Plan a check, on the network's thread; the payload is not read."""
         with self._condition:
             self._counts["announced"] += 1
-            soon = max(self._clock() + random.uniform(0.0, self._spread), self._checked + self._gap)
+            soon = max(
+                self._clock() + random.uniform(0.0, self._settings.spread),
+                self._checked + self._settings.gap,
+            )
             self._due = min(self._due, soon)
             self._condition.notify_all()
 
@@ -250,7 +260,7 @@ class Updater:
         """Refresh the metadata, leave a withdrawn release, and run a release that is offered."""
         with self._condition:
             self._checked = self._clock()
-            self._due = self._checked + self._interval * random.uniform(0.75, 1.25)
+            self._due = self._checked + self._settings.interval * random.uniform(0.75, 1.25)
         self.store.lock()
         offers, seen = self._client.refresh(self.store.state.seen)
         if seen != self.store.state.seen:
@@ -265,7 +275,7 @@ class Updater:
             self._leave_withdrawn(valid)
         try:
             while (offer := next(filter(self._may_take, offered), None)) is not None:
-                if self._take(offer):
+                if self._run_offer(offer):
                     break
         finally:
             self._leave_withdrawn(valid)
@@ -286,7 +296,7 @@ class Updater:
         put_off = state.waiting if state.wait else ""
         return offer.digest not in {*state.refused, *self._unfit, put_off}
 
-    def _take(self, offer: OfferedRelease) -> bool:
+    def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offer; False: it does not fit this device."""
         whole = self.store.is_whole(offer.digest)
         if whole and self._running == offer.digest:
@@ -320,9 +330,14 @@ class Updater:
         assert device is not None
         bad_before, answers_before = self._trial.before
         saved = self.store.save(
-            active=digest, good=0, bad=0, seconds=0.0, starts=1,
-            bad_before=bad_before, answers_before=answers_before,
-        )  # fmt: skip
+            active=digest,
+            good=0,
+            bad=0,
+            seconds=0.0,
+            starts=1,
+            bad_before=bad_before,
+            answers_before=answers_before,
+        )
         if not saved and digest != before.proved:
             self.store.save(active=before.active)
             raise UpdateError("store", str(self.store.trouble))
@@ -353,7 +368,7 @@ class Updater:
 
     def _open(self, digest: str) -> Bundle:
         path = self.store.path(digest) if digest else self._first
-        return Bundle.open(path, public_key=self._key, for_device=True)
+        return Bundle.open(path, public_key=self._settings.public_key, for_device=True)
 
     @property
     def _release(self) -> str:
@@ -404,7 +419,9 @@ class Updater:
             _LOG.warning("update: %s", error)
         self._trouble = str(error)
         self._count(error.reason)
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 30), self._interval)
+        pause = min(
+            _LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 30), self._settings.interval
+        )
         with self._condition:
             self._failures += 1
             self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))

@@ -22,7 +22,7 @@ from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_edge.link.topics import status_topic
-from gatewise_edge.update import Store, Updater
+from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
@@ -457,14 +457,16 @@ def _member(
     link = MqttLink(url, device=name)
     updater = Updater(
         Store(folder / f"store-{name}", pause=600.0),
-        urls=[repository.folder.as_uri()],
-        trust=repository.root_file,
-        first=first,
+        UpdateSettings(
+            urls=[repository.folder.as_uri()],
+            trust=repository.root_file,
+            first=first,
+            device=name,
+            gap=0.2,
+            trial_seconds=0.0,
+            report=1.0,
+        ),
         link=link,
-        device=name,
-        gap=0.2,
-        trial_seconds=0.0,
-        report=1.0,
     )
     audit = 0.2
     device = stack.enter_context(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatewise_edge import Device
-from gatewise_edge.update import Store, Updater
+from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
@@ -112,11 +112,13 @@ class Running:
             "gap": 0.0,
         }
         deadline_ms = how.pop("deadline_ms", 5e3)
-        self.updater = Updater(store, first=first, **(defaults | how))
+        special = {key: how.pop(key) for key in ("link", "clock") if key in how}
+        settings = UpdateSettings(first=first, **(defaults | how))
+        self.updater = Updater(store, settings, **special)
         names = Bundle.open(first, for_device=True).manifest.feature_names
         opened = Bundle.open(path, for_device=True)
         self.device = Device(
-            opened, link=how.get("link"), observe=self.updater.observe, deadline_ms=deadline_ms,
+            opened, link=special.get("link"), observe=self.updater.observe, deadline_ms=deadline_ms,
             row_names=names,
         )  # fmt: skip
         self.updater.start(self.device)
@@ -127,7 +129,7 @@ class Running:
 
     def news(self) -> None:
         """Tell it that there is news, as a message does."""
-        self.updater.take(b"")
+        self.updater.receive_announcement(b"")
 
     def settled(self) -> None:
         """Wait until a check has ended that began after now."""

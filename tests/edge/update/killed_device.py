@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise_edge import Device
-from gatewise_edge.update import Store, Updater
+from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
@@ -44,13 +44,15 @@ def run(settings: dict[str, Any], pipe: Connection) -> None:
     bundle = Bundle.open(path, for_device=True)
     updater = Updater(
         store,
-        urls=[settings["url"]],
-        trust=settings["trust"],
-        first=settings["first"],
-        device="pi-1",
-        trial_answers=2,
-        trial_seconds=0.0,
-        interval=0.2,
+        UpdateSettings(
+            urls=[settings["url"]],
+            trust=settings["trust"],
+            first=settings["first"],
+            device="pi-1",
+            trial_answers=2,
+            trial_seconds=0.0,
+            interval=0.2,
+        ),
     )
     with Device(bundle, observe=updater.observe) as device, updater:
         device.answer([1.0, 0, 0, 0, 0, 0])

@@ -117,7 +117,7 @@ def test_a_message_brings_a_check_and_no_storm(run):
     device = run(gap=0.5)
     device.settled()
     for _ in range(500):
-        device.updater.take(b"\xff\x00 anything")
+        device.updater.receive_announcement(b"\xff\x00 anything")
     device.counts("announced", 501)
     assert device.updater.counters["checks"] <= 4
 
