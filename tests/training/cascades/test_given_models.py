@@ -153,7 +153,7 @@ def test_out_of_fold_probabilities_are_checked(chances, why):
     X, _, y, _ = table()
     with pytest.raises(InputError, match=why):
         StagedCascade(forest(), **QUICK).fit(X, y, high_cost_predictions=chances)
-    with pytest.raises(InputError, match="give it, too"):
+    with pytest.raises(InputError, match="give it as well"):
         StagedCascade(**QUICK).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
 
 

@@ -179,7 +179,7 @@ def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, wei
 
 def losses_by_hand(record, exits):
     """Recall of the cloud less that of the answers, by class."""
-    truth, given = record.answers.truth, record.answers.given
+    truth, given = record.answers.truth, record.answers.labels
     rows = np.arange(len(truth))
     return [
         float(np.mean(given[-1][truth == c] == c) - np.mean(given[exits, rows][truth == c] == c))

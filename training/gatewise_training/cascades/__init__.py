@@ -1,1 +1,1 @@
-"""Cascades."""
+"""Cascades: budgeted classifiers with a high-cost model, or stages alone, and their fit."""

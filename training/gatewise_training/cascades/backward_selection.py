@@ -1,7 +1,7 @@
 """Backward elimination: nested feature sets, from all of them down to the cheapest useful one.
 
-The counterpart of a penalty: a boosted model is fitted on what is left, and the features or
-groups with the least gain for their price go. It keeps features that only work together, which a
+The counterpart of a penalty: a boosted model is fitted on the remaining features, and the features
+or groups with the least gain for their price go. It keeps features that only work together, which a
 penalty on first uses, growing from nothing, may never find.
 """
 
@@ -23,16 +23,16 @@ STEP = 0.2
 """Share of the price that goes at a time, at least one feature or group."""
 
 MANY_SETS = 16
-"""So many sets come of about a hundred features or groups."""
+"""Number of sets that about a hundred features or groups yield."""
 
 
 def backward_sequences(
     problem: Problem, *, n_stages: int, limit: float | None = None
 ) -> list[list[NDArray[np.intp]]]:
-    """Find nested sets by backward elimination; arguments as those of :func:`.nested_sets`.
+    """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
-    Where features are so many that the sets' costs are far apart, there is a second sequence: cheap
-    sets that lie between. A budget between the costs of two sets may allow much better ones.
+    Where features are many and the sets' costs far apart, there is a second sequence of cheap sets
+    between them: a budget between the costs of two sets may allow a much better one.
     """
     costs = problem.costs
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit
@@ -50,6 +50,7 @@ def backward_sequences(
         if is_left.any() and costs.price(is_left) <= max_cost:
             path.append(is_left)
     path = path[::-1]
+    # sets over the whole path and, if it is long, cheap sets between them
     wide = spread(path, costs, n_stages)
     if len(path) < MANY_SETS:
         return [wide]
@@ -62,7 +63,7 @@ def backward_sequences(
 def _gains(
     problem: Problem, rows: NDArray[np.intp], columns: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """What each column takes off a boosted model's loss, shape (n_features,)."""
+    """Gain of each column in a boosted model, shape (n_features,)."""
     plan = problem.plan
     n_classes = problem.n_classes
     coarse = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
@@ -86,10 +87,11 @@ def _without_least(
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Drop what brings nothing, then the least gain for its price until a step is done."""
+    """Drop units without gain, then the least gain for its price until a step is done."""
     is_left = is_left.copy()
     cost_before = costs.price(is_left)
     while is_left.any():
+        # gain per saved price of each unit
         worth = {}
         for number, unit in enumerate(units):
             if is_left[unit].any():

@@ -44,7 +44,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     calibration_ : CalibrationRecords or None
         Records of the calibration rows, where a guarantee was asked for.
     class_weights_ : ndarray, shape (n_classes,), or None
-        What a row of each class counts, where `class_weight` was given.
+        Weight of a row of each class, where `class_weight` was given.
     class_bounds_, max_bytes_, max_instance_cost_
         Bounds that operating points keep, of the settings or given to :meth:`at`.
     """
@@ -119,7 +119,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return replace(self.frontier_, **fields)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        """Take a point of the frontier, or with a guarantee a certified one."""
+        """Pick a point of the frontier, or with a guarantee a certified one."""
         bounds = self.class_bounds_
         if self.calibration_ is None:
             return self.frontier_.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)
@@ -155,7 +155,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     def _without_stages(
         self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
     ) -> OperatingPoint:
-        """Get the point of a chain that has only some of its stages, those of some numbers.
+        """Get the point of a chain that has only the stages `numbers`.
 
         Where stages acquire node by node, the cost stays as an upper bound.
         """
@@ -191,6 +191,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """
         check_is_fitted(self, "frontier_")
         moved = copy.copy(self)
+        # the bounds of the copy
         if bounds["max_bytes"] is not None:
             moved.max_bytes_ = bounds["max_bytes"]
         if bounds["max_instance_cost"] is not None:
@@ -203,10 +204,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             losses,
             loss_is_given=goal["max_loss"] is not None,
         )
-        wanted = {**goal, "max_loss": total_loss}
-        has_goal = any(value is not None for value in wanted.values())
+        goals = {**goal, "max_loss": total_loss}
+        has_goal = any(value is not None for value in goals.values())
         has_bound = any(value is not None for value in bounds.values())
-        moved._activate(moved._choose(**wanted) if has_goal or not has_bound else moved._pick())
+        moved._activate(moved._choose(**goals) if has_goal or not has_bound else moved._pick())
         return moved
 
     def _changed_bounds(
@@ -217,9 +218,9 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         *,
         loss_is_given: bool,
     ) -> ClassBounds:
-        """Get the bounds on classes with those that are given in the place of the present ones.
+        """Replace the bounds on classes by the given ones; others stay.
 
-        A loss of all rows takes the place of losses by class.
+        A loss of all rows replaces losses by class.
         """
         bounds = self.class_bounds_
         changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
@@ -334,8 +335,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         ----------
         X : array-like of shape (n, n_features)
         accounting : {"union", "paper"}, default "union"
-            What an offloaded row pays: what its stages acquired and what else the high-cost model
-            reads, or as in the papers the high-cost model's features alone.
+            Features that an offloaded row pays for: those acquired by its stages and read by the
+            high-cost model, or as in the papers the high-cost model's alone.
 
         Returns
         -------
@@ -355,7 +356,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return at_exits(by_exit, self._exits(x))
 
     def explain(self, x: Any) -> Explanation:
-        """Explain the answer to one instance: what each stage acquired, and why it ended there.
+        """Explain the answer to one instance: the features of each stage, and why it stopped.
 
         Parameters
         ----------
@@ -365,7 +366,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         Returns
         -------
         Explanation
-            Prints as a line a stage; its attributes hold the same.
+            Prints one line per stage; its attributes hold the same.
 
         Raises
         ------

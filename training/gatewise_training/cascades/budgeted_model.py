@@ -87,7 +87,7 @@ class BudgetedModel(BaseEstimator, ABC):
         "guarantee": [Real, None],
         "allow_missing": ["boolean"],
     }
-    """What values each parameter takes; a class adds its own to those of its bases."""
+    """Values that each parameter takes; a class adds its own parameters to its bases' ones."""
 
     def _check_settings(self) -> None:
         """Refuse settings that no fit can use."""
@@ -117,7 +117,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def _reads_windows(self) -> bool:
-        """Whether the high-cost model reads raw windows, in columns behind those of stages."""
+        """Whether the high-cost model reads raw windows, in columns behind the stages' columns."""
         return hasattr(self, "signal_input_") and self.signal_input_.raw
 
     def _check_costs(self) -> None:
@@ -134,7 +134,7 @@ class BudgetedModel(BaseEstimator, ABC):
     ) -> list[int]:
         """Keep a frontier and the candidates that it needs, or `every`; get their numbers.
 
-        There is no active point then: if none reaches the goal, `at` can take another one.
+        This leaves no active point: if none reaches the goal, `at` can take another one.
         """
         self.__dict__.pop("operating_point_", None)
         used = {p.chain for p in (*frontier.points, *frontier.others)}
@@ -160,7 +160,7 @@ class BudgetedModel(BaseEstimator, ABC):
         return {"max_loss": MAX_LOSS if total is None else total}
 
     def _losses(self) -> tuple[float | None, Mapping[Any, float] | None]:
-        """Split the `max_loss` of the settings into that of all rows and those by class."""
+        """Split the `max_loss` of the settings into the loss of all rows and losses by class."""
         goals = (self.budget, getattr(self, "offload_rate", None))
         return split_loss(self.max_loss, beside=any(goal is not None for goal in goals))
 
@@ -184,7 +184,7 @@ class BudgetedModel(BaseEstimator, ABC):
     def last_exit_(self) -> int:
         """The last exit that an instance may take; the number of stages: an offload.
 
-        The cap on its cost ends the way of an instance even where a score that is NaN does not.
+        The cap on its cost stops an instance even where its score is NaN, which never stops.
         """
         last_exit = len(self.stages_) - (self.high_cost_model_ is None)
         max_cost = self.max_instance_cost_
@@ -193,7 +193,7 @@ class BudgetedModel(BaseEstimator, ABC):
         return min(last_exit, last_exit_within(self._exit_limits(self.stages_), max_cost))
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
-        """Get the most that leaving at each exit of a cascade can cost, on any row."""
+        """Get the largest cost of leaving at each exit of a cascade, on any row."""
         acquired = [stage.at_most(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
@@ -211,7 +211,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points, its others and, if it is none of them, the active one; by cost."""
+        """The frontier's points, its others and the active one, by rising cost."""
         check_is_fitted(self, "operating_point_")
         points = {*self.frontier_.points, *self.frontier_.others, self.operating_point_}
         return tuple(sorted(points, key=lambda p: (p.cost, -p.accuracy)))

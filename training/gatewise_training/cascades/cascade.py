@@ -59,7 +59,7 @@ class CascadeClassifier(BudgetedClassifier):
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
     min_recall, min_precision : mapping of class label to float, optional
-        Beside these: least recall and precision of classes, ``{"fault": 0.9}``.
+        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
     class_weight : mapping of class label to float, or "balanced", optional
         What a row of each class counts in fits, thresholds and frontier; accuracies are then
         weighted, and called so. Balanced: all classes count alike. A fitted `high_cost_model` stays
@@ -167,7 +167,15 @@ class CascadeClassifier(BudgetedClassifier):
         InputError
             For data, prices, settings or a model that cannot be used; it says which and why.
         """
-        rows = GivenRows(X, y, sample_weight, validation, high_cost_predictions, groups, time)
+        rows = GivenRows(
+            X=X,
+            y=y,
+            sample_weight=sample_weight,
+            validation=validation,
+            high_cost_predictions=high_cost_predictions,
+            groups=groups,
+            time=time,
+        )
         fit_system(self, rows)
         return self
 
@@ -221,9 +229,9 @@ class CascadeClassifier(BudgetedClassifier):
         offload_rate : float, optional
             Share of the instances that may go to the cloud.
         min_recall, min_precision : mapping of class label to float, optional
-            In the place of those of the settings; an empty dict lifts them.
+            Replace the bounds of the settings; an empty dict lifts them.
         max_bytes : int, optional
-            Bytes that a device keeps at most: stages that never stop are then left out.
+            Largest number of bytes on a device: stages that never stop are then left out.
         max_instance_cost : float, optional
             Only operating points are left at which no instance can cost more.
 
@@ -277,9 +285,9 @@ class WindowSettings:
         of shape (n, samples, channels), say, a list of arrays or DataFrames of equal length, or a
         DataFrame with an index (instance, time).
     high_cost_input : {"features", "window"}, default "features"
-        With `blocks`: what the high-cost model reads. A model of windows takes them flattened, as
-        an ONNX graph in their shape; a request carries the raw window, in its type (at most 128
-        KiB), and no block is computed for it.
+        Input of the high-cost model where there are `blocks`. A model of windows takes them
+        flattened, as an ONNX graph in their shape; a request carries the raw window, in its type
+        (at most 128 KiB), and no block is computed for it.
     """
 
     blocks: Sequence[Block] | None = None
@@ -293,5 +301,5 @@ class WindowSettings:
         super()._check_settings()  # type: ignore[misc]  # of the estimator behind it
         if self.high_cost_input != "features" and self.blocks is None:
             raise InputError(
-                f"high_cost_input={self.high_cost_input!r} needs blocks: rows are no windows"
+                f"high_cost_input={self.high_cost_input!r} needs blocks: rows are not windows"
             )

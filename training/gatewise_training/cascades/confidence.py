@@ -22,8 +22,7 @@ class ConfidenceCascade(WindowSettings, CascadeClassifier):
 
     The plainest baseline: no gate is learned. The model is fitted to all rows.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------

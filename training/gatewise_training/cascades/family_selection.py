@@ -1,9 +1,10 @@
 """Selection of a model family for each feature set, by regret on validation rows.
 
-Only some sets, the probes, try every family; the sets between try the families selected beside
-them, which hardly ever differ. And a family that is far worse on two probes, a cheap one and the
-costliest, or on more than 5,000 rows the best on neither, is not tried on the others. On many rows
-all this happens on some of them, and what is selected is fitted on all.
+Only some sets, the probes, try every family. A set between two probes tries the families that were
+selected on these, which hardly ever differ. A family is not tried on the other probes if it is far
+worse on two of them, a cheap one and the costliest, or on more than 5,000 rows if it is the best on
+neither. Where rows are many, families are compared on some of them, and the selected ones are
+fitted on all.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 FAR_WORSE = 1.15, 1.0
-"""A family whose regret is so many times the best one's will not be selected beside it: on few
-rows, whose regrets are uncertain, and on more than 5,000."""
+"""Ratio to the best family's regret above which a family is not tried further: on few rows, whose
+regrets are uncertain, and on more than 5,000."""
 
 TRIAL_ROWS = 20_000
-"""Of more than `MANY_ROWS` so many choose the families."""
+"""Number of rows that choose the families where there are more than `MANY_ROWS`."""
 
 FeatureSet = tuple[int, ...]
 
@@ -57,65 +58,76 @@ class SelectedStage:
 class FamilySelection:
     """Fits of the families that are worth trying on each feature set, and the best of each set.
 
-    ``report(done, total)`` is called as fits are done.
+    It calls ``report(n_done, n_total)`` after each fit.
     """
 
     problem: Problem
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
-    probe: int = 3  # every so many sets try all families
-    # found so far; sets with a best stage are not fitted again
+    probe: int = 3  # one set in this many tries all families
+    # selected so far; sets with a best stage are not fitted again
     best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
     too_large: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
-        """Find the best stage for each set; a set on which none fits the bounds is left out."""
+        """Find the best stage for each set, without the sets on which no stage fits the bounds."""
         costs = self.problem.costs
         by_cost = sorted(
-            {tuple(chosen.tolist()) for chosen in sets} - set(self.best),
-            key=lambda chosen: costs.price(np.array(chosen, np.intp)),
+            {tuple(features.tolist()) for features in sets} - set(self.best),
+            key=lambda features: costs.price(np.array(features, np.intp)),
         )
         if not by_cost:
             return self.best
         kinds = self._kinds
         step = self.probe if len(kinds) > 1 else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
-        first = sorted({probes[len(probes) // 3], probes[-1]})
-        others = [p for p in probes if p not in first]
-        done = 0
-        total = len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
+        first_sets = [by_cost[p] for p in sorted({probes[len(probes) // 3], probes[-1]})]
+        n_total = len(probes) * len(kinds) + 2 * (len(by_cost) - len(probes))
+        n_done = 0
         plan = self.problem.plan
         if self._trial is not plan:
-            total += len(by_cost)
+            n_total += len(by_cost)
 
-        def fit(probe_fits: Sequence[tuple[int, str]], plan: ValidationSplit = self._trial) -> None:
-            nonlocal done
-            jobs = [(by_cost[at], family) for at, family in probe_fits]
-            self._fit(jobs, lambda now: self.report(min(done + now, total), total), plan)
-            done += len(jobs)
+        def fit(
+            jobs: Sequence[tuple[FeatureSet, str]], plan: ValidationSplit = self._trial
+        ) -> None:
+            nonlocal n_done
+            self._fit(jobs, lambda n: self.report(min(n_done + n, n_total), n_total), plan)
+            n_done += len(jobs)
 
-        fit([(at, family) for at in first for family in kinds])
-        able = [f for f in kinds if any(self._is_near(by_cost[at], f) for at in first)]
-        fit([(at, family) for at in others for family in able])
-        between = []
-        for at in sorted(set(range(len(by_cost))) - set(probes)):
-            below = max(p for p in probes if p < at)
-            above = min(p for p in probes if p > at)
-            beside = {
-                self.best[by_cost[p]].family for p in (below, above) if by_cost[p] in self.best
-            }
-            between += [(at, family) for family in sorted(beside or kinds)]
-        fit(between)
+        # all families on a cheap probe and on the costliest one
+        fit([(features, family) for features in first_sets for family in kinds])
+        # families that are not far worse there on the other probes
+        near = [f for f in kinds if any(self._is_near(features, f) for features in first_sets)]
+        later_sets = [by_cost[p] for p in probes if by_cost[p] not in first_sets]
+        fit([(features, family) for features in later_sets for family in near])
+        # the families of the nearest probes on the sets between
+        fit(self._jobs_between(by_cost, probes))
+        # on many rows, the selected families on all of them
         if self._trial is not plan:
-            found = [(at, self.best.get(key)) for at, key in enumerate(by_cost)]
-            fit([(at, best.family) for at, best in found if best is not None], plan)
+            selected = [(key, self.best[key].family) for key in by_cost if key in self.best]
+            fit(selected, plan)
         return self.best
+
+    def _jobs_between(
+        self, by_cost: Sequence[FeatureSet], probes: Sequence[int]
+    ) -> list[tuple[FeatureSet, str]]:
+        """List the fits of the sets between probes: the families selected on these, or all."""
+        jobs = []
+        for i, features in enumerate(by_cost):
+            if i in probes:
+                continue
+            cheaper = by_cost[max(p for p in probes if p < i)]
+            costlier = by_cost[min(p for p in probes if p > i)]
+            families = {self.best[k].family for k in (cheaper, costlier) if k in self.best}
+            jobs += [(features, family) for family in sorted(families or self._kinds)]
+        return jobs
 
     @cached_property
     def _trial(self) -> ValidationSplit:
-        """The rows on which families are tried; all but few of many."""
+        """Rows on which families are tried: a sample of many rows, or all."""
         plan = self.problem.plan
         if len(plan.fit_rows) <= MANY_ROWS or len(plan.folds) > 1:
             return plan
@@ -143,35 +155,38 @@ class FamilySelection:
         report: Callable[[int], None],
         plan: ValidationSplit,
     ) -> None:
-        """Fit stages on the plan's rows; the best of a set on fewer rows gives way to its own."""
+        """Fit stages on the plan's rows; a fit on all rows replaces a set's best trial."""
         problem = self.problem
-        trial = plan is self._trial
+        is_trial = plan is self._trial
         fitted = joblib.Parallel(return_as="generator")(
             joblib.delayed(cross_fitted_stage)(
                 plan,
                 self._kinds[family][0],
-                np.array(chosen, np.intp),
+                np.array(features, np.intp),
                 problem.n_classes,
                 problem.seed,
                 self._kinds[family][1],
             )
-            for chosen, family in jobs
+            for features, family in jobs
         )
-        for done, ((chosen, family), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
-            report(done)
+        for number, ((features, family), (stage, outputs)) in enumerate(
+            zip(jobs, fitted, strict=True)
+        ):
+            report(number)
             if not self.bounds.admit(stage):
                 self.too_large.append(packed_bytes((stage,)))
                 continue
             regret = self._regret(stage, outputs)
-            self.regrets[chosen, family] = regret
-            if not trial or chosen not in self.best or regret < self.best[chosen].regret:
-                self.best[chosen] = SelectedStage(family, stage, outputs, regret)
+            self.regrets[features, family] = regret
+            if not is_trial or features not in self.best or regret < self.best[features].regret:
+                self.best[features] = SelectedStage(family, stage, outputs, regret)
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
         plan = self.problem.plan
         margins, score = split(outputs, stage.score)
         rows = plan.validation_rows
         errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
+        # area under the risk-coverage curve: mean over k of the error of the k surest rows
         by_confidence = errors[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(errors) + 1)))
 
@@ -179,10 +194,10 @@ class FamilySelection:
 def best_shape(
     problem: Problem, families: Sequence[str], *, of_size: bool = False
 ) -> TreeShape | None:
-    """Get what boosted trees are best on the rows; None where none are asked for.
+    """Find the best shape of boosted trees on the rows; None without boosting.
 
-    Nor where stages have bounds of size (`of_size`) and the rows are many: what is best without
-    bounds are bins that large data has anyway, and leaves that are searched anew within them.
+    None also where stages have bounds of size (`of_size`) and the rows are many: large data has
+    these bins in any case, and leaves are searched again within the bounds.
     """
     leaves_are_searched_later = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
     if problem.tree_shape is not None or "boosting" not in families or leaves_are_searched_later:

@@ -33,9 +33,9 @@ class UnseenAnswers:
     labels : ndarray of int64, shape (n_validation,)
     probabilities : ndarray of float64, shape (n_validation, n_classes)
     row_probabilities : ndarray of float64, shape (n, n_classes), or None
-        Of all rows of the plan; None: those of the model itself.
+        For all rows of the plan; None: the model's own.
     calibration_labels : ndarray of int64, shape (n_calibration,), or None
-        None: those of the model itself.
+        None: the model's own.
     tree_shape : TreeShape or None
         The best shape of boosted trees on the columns of `cloud_plan`, where the fit tried some.
     """
@@ -102,8 +102,8 @@ class FittedStages:
     stages : tuple of Stage
     outputs : tuple of ndarray of float32, shape (n_validation, n_outputs)
     acquired : tuple of ndarray of bool, or None
-        Features that the models behind `outputs` acquired on the validation rows. None: those
-        that the stages themselves acquire, which are the same where all rows acquire alike.
+        Features that the models behind `outputs` acquired on the validation rows. None: the
+        stages' own features, which are the same where all rows acquire alike.
     """
 
     stages: tuple[Stage, ...]

@@ -1,4 +1,4 @@
-"""The fit of budgeted classifiers: rows in; fitted stages, thresholds and the frontier out.
+"""The fit of budgeted classifiers: from rows to fitted stages, thresholds and the frontier.
 
 :func:`fit_system` lists the steps. A method adds one: its `_fit_candidates` fits candidate
 cascades (:class:`.FittedStages`) for a :class:`.Problem`.
@@ -128,7 +128,7 @@ def read_table(system: Any, given: GivenRows) -> Table:
 
 
 def read_columns(system: Any) -> tuple[slice, slice]:
-    """Get the columns that stages read, and those that the high-cost model reads."""
+    """Get the columns of the stages and the columns of the high-cost model."""
     if not system._reads_windows:
         return slice(None), slice(None)
     n_features = len(system.signal_input_.graph.feature_names)
@@ -164,7 +164,7 @@ def check_guarantee(system: Any, truth: NDArray[np.int64], splitter: RowSplitter
 def pose_problem(
     system: Any, table: Table, calibration: Table | None, seed: int, report: Progress
 ) -> Problem:
-    """Split the rows into folds, and the columns into those of stages and of the cloud."""
+    """Split the rows into folds, and the columns between stages and cloud."""
     whole = ValidationSplit.choose(
         table.x,
         table.y,
@@ -180,15 +180,16 @@ def pose_problem(
     if calibration is not None:
         cloud_calibration = calibration.x[:, cloud_columns]
         calibration = replace(calibration, x=calibration.x[:, stage_columns])
+    costs = system.signal_input_.graph.costs() if system._reads_windows else system.feature_costs_
     return Problem(
-        whole.with_columns(stage_columns),
-        whole.with_columns(cloud_columns),
-        len(table.classes),
-        system.signal_input_.graph.costs() if system._reads_windows else system.feature_costs_,
-        seed,
-        report,
-        calibration,
-        cloud_calibration,
+        plan=whole.with_columns(stage_columns),
+        cloud_plan=whole.with_columns(cloud_columns),
+        n_classes=len(table.classes),
+        costs=costs,
+        seed=seed,
+        report=report,
+        calibration=calibration,
+        cloud_calibration=cloud_calibration,
     )
 
 
@@ -267,7 +268,7 @@ def validation_records(
 
 
 def _row_weights(system: Any, plan: ValidationSplit) -> NDArray[np.float64]:
-    """Get weights of the validation rows without those of classes, for costs and rates."""
+    """Get weights of the validation rows without class weights, for costs and rates."""
     rows = plan.validation_rows
     weight = plan.weight[rows]
     if system.class_weights_ is None:
@@ -284,6 +285,7 @@ def calibration_records(
     assert table is not None
     x = table.x
     high_cost = problem.high_cost
+    # the reference: the last stage, the user's predictions, or the high-cost model
     chances = None
     if high_cost is None:
         reference = labels(candidates[-1].stages[-1].run(x)[0])
@@ -309,7 +311,7 @@ def calibration_records(
 
 
 def within_cost(system: Any, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
-    """Take those parts of the candidates with which instances keep `max_instance_cost`."""
+    """Take the parts of the candidates in which no instance costs above `max_instance_cost`."""
     max_cost = system.max_instance_cost
     if max_cost is None:
         return candidates
@@ -322,7 +324,7 @@ def within_cost(system: Any, candidates: Sequence[FittedStages]) -> Sequence[Fit
         affordable += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
     if not affordable:
         raise cost_too_low(max_cost, lowest)
-    return list({part.stages: part for part in affordable}.values())
+    return list({candidate.stages: candidate for candidate in affordable}.values())
 
 
 def _limits_of_part(
@@ -335,7 +337,7 @@ def _limits_of_part(
 def within_bytes(
     system: Any, problem: Problem, candidates: Sequence[FittedStages]
 ) -> Sequence[FittedStages]:
-    """Take those parts of the candidates of which a device keeps no more than `max_bytes`."""
+    """Take the parts of the candidates of which a device keeps no more than `max_bytes`."""
     max_bytes = system.max_bytes
     if max_bytes is None:
         return candidates
@@ -348,22 +350,24 @@ def within_bytes(
     if not small_enough:
         smallest = min(r.packed.kept(()) for r in records if r.packed is not None)
         raise TooLargeError("no stage", max_bytes, smallest, "allow more")
-    return list({part.stages: part for part in small_enough}.values())
+    return list({candidate.stages: candidate for candidate in small_enough}.values())
 
 
 # -- operating points ----------------------------------------------------------------------
 
 
 def find_frontier(system: Any, problem: Problem, candidates: Sequence[FittedStages]) -> None:
-    """Tune the thresholds of every candidate; keep those that reach the frontier."""
+    """Tune the thresholds of every candidate; keep the candidates that reach the frontier."""
     records = validation_records(system, problem, candidates)
     bounds = system.class_bounds_
     weight = _row_weights(system, problem.plan)
-    truth = problem.plan.y[problem.plan.validation_rows]
-    shares = np.bincount(truth, weight, minlength=problem.n_classes) / weight.sum()
+    y = problem.plan.y[problem.plan.validation_rows]
+    # tune for accuracy and, for rare or bounded classes, under other weights
+    shares = np.bincount(y, weight, minlength=problem.n_classes) / weight.sum()
     emphasis = emphases(shares, bounds)
     points = tuned_points(system, records, seed=problem.seed, emphases=emphasis)
     frontier = Frontier.from_points(points, **reference_fields(system, records[-1]))
+    # add points that serve classes, small devices or low offload rates
     if emphasis:
         frontier = frontier.with_others(points, bounds)
     if system.max_bytes is not None:

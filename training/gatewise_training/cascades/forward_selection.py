@@ -1,9 +1,9 @@
 """Forward selection: nested feature sets, grown by the error reduction per unit of cost.
 
-A step adds the feature, or the group of features that are acquired together, that takes most off
-the error per unit of cost. Candidates are compared by leave-one-out errors of a small kernel
-machine, which have a closed form, so that hundreds of candidates take seconds. Finds the one
-cheap feature, or the one cheap group, that a penalised booster steps over.
+A step adds the feature, or the group of features that are acquired together, that reduces the error
+most per unit of cost. Candidates are compared by leave-one-out errors of a small kernel machine,
+which have a closed form, so that hundreds of candidates take seconds. Forward selection finds the
+one cheap feature, or the one cheap group, that a penalised booster misses.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ROWS = 1200
 """Rows that candidates are compared on."""
 
 MOST_TRIED = 12
-"""Candidates tried anew in one step, the first step apart."""
+"""Candidates tried again in one step; the first step tries all."""
 
 
 def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
-    """List what is acquired at once: single features, and groups with otherwise free members.
+    """List the units of acquisition: single features, and groups with otherwise free members.
 
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
     >>> [p.tolist() for p in acquisition_units(costs)]
@@ -74,12 +74,13 @@ def forward_sets(
     blocks = plan.splitter.take(rows).blocks(problem.seed)
     acquired = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, acquired], y, n_classes, weight, blocks=blocks)
-    # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
+    # error reduction per cost at each unit's last trial: hardly ever less than now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
     max_cost = LARGEST_SHARE * costs.total if limit is None else limit
     while np.any(worth > -np.inf) and costs.price(acquired) < max_cost:
         problem.report(len(path), 2 * len(units), "choosing features")
+        # try the unit of most promise until one keeps it
         errors: dict[int, float] = {}
         while (best_unit := int(np.argmax(worth))) not in errors:
             added = costs.mask(units[best_unit])
@@ -91,6 +92,7 @@ def forward_sets(
             if path and len(errors) >= MOST_TRIED:
                 best_unit = max(errors, key=lambda p: float(worth[p]))
                 break
+        # add the best unit, unless it would exceed the limit
         worth[best_unit] = -np.inf
         acquired_with_unit = acquired | costs.mask(units[best_unit])
         if limit is None or costs.price(acquired_with_unit) <= limit:

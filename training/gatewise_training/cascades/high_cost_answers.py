@@ -33,7 +33,7 @@ def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswer
     """Train a high-cost model, or fit clones of the unfitted one that is given."""
     if table.high_cost is not None:
         raise InputError(
-            "high_cost_predictions are those of a fitted high_cost_model: give it, too"
+            "high_cost_predictions are the answers of a fitted high_cost_model: give it as well"
         )
     problem.report(0, 1, "high-cost model")
     trained = train_high_cost_model(
@@ -51,7 +51,7 @@ def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswer
 
 
 def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
-    """Find out how a given model answers rows that it has not seen; it is never refitted."""
+    """Get answers of a given model on rows that it has not seen; it is never refitted."""
     plan = problem.cloud_plan
     model = HighCostModel.given(
         system.high_cost_model,
@@ -60,6 +60,7 @@ def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
         getattr(system, "feature_names_in_", None),
         system.signal_input_.shape if system._reads_windows else None,
     )
+    # by predictions, by validation rows, by clones, or else by comparison
     if table.high_cost is not None:
         return _by_predictions(model, problem, table, table.high_cost)
     if table.validation is not None:

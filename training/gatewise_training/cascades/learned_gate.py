@@ -58,15 +58,17 @@ def _appended(model: GraphModel, gate: TreeEnsemble, columns: NDArray[np.intp]) 
     tail = GraphTail(model.content)
     for node in tail.model.graph.node:
         node.output[:] = ["gw_margins" if name == "margins" else name for name in node.output]
+    # the stop score: |margin|, or the difference of the two largest margins
     if model.n_outputs == 1:
         score = tail.add("Abs", ["gw_margins"])
     else:
         largest = ["gw_margins", tail.value([2], np.int64)]
         two = tail.add("TopK", largest, n_outputs=2, axis=1)
-        first, second = (
+        largest_margin, second_margin = (
             tail.add("Gather", [two, tail.value([i], np.int64)], axis=1) for i in (0, 1)
         )
-        score = tail.add("Sub", [first, second])
+        score = tail.add("Sub", [largest_margin, second_margin])
+    # the gate's trees read the score, the margins and columns of the instance
     inputs = [score, "gw_margins"]
     if len(columns):
         inputs.append(tail.add("Gather", ["x", tail.value(columns, np.int64)], axis=1))

@@ -74,9 +74,9 @@ class PairCascade(CascadeClassifier):
     low_cost_model, high_cost_model : fitted classifier, or path, bytes or OnnxModel of an ONNX file
         A classifier like scikit-learn's takes instances flattened. An ONNX graph takes one tensor
         of numbers in any shape that the instances fit, channels first or last, and gives logits or
-        probabilities (of two classes perhaps one column), or a high-cost one labels alone. What
-        scales pixels belongs to the graph. A high-cost model may also be what stays in a worker, as
-        for :class:`StagedCascade`: a function, an import path, a service's URL.
+        probabilities (of two classes perhaps one column), or a high-cost one labels alone. The
+        scaling of pixels belongs to the graph. A high-cost model may also be opaque, as for
+        :class:`StagedCascade`: a function or an import path.
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
@@ -86,7 +86,7 @@ class PairCascade(CascadeClassifier):
         right. Two fifths of the rows fit it, a fifth choose thresholds, the rest state figures. It
         pays from a few thousand rows on; not for forests and boosted trees.
     gate_features : array-like of str or int, default ()
-        Values of the flat instance that a learned gate reads, too, by name or number.
+        Values of the flat instance, by name or number, that a learned gate reads in addition.
     encoding : {"jpeg"}, optional
         Instances are images of uint8 that devices may be given as JPEG files: they decode them for
         the low-cost model and send the files as they are.
@@ -95,7 +95,7 @@ class PairCascade(CascadeClassifier):
     cloud_prices : CloudPrices, optional
         By default a request costs 1.
     guarantee : float, optional
-        As for all cascades, certified on the rows that state figures. The other bounds are those of
+        As for all cascades, certified on the rows that state figures. For the other bounds see
         :class:`.CascadeClassifier`.
     random_state : int, RandomState or None
         Of the choice of these rows.
@@ -107,7 +107,7 @@ class PairCascade(CascadeClassifier):
     Attributes
     ----------
     instance_ : InstanceSpec
-        Shape and type of an instance.
+        Shape and type of instances.
     low_cost_bytes_, request_bytes_ : int
         Size of the low-cost model, and of a request with one instance.
     labelled_ : bool
@@ -180,6 +180,7 @@ class PairCascade(CascadeClassifier):
         self._check_settings()
         if self.class_weight is not None:
             raise InputError("class_weight is for fits, and a pair refits nothing: use min_recall")
+        # check and read the models
         check_fitted(self.low_cost_model, "low_cost_model")
         if self.high_cost_model is None or not is_given(self.high_cost_model):
             check_fitted(self.high_cost_model, "high_cost_model")
@@ -190,23 +191,25 @@ class PairCascade(CascadeClassifier):
         self.class_weights_ = None
         read_bounds(self)
         self._check_prices()
+        # split the rows: to fit a gate, to tune thresholds, to state figures
         splitter = RowSplitter.checked(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
         share = (1, 2)
         fitting = rows[:0]
         if self.gate == "learned":
-            (fitting, rows) = splitter.cut(rows, 2, 5)
+            fitting, rows = splitter.cut(rows, 2, 5)
             share = (1, 3)
         tuning, stating = splitter.cut(rows, *share)
+        # answers and, without labels, the high-cost model's as truth
         self.labelled_ = y is not None
-        truth = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        check_guarantee(self, truth[stating], splitter.take(stating))
-        reference = truth if y is None else _answers(f0, x)
+        y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
+        check_guarantee(self, y_index[stating], splitter.take(stating))
+        reference = y_index if y is None else _answers(f0, x)
         if splitter.is_random and y is not None:  # else a file sorted by class would look so
-            warn_of_similar_neighbours(x, truth, stacklevel=2)
+            warn_of_similar_neighbours(x, y_index, stacklevel=2)
         outputs = stage.margins(x)
         if self.gate == "learned":
-            missed = (labels(outputs) != truth) & (reference == truth)
+            missed = (labels(outputs) != y_index) & (reference == y_index)
             _, columns = with_columns(
                 (None, self.gate_features), self.feature_names_, "gate_features"
             )
@@ -215,7 +218,7 @@ class PairCascade(CascadeClassifier):
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
             labelled = LabelledRows(
-                truth[rows], np.ones(len(rows)), reference[rows], None, splitter.take(rows)
+                y_index[rows], np.ones(len(rows)), reference[rows], None, splitter.take(rows)
             )
             acquired = stage.acquired(x[rows])
             return cascade_record(self, (stage,), (outputs[rows],), (acquired,), labelled)
@@ -243,6 +246,7 @@ class PairCascade(CascadeClassifier):
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)
         n = len(record.weights)
+        # the exact interval of independent rows, widened where groups differ more
         low, high = exact_interval(round(point.accuracy * n), n)
         if (count := record.splitter.n_groups) is not None and count > 1:
             right = record.correct[record.exits(point.thresholds), np.arange(n)]
@@ -258,7 +262,7 @@ class PairCascade(CascadeClassifier):
         return "accuracy" if self.labelled_ else "agreement"
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        """Pick a threshold by what it did on the rows that chose it; take its stated figures."""
+        """Pick a threshold by its figures on the tuning rows; get its figures on the other rows."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
             tuned = self._tuned
@@ -331,7 +335,7 @@ class PairCascade(CascadeClassifier):
     # -- rows ------------------------------------------------------------------------------
 
     def _first_rows(self, X: Any) -> NDArray[np.float32]:
-        """Take the rows that say what an instance is."""
+        """Take the first rows, which define the shape and type of instances."""
         spec, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
@@ -348,7 +352,7 @@ class PairCascade(CascadeClassifier):
         return self.instance_.flat(X, allow_missing=self.allow_missing)
 
     def _check_names(self, X: Any, *, reset: bool) -> None:
-        """Take the names of the columns, or check that they are those of the fit, in its order."""
+        """Keep the names of the columns, or check that they are the fit's, in its order."""
         try:
             _check_feature_names(self, X, reset=reset)
         except (TypeError, ValueError) as error:

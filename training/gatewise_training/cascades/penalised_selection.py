@@ -1,8 +1,8 @@
 """Penalised selection: nested feature sets of boosted models under a first-use penalty.
 
-Each set is what a boosted model chooses under a first-use penalty (CEGB, NIPS 2017, section 3)
-when the set before it is already paid. The penalty is found by bisection for a cost that grows
-geometrically. Sets are nested, so that a stage never pays for what a later one would not use.
+A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3), with the
+set before it already paid. The penalty is found by bisection for a cost that grows geometrically.
+Sets are nested, so that a stage never pays for features that a later one would not use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def nested_sets(
 ) -> list[NDArray[np.intp]]:
     """Find nested feature sets with geometrically growing costs.
 
-    `limit` is a cost that no set may exceed, and the largest shall come near to.
+    `limit` is a cost that no set may exceed and that the largest one approaches.
     """
     costs = problem.costs
     chooser = _Chooser(problem, limit)
@@ -41,6 +41,7 @@ def nested_sets(
     start = min(max(cheapest, 0.02 * costs.total), max_cost)
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
+    # each target of cost, from the set before
     for number, target in enumerate(np.geomspace(start, max_cost, n_stages)):
         problem.report(number, 2 * n_stages, "choosing features")
         if costs.price(paid) >= 0.95 * target:
@@ -82,6 +83,7 @@ class _Chooser:
         high = 1e5
         best_features = paid
         smallest_gap = math.inf
+        # bisection of the penalty, on a log scale
         for _ in range(9):
             middle = (low * high) ** 0.5
             features = self._choose(paid, middle)

@@ -13,7 +13,7 @@ from typing import Final
 
 from gatewise.costs import FeatureCosts
 
-#: Penalties that every search starts with, beside none: nats a feature of mean price.
+#: Penalties that every search starts with, besides 0: nats per feature of mean price.
 FIRST: Final = (3e-2, 1e-3)
 #: Beyond the outermost penalties the search goes on by this factor, and no further than these.
 STEP: Final = 4.0
@@ -26,7 +26,7 @@ CLOSE: Final = 1.02
 def spread_penalties(
     cost_at: Callable[[float], float], costs: FeatureCosts, n_penalties: int
 ) -> list[float]:
-    """Find so many penalties, 0 included, from the highest to none.
+    """Find `n_penalties` penalties, from the highest down to 0.
 
     `cost_at` gives the cost of the model that is fitted under a penalty.
     """
@@ -42,7 +42,7 @@ def spread_penalties(
 def in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
     """Get a penalty in the widest gap between costs; None once all gaps are closed.
 
-    `cost_of` holds those of 0, which buys most, and of infinity, which buys nothing, too.
+    `cost_of` also holds the costs of penalty 0, the largest one, and of infinity, which is 0.
     """
     prices = costs.alone[costs.alone > 0]
     half_price = float(prices.min()) / 2.0 if len(prices) else 1.0

@@ -34,10 +34,10 @@ from gatewise_training.learners.model_families import FAMILIES, families_for, fa
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
 
 FEW_UNITS = 32
-"""Up to so many features and groups, forward selection is cheap enough to be tried always."""
+"""Up to this many features and groups, forward selection is cheap enough to be tried always."""
 
 PROBES = {"low": 6, "normal": 3, "high": 1}
-"""By effort: every so many feature sets try all families."""
+"""By effort: one feature set in this many tries all families."""
 
 SHARES = (1, 2, 4)
 """Stages that share the bytes of a device, as far as their sizes go."""
@@ -53,13 +53,12 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     On each feature set the best of several model families answers if its margin is wide enough;
     else the next stage runs.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
     n_stages : int, default 10
-        Stages at most; on few rows fewer, one for 50 validation rows.
+        Largest number of stages; on few rows one for each 50 validation rows.
     effort : {"normal", "low", "high"}
         Time for the search. Low and normal try every model family on some feature sets only. Low
         leaves forward selection out, but for features that come free with others (blocks), where
@@ -70,10 +69,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         `allow_missing` boosting alone is tried.
     first_stages : sequence, default ()
         Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
-        pairs of one and the columns that it reads, by name or number (by default all, or those of
-        the table that it was fitted on). Nothing is refitted; without `validation=`, clones of a
-        classifier measure it, and what cannot be cloned must not have seen the rows. The frontier
-        also has points without them.
+        pairs of a model and its columns, by name or number (by default all, or the columns of the
+        table that it was fitted on). Nothing is refitted; without `validation=`, clones of a
+        classifier measure it, and a model that cannot be cloned must not have seen the rows. The
+        frontier also has points without them.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
 
@@ -158,6 +157,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         candidates: list[FittedStages] = []
         best: Mapping[FeatureSet, SelectedStage] = {}
         too_large: list[int] = []
+        # within each bound of size, the best stages on every sequence of sets
         for bounds in all_bounds:
             selection = FamilySelection(
                 problem,
@@ -165,14 +165,14 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 bounds,
                 lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
                 PROBES[self.effort],
-                # what is as small already stays: there is no better one with less room
+                # a stage that is small enough stays: less room allows no better one
                 {
                     features: selected
                     for features, selected in best.items()
                     if bounds.admit(selected.stage)
                 },
             )
-            best = selection.select([chosen for sets in sequences for chosen in sets])
+            best = selection.select([features for sets in sequences for features in sets])
             too_large += selection.too_large
             for sets in sequences:
                 steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
@@ -182,6 +182,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                     candidates.append(FittedStages(stages, outputs))
         if candidates:
             return candidates
+        # explain that no stage fits
         if self.max_bytes is not None and too_large:
             raise TooLargeError("no stage", self.max_bytes, min(too_large), "allow more")
         smallest = min(too_large, default=0)
@@ -190,7 +191,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         )
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
-        """List bounds of a stage: with `max_bytes` for one stage alone, and for several."""
+        """List bounds of stages: with `max_bytes` for one stage alone, and for several."""
         alone = self._set_limit(problem.costs) is not None
         bounds = Bounds(alone=alone)
         families = self._families_to_try(len(problem.plan.fit_rows))
@@ -206,7 +207,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [replace(bounds, max_bytes=room // share).with_shape(shape) for share in shares]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
-        """Given families, less those that take no NaN where values may be missing."""
+        """List the families of the settings; where values may be missing, only those taking NaN."""
         usable = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return usable
@@ -234,7 +235,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [sets for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
-        """Get the cost that sets shall come near to: the cap, if an offload would be above it."""
+        """Get the largest cost of a set: the cap, if an offload would be above it."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return None
@@ -253,7 +254,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 def _behind(
     first_stages: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages
 ) -> FittedStages:
-    """Put given stages before those of a candidate."""
+    """Put given stages before the stages of a candidate."""
     stages = [stage for stage, _ in first_stages]
     outputs = [outputs for _, outputs in first_stages]
     return FittedStages((*stages, *own.stages), (*outputs, *own.outputs))

@@ -1,1 +1,1 @@
-"""Data."""
+"""Training data: files, tables, checks, splits of rows."""

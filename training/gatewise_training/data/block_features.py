@@ -30,7 +30,7 @@ class BlockFeatures(TransformerMixin, BaseEstimator):
     Raises
     ------
     InputError
-        If windows do not fit the blocks, or are no array of numbers.
+        If windows do not fit the blocks, or are not an array of numbers.
 
     Examples
     --------

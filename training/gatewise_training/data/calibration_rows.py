@@ -21,26 +21,37 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         raise InputError("a guarantee needs rows of equal weight: its tests count rows")
     n = len(table.x)
     chances = table.high_cost
+    # a fifth of the training rows, or half of the user's validation rows
     if table.validation is None:
         x = table.x
         y = table.y
         rows = table.splitter.take(np.arange(n))
-        kept, aside = rows.hold_out(y, CALIBRATION_SHARE, seed)
-        rest = replace(
-            table, x=x[kept], y=y[kept], weight=table.weight[kept], splitter=rows.take(kept),
-            high_cost=None if chances is None else chances[kept],
-        )  # fmt: skip
-        known = None if chances is None else chances[aside]
+        kept_rows, calibration_rows = rows.hold_out(y, CALIBRATION_SHARE, seed)
+        training = replace(
+            table,
+            x=x[kept_rows],
+            y=y[kept_rows],
+            weight=table.weight[kept_rows],
+            splitter=rows.take(kept_rows),
+            high_cost=None if chances is None else chances[kept_rows],
+        )
+        calibration_high_cost = None if chances is None else chances[calibration_rows]
     else:
-        (x, y) = table.validation
-        known = None
+        x, y = table.validation
+        calibration_high_cost = None
         rows = table.splitter.take(n + np.arange(len(x)))
-        kept, aside = rows.hold_out(y, 2, seed)
-        every = table.splitter.take(np.concatenate([np.arange(n), n + kept]))
-        rest = replace(table, validation=(x[kept], y[kept]), splitter=every)
-    if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
+        kept_rows, calibration_rows = rows.hold_out(y, 2, seed)
+        all_rows = table.splitter.take(np.concatenate([np.arange(n), n + kept_rows]))
+        training = replace(table, validation=(x[kept_rows], y[kept_rows]), splitter=all_rows)
+    if len(np.unique(training.y)) < len(table.classes) or not len(calibration_rows):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
-    return rest, replace(
-        table, x=x[aside], y=y[aside], weight=np.ones(len(aside)), validation=None, high_cost=known,
-        splitter=rows.take(aside),
-    )  # fmt: skip
+    calibration = replace(
+        table,
+        x=x[calibration_rows],
+        y=y[calibration_rows],
+        weight=np.ones(len(calibration_rows)),
+        validation=None,
+        high_cost=calibration_high_cost,
+        splitter=rows.take(calibration_rows),
+    )
+    return training, calibration

@@ -41,10 +41,10 @@ class Dataset:
     """A table with labels and prices.
 
     `X` is float32 (n, n_features), `y` the labels as the source has them, `feature_costs` its
-    prices or 1 a feature. `parts` are the rows of the source's own split ("train", "validation",
-    "test"), where it has one. `raw` are a file's columns as they are, `encoder` what made `X` of
-    them, `aside` further arrays with one value for each row. `groups` and `time`, (n,), are what
-    training is to split by.
+    prices or 1 per feature. `parts` are the rows of the source's own split ("train", "validation",
+    "test"), where it has one. `raw` are a file's columns as they are, `encoder` is the encoder that
+    made `X` of them, and `aside` holds further arrays with one value for each row. Training splits
+    the rows by `groups` and `time`, (n,).
     """
 
     name: str
@@ -61,11 +61,11 @@ class Dataset:
 
     def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
         """Get the columns that a bundle names, in its order; a message names `source`."""
-        place = {name: k for k, name in enumerate(self.feature_names)}
+        index_of = {name: k for k, name in enumerate(self.feature_names)}
         for name in names:
-            if name not in place:
+            if name not in index_of:
                 raise InputError(f"{source} has no column {name!r}, which the bundle needs")
-        return self.X[:, [place[name] for name in names]]
+        return self.X[:, [index_of[name] for name in names]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,19 +111,18 @@ class RawTable:
         return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw=self)
 
     def encoded(self, training: NDArray[np.intp]) -> Dataset:
-        """Encode the columns with what the training rows teach, at a price of 1 each."""
+        """Encode the columns with an encoder fitted on the training rows, at a price of 1 each."""
         facts = table_facts(self.used, self.options.words)
-        gaps = {name for name, found in facts.items() if found.missing}
+        gaps = {name for name, column in facts.items() if column.missing}
         encoder = TableEncoder.from_options(self.options)
         encoder._learn(self.frame.iloc[training], gaps)
         columns = tuple(encoder.get_feature_names_out().tolist())
         x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(columns))
         numbers = [c for c in columns if c in self.frame and self.frame[c].dtype.kind in "iuf"]
         warn_of_rounding(self.frame[numbers], x[:, [columns.index(c) for c in numbers]], numbers)
-        return Dataset(
-            self.path.stem, x, self.y, columns, encoder.feature_costs(), {}, raw=self,
-            encoder=encoder,
-        )  # fmt: skip
+        prices = encoder.feature_costs()
+        name = self.path.stem
+        return Dataset(name, x, self.y, columns, prices, {}, raw=self, encoder=encoder)
 
 
 def names() -> tuple[str, ...]:
@@ -186,11 +185,13 @@ def _npz(path: Path) -> Dataset:
         columns = [str(n) for n in arrays["feature_names"]]
     _check_names(path, columns)
     x = _float32(path, x, columns)
-    parts = {}
+    rows_by_part = {}
     if "part" in arrays and "qid" not in arrays:  # queries of a ranking are in numbered folds
-        parts = _npz_parts(path, arrays["part"], len(y))
-    aside = {k: a for k, a in arrays.items() if a.shape == y.shape and k not in ("y", "part")}
-    return Dataset(path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), parts, aside=aside)
+        rows_by_part = _npz_parts(path, arrays["part"], len(y))
+    further = {k: a for k, a in arrays.items() if a.shape == y.shape and k not in ("y", "part")}
+    return Dataset(
+        path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), rows_by_part, aside=further
+    )
 
 
 def _npz_parts(path: Path, part: NDArray[Any], n: int) -> dict[str, NDArray[np.intp]]:
@@ -200,8 +201,8 @@ def _npz_parts(path: Path, part: NDArray[Any], n: int) -> dict[str, NDArray[np.i
             f"{path}: part must hold for each of the {n} rows 0 (training) or 1 (test), or with "
             "validation rows 0, 1 (validation) or 2 (test): mend it, or leave it out"
         )
-    known = ("train", "test") if part.max() <= 1 else ("train", "validation", "test")
-    return {name: np.flatnonzero(part == i) for i, name in enumerate(known)}
+    part_names = ("train", "test") if part.max() <= 1 else ("train", "validation", "test")
+    return {name: np.flatnonzero(part == i) for i, name in enumerate(part_names)}
 
 
 def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
@@ -211,10 +212,12 @@ def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> Featur
     full = arrays["cost"].astype(float)
     if "group" not in arrays or "cost_discount" not in arrays:
         return FeatureCosts(full, names=columns)
-    own = arrays["cost_discount"].astype(float)
+    own_prices = arrays["cost_discount"].astype(float)
     group = arrays["group"]
-    shared = {int(g): float((full - own)[group == g].max()) for g in np.unique(group) if g >= 0}
-    return FeatureCosts(own, group=group, shared=shared, names=columns)
+    shared = {
+        int(g): float((full - own_prices)[group == g].max()) for g in np.unique(group) if g >= 0
+    }
+    return FeatureCosts(own_prices, group=group, shared=shared, names=columns)
 
 
 def read_parquet(path: Path) -> DataFrame:
@@ -286,7 +289,7 @@ def read_rows(
 
 
 def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
-    """What is wrong with the first bad cell of a CSV file, and its line."""
+    """Describe the first bad cell of a CSV file, with its line."""
     rows = csv_rows(path) if path.suffix.lower() == ".csv" else iter(())
     header: list[str] = []
     for line, row in rows:
@@ -301,8 +304,8 @@ def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
 def _label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
     """Find the label among columns by its name, or by a usual one; None if none has that."""
     if target is None:
-        found = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
-        return found[0] if len(found) == 1 else None
+        usual = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        return usual[0] if len(usual) == 1 else None
     if target not in columns:
         raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
     return target
@@ -324,7 +327,7 @@ def _labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
 def _read_frame(
     path: Path, target: str | None, options: ColumnOptions, features: Sequence[str] = ()
 ) -> tuple[DataFrame, str | None]:
-    """Read a table, and find its label, if any, beside the `features`."""
+    """Read a table, and find its label, if it has any besides the `features`."""
     try:
         if path.suffix.lower() == ".csv":
             frame = _read_csv(path, target, options, features)
@@ -379,16 +382,18 @@ def _read_csv(
 
 
 def _exact(version: str) -> dict[str, Any]:
-    """Options for numbers rounded as Python rounds them: pandas 3.1 does so by itself."""
+    """Options for numbers rounded as Python rounds them: pandas 3.1 does so by default."""
     newer = tuple(map(int, version.split(".")[:2])) >= (3, 1)
     return {} if newer else {"float_precision": "round_trip"}
 
 
 #: What pandas takes as missing.
 _NO_LABEL: Final = [
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-]  # fmt: skip
+    "",
+    "#N/A N/A",
+    *["#N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"],
+    *["<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"],
+]
 
 
 def _cases(words: Iterable[str]) -> list[str]:

@@ -77,14 +77,20 @@ def check_rows(estimator: Any, X: Any) -> Any:
     return _validated(estimator, X, reset=False)
 
 
-def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
+def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     if signal is not None:
         X = signal.features(X)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-            found = validate_data(
-                estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
+            checked = validate_data(
+                estimator,
+                X,
+                *others,
+                dtype=np.float32,
+                order="C",
+                ensure_all_finite=False,
+                **options,
             )
     except (ValueError, np.exceptions.DTypePromotionError) as error:  # of numbers and dates
         if hasattr(X, "select_dtypes"):
@@ -95,14 +101,18 @@ def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
                     "or drop them"
                 ) from None
         raise InputError(str(error)) from error
-    rows = found[0] if others else found
+    rows = checked[0] if others else checked
+    # name the first column with values that cannot be used
     infinite = np.isinf(rows).any(axis=0), "infinity or a value too large for float32"
     absent = np.isnan(rows).any(axis=0) & (not estimator.allow_missing), "NaN"
-    for (bad, what), advice in ((infinite, "drop or clip it"), (absent, "set allow_missing=True")):
+    for (bad, content), advice in (
+        (infinite, "drop or clip it"),
+        (absent, "set allow_missing=True"),
+    ):
         if bad.any():
             name = feature_names(estimator)[int(bad.argmax())]
-            raise InputError(f"column {name!r} contains {what}; {advice}")
-    return found
+            raise InputError(f"column {name!r} contains {content}; {advice}")
+    return checked
 
 
 def warn_of_rounding(given: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
@@ -142,44 +152,55 @@ def check_training(
     time: Any = None,
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
-    given = X
+    table = X
     check_labels_known(y)
     X, y = _validated(estimator, X, _plain_labels(y))
     check_classes(y)
     if not hasattr(estimator, "signal_input_"):
-        warn_of_rounding(given, X, feature_names(estimator))
+        warn_of_rounding(table, X, feature_names(estimator))
+    # leave out rows of weight 0
     weight, validation, splitter = checked_splits(X, sample_weight, groups, time, validation)
-    seen = weight > 0
+    has_weight = weight > 0
     high_cost = None
     if high_cost_predictions is not None:
-        shape = len(X), len(np.unique(y[seen]))
-        high_cost = _check_predictions(high_cost_predictions, shape)[seen]
-    if not seen.all():
-        X = X[seen]
-        y = y[seen]
-        weight = weight[seen]
+        shape = len(X), len(np.unique(y[has_weight]))
+        high_cost = _check_predictions(high_cost_predictions, shape)[has_weight]
+    if not has_weight.all():
+        X = X[has_weight]
+        y = y[has_weight]
+        weight = weight[has_weight]
+    # labels as class indices
     classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
     if counts.min() < 2:
         rare = classes.tolist()[counts.argmin()]
         raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
-    pair = None
+    # the user's validation rows
+    validation_pair = None
     if validation is not None:
         X_val, y_val = validation
         X_val = check_rows(estimator, X_val)
         y_val = np.asarray(_plain_labels(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        place = {label: c for c, label in enumerate(classes.tolist())}
-        unknown = [label for label in y_val.tolist() if label not in place]
+        index_of = {label: c for c, label in enumerate(classes.tolist())}
+        unknown = [label for label in y_val.tolist() if label not in index_of]
         if unknown:
             raise InputError(f"validation label {unknown[0]!r} is not in the training data")
-        pair = X_val, np.array([place[label] for label in y_val.tolist()], np.int64)
+        validation_pair = X_val, np.array([index_of[label] for label in y_val.tolist()], np.int64)
     index = index.astype(np.int64)
-    if pair is None and splitter.groups is not None:
+    if validation_pair is None and splitter.groups is not None:
         _check_class_groups(classes, index, splitter.groups)
-    return Table(X, index, classes, weight / weight.mean(), pair, splitter, high_cost)
+    return Table(
+        x=X,
+        y=index,
+        classes=classes,
+        weight=weight / weight.mean(),
+        validation=validation_pair,
+        splitter=splitter,
+        high_cost=high_cost,
+    )
 
 
 def check_labels_known(y: Any) -> None:
@@ -223,9 +244,10 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     """Check groups and times of training and validation rows; the latter without them."""
     if validation is None:
         return None, RowSplitter.checked(n, groups, time)
+    # validation rows, with groups if the training rows have them
     try:
-        X_val, y_val, *rest = validation
-        (groups_val,) = rest or (None,)
+        X_val, y_val, *optional_groups = validation
+        (groups_val,) = optional_groups or (None,)
     except (TypeError, ValueError):
         raise InputError(
             "validation must be a pair (X_val, y_val), or with groups (X_val, y_val, groups_val)"
@@ -240,17 +262,22 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     n_val = len(np.asarray(y_val).ravel())
     if groups is None:
         return (X_val, y_val), RowSplitter(n + n_val)
-    own = RowSplitter.values("groups", groups, n)
-    other = RowSplitter.values("groups_val", groups_val, n_val)
-    if len(np.unique(other)) < 2:
+    # no group may be on both sides
+    training_groups = RowSplitter.values("groups", groups, n)
+    validation_groups = RowSplitter.values("groups_val", groups_val, n_val)
+    if len(np.unique(validation_groups)) < 2:
         raise InputError("groups_val has one value only: give validation rows of several groups")
-    shared = [g for g in np.unique(other).tolist() if g in set(own.tolist())]
+    shared = [
+        g for g in np.unique(validation_groups).tolist() if g in set(training_groups.tolist())
+    ]
     if shared:
         raise InputError(
             f"group {shared[0]!r} has training and validation rows ({len(shared)} such group(s)): "
             "rows of one group are alike, and would praise what remembers them"
         )
-    return (X_val, y_val), RowSplitter.checked(n + n_val, np.concatenate([own, other]))
+    return (X_val, y_val), RowSplitter.checked(
+        n + n_val, np.concatenate([training_groups, validation_groups])
+    )
 
 
 def _check_class_groups(
@@ -293,8 +320,8 @@ def check_values(
 
     With `reset` they are training rows, else rows of the same columns.
     """
-    least = 2 if reset else 1
-    X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
+    min_rows = 2 if reset else 1
+    X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
     y = np.asarray(y, np.float64)
     largest = np.abs(y).max()
     limits = np.finfo(np.float32)
@@ -323,14 +350,16 @@ def check_classes(y: NDArray[Any]) -> None:
         raise InputError(f"y: {one_line(error)}") from error
     except ValueError as error:
         kind = type_of_target(y)
-        how = "give one class label for each row"
+        advice = "give one class label for each row"
         if kind.startswith("continuous"):
-            how = "bin measured values into classes first, with pandas.qcut(y, 3, labels=False) say"
-        raise InputError(f"Unknown label type: {kind}. This learns classes: {how}") from error
+            advice = (
+                "bin measured values into classes first, with pandas.qcut(y, 3, labels=False) say"
+            )
+        raise InputError(f"Unknown label type: {kind}. This learns classes: {advice}") from error
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:
-    """Get the columns' names; x0, x1, ... where the table had none; those of a signal's."""
+    """Get the names of the columns, or of a signal's features; x0, x1, ... where there are none."""
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     if signal is not None:
         return signal.feature_names

@@ -16,13 +16,15 @@ from gatewise.errors import InputError
 def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, Any]:
     """Load instances, shape (n, ...), and their labels; None without `target`.
 
-    Of an npz file the array ``X``, or the only one beside `target`; of a table all columns but
-    `target`, as a DataFrame. Raises InputError if it cannot be read, or has no such part.
+    The instances are the array ``X`` of an npz file, or its only one besides `target`, or all
+    columns of a table but `target`, as a DataFrame. Raises InputError if the file cannot be read,
+    or lacks one of them.
     """
     path = Path(source)
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     kind = path.suffix.lower()
+    # arrays
     if kind in (".npz", ".npy"):
         arrays = arrays_of(path)
         y = None
@@ -36,13 +38,14 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
         if y is not None and y.shape != (len(x),):
             raise InputError(f"{path}: {target!r} of shape {y.shape} for {len(x)} instances")
         return x, y
+    # tables
     if kind not in (".csv", ".parquet"):
         raise InputError(f"{path}: the ending must be .npz, .npy, .csv or .parquet")
     import pandas as pd
 
-    given = plain_csv(path) if kind == ".csv" else path
+    source_file = plain_csv(path) if kind == ".csv" else path
     try:
-        table = pd.read_csv(given) if kind == ".csv" else pd.read_parquet(path)
+        table = pd.read_csv(source_file) if kind == ".csv" else pd.read_parquet(path)
     except (ValueError, OSError, ImportError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if target is None:

@@ -50,27 +50,28 @@ def average_precisions_at(
     query = query[order]
 
     # ties: runs of one query and one score
-    first = np.append(True, (query[1:] != query[:-1]) | (points[1:] != points[:-1]))
-    starts = np.flatnonzero(first)
+    opens_tie = np.append(True, (query[1:] != query[:-1]) | (points[1:] != points[:-1]))
+    starts = np.flatnonzero(opens_tie)
     size = np.diff(np.append(starts, len(order)))
     hits = np.add.reduceat(good.astype(np.int64), starts)
     owner = query[starts]
 
     # of each query: the tie that holds its first irrelevant document, and what stands above it
-    mixed = np.flatnonzero(hits < size)
-    decided, place = np.unique(owner[mixed], return_index=True)
-    tie = mixed[place]
+    impure = np.flatnonzero(hits < size)
+    decided, indices = np.unique(owner[impure], return_index=True)
+    tie = impure[indices]
     opening = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
-    above = starts[tie] - opening[decided]
+    n_above = starts[tie] - opening[decided]
 
-    earned = np.ones(len(opening))  # without an irrelevant document
-    expected = np.minimum(above, k).astype(np.float64)
+    # expected number of relevant documents before the first irrelevant one, at most k
+    precision = np.ones(len(opening))  # without an irrelevant document
+    expected = np.minimum(n_above, k).astype(np.float64)
     chance = np.ones(len(tie))  # that t relevant ones open the tie
     for t in range(k):
         chance = chance * np.maximum(hits[tie] - t, 0) / np.maximum(size[tie] - t, 1)
-        expected += np.where(above + t < k, chance, 0.0)
-    earned[decided] = expected / k
-    return earned
+        expected += np.where(n_above + t < k, chance, 0.0)
+    precision[decided] = expected / k
+    return precision
 
 
 def _checked(

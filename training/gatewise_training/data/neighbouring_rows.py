@@ -14,7 +14,7 @@ SIMILAR = 0.5
 """Ratio below which neighbours are too much alike for chance; rows in random order have 1."""
 
 LEAST_PAIRS = 100
-"""Pairs of neighbours that the ratio is taken of, at least."""
+"""Least number of pairs of neighbours for a ratio."""
 
 MOST_ROWS = 5000
 MOST_COLUMNS = 64
@@ -24,9 +24,10 @@ MOST_COLUMNS = 64
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
     """Compare how much neighbouring rows differ with how much any two of their class do.
 
-    Of ranks (Bartels, 1982), so that rare large values count as others do: the mean squared
-    difference of neighbours of one class, over that of two rows of this class at random; the median
-    over the columns. Files sorted by class have 1 as others do, windows that overlap by half 0.2.
+    The ratio is the mean squared difference of neighbours of one class over that of two rows of
+    this class at random, and the result its median over the columns. It is computed on ranks
+    (Bartels, 1982), so that rare large values count as others do. Files sorted by class have a
+    ratio of 1 as others do, windows that overlap by half have 0.2.
 
     Shapes: `x` (n, n_features), `y` (n,) class indices. None where there is too little to say.
 
@@ -39,17 +40,18 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     y = y[:MOST_ROWS]
     if x.shape[1] > MOST_COLUMNS:
         x = x[:, np.linspace(0, x.shape[1] - 1, MOST_COLUMNS).astype(np.intp)]
-    first = np.flatnonzero(y[1:] == y[:-1])
-    if len(first) < LEAST_PAIRS:
+    pairs = np.flatnonzero(y[1:] == y[:-1])
+    if len(pairs) < LEAST_PAIRS:
         return None
     ranks = stats.rankdata(np.nan_to_num(x, nan=-np.inf), axis=0)
-    pairs = np.bincount(y[first], minlength=int(y.max()) + 1)
+    n_pairs = np.bincount(y[pairs], minlength=int(y.max()) + 1)
+    # two rows at random differ by twice the variance, in the mean square
     expected = np.zeros(x.shape[1])
-    for c in np.flatnonzero(pairs):
-        expected += pairs[c] * 2.0 * ranks[y == c].var(axis=0, ddof=1)
-    found = ((ranks[first + 1] - ranks[first]) ** 2).sum(axis=0)
-    varied = expected > 0
-    return float(np.median(found[varied] / expected[varied])) if varied.any() else None
+    for c in np.flatnonzero(n_pairs):
+        expected += n_pairs[c] * 2.0 * ranks[y == c].var(axis=0, ddof=1)
+    observed = ((ranks[pairs + 1] - ranks[pairs]) ** 2).sum(axis=0)
+    varies = expected > 0
+    return float(np.median(observed[varies] / expected[varies])) if varies.any() else None
 
 
 def neighbour_remark(

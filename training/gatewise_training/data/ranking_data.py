@@ -1,9 +1,9 @@
 """Ranking data sets: npz tables with queries, svmlight files of Yahoo and LETOR.
 
 A line of an svmlight file is one document, ``<grade> qid:<query> <feature>:<value> ...``, with
-features counted from 1 in rising order; what is not listed is 0, and what follows ``#`` is a
-comment. Yahoo's Learning to Rank set may not be passed on, so nothing of it is here: give the
-files (set1.train.txt and its like) and the file of its 519 published prices, one a line.
+features counted from 1 in rising order. A feature that is not listed is 0, and text after ``#`` is
+a comment. Yahoo's Learning to Rank set may not be passed on, so nothing of it is here: give the
+files (set1.train.txt and the like) and the file of its 519 published prices, one per line.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
         if missing:
             raise InputError(f"{path} has no array {missing[0]!r}")
         qid = file["qid"].astype(np.int64)
-        part = file["part"]
-    if not len(qid) == len(part) == len(table.y):
+        part_of = file["part"]
+    if not len(qid) == len(part_of) == len(table.y):
         raise InputError(f"{path}: qid and part must have one value a row, {len(table.y)}")
-    place = (part.astype(np.int64) - fold) % 5
-    parts = {
-        "train": np.flatnonzero(place < 3),
-        "validation": np.flatnonzero(place == 3),
-        "test": np.flatnonzero(place == 4),
+    fold_of = (part_of.astype(np.int64) - fold) % 5
+    rows_by_part = {
+        "train": np.flatnonzero(fold_of < 3),
+        "validation": np.flatnonzero(fold_of == 3),
+        "test": np.flatnonzero(fold_of == 4),
     }
     y = table.y.astype(np.int64)
     return RankingDataset(
-        table.name, table.X, y, table.feature_names, table.feature_costs, parts, qid=qid
+        table.name, table.X, y, table.feature_names, table.feature_costs, rows_by_part, qid=qid
     )
 
 
@@ -69,27 +69,29 @@ def load_svmlight(
 
     The table is dense, 4 bytes a value: 1 GB for Yahoo's 473,134 training documents.
     """
-    named = files if isinstance(files, Mapping) else {"": files}
-    if not named:
+    paths = files if isinstance(files, Mapping) else {"": files}
+    if not paths:
         raise InputError("give at least one svmlight file")
-    tables = [_read(Path(path)) for path in named.values()]
+    # one sparse table of all files
+    tables = [_read(Path(path)) for path in paths.values()]
     width = max(x.shape[1] for x, _, _ in tables)
     for x, _, _ in tables:
         x.resize(x.shape[0], width)
     stacked = sparse.vstack([x for x, _, _ in tables], format="csr")
     used = np.unique(stacked.indices)
-    ends = np.cumsum([len(y) for _, y, _ in tables])
-    parts = {
-        part: np.arange(end - len(y), end)
-        for part, end, (_, y, _) in zip(named, ends, tables, strict=True)
+    stops = np.cumsum([len(y) for _, y, _ in tables])
+    rows_by_part = {
+        part_name: np.arange(stop - len(y), stop)
+        for part_name, stop, (_, y, _) in zip(paths, stops, tables, strict=True)
     }
     y = np.concatenate([y for _, y, _ in tables])
     # the same number in two files is two queries
     pairs = (
-        np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0)),
+        np.repeat(np.arange(len(stops)), np.diff(stops, prepend=0)),
         np.concatenate([qid for _, _, qid in tables]),
     )
     qid = np.unique(np.column_stack(pairs), axis=0, return_inverse=True)[1].ravel()
+    # prices of all columns, or of the used ones alone
     columns = np.arange(width)
     costs = np.ones(width)
     if prices is not None:
@@ -103,11 +105,12 @@ def load_svmlight(
             )
     dense = np.ascontiguousarray(stacked[:, columns].toarray(), np.float32)
     names = tuple(f"f{k + 1}" for k in columns)
-    name = Path(next(iter(named.values()))).stem
-    return RankingDataset(
-        name, dense, y, names, FeatureCosts(costs, names=names),
-        parts if isinstance(files, Mapping) else {}, qid=qid.astype(np.int64),
-    )  # fmt: skip
+    name = Path(next(iter(paths.values()))).stem
+    feature_costs = FeatureCosts(costs, names=names)
+    if not isinstance(files, Mapping):
+        rows_by_part = {}
+    qid = qid.astype(np.int64)
+    return RankingDataset(name, dense, y, names, feature_costs, rows_by_part, qid=qid)
 
 
 def _read_prices(path: Path) -> NDArray[np.float64]:
@@ -145,17 +148,17 @@ def _read(path: Path) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
 
 def _explain(path: Path) -> None:
     """Raise an error that names the first malformed line."""
-    found = False
+    has_documents = False
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             words = line.split("#", 1)[0].split()
             if not words:
                 continue
-            found = True
-            wrong = _wrong(words)
-            if wrong:
-                raise InputError(f"{path}, line {number}: {wrong}")
-    if not found:
+            has_documents = True
+            problem = _wrong(words)
+            if problem:
+                raise InputError(f"{path}, line {number}: {problem}")
+    if not has_documents:
         raise InputError(f"{path} has no documents")
 
 

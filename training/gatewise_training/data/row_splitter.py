@@ -1,7 +1,7 @@
-"""Splits of rows into those that fit and those that validate: at random, by group or by time.
+"""Splits of rows into fit rows and validation rows: at random, by group or by time.
 
-Every split of a fit is made here, so that rows of one group (a subject, a machine, a recording)
-never stand on both sides of one, and of rows in time the earlier fit and the later validate.
+This module makes every split of a fit, so that rows of one group (a subject, a machine, a
+recording) never stand on both sides of a split, and fit rows are earlier than validation rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatewise.errors import InputError
 Rows = NDArray[np.intp]
 
 MOST_STRATIFIED = 2000
-"""Up to so many groups are dealt out by their classes; more are alike on average."""
+"""Up to this many groups are dealt out by their classes; more are alike on average."""
 
 TRIES = 20
 """Ways to deal out groups, until every class is on both sides."""
@@ -35,7 +35,7 @@ BLOCKS = 6
 class RowSplitter:
     """Rows, their groups or times, and all splits of them.
 
-    With both, groups stay whole and those that end last validate.
+    With both, groups stay whole and the groups that end last validate.
     """
 
     n: int
@@ -44,25 +44,25 @@ class RowSplitter:
 
     @classmethod
     def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
-        """Read the groups and times of `n` rows as a user gives them; InputError if they are none.
+        """Read the groups and times of `n` rows; InputError if a user's values cannot serve.
 
         >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
         """
         ranks: dict[str, NDArray[np.int64] | None] = {"groups": None, "time": None}
-        for what, given in (("groups", groups), ("time", time)):
-            if given is None:
+        for name, values in (("groups", groups), ("time", time)):
+            if values is None:
                 continue
             try:
-                found, rank = np.unique(cls.values(what, given, n), return_inverse=True)
+                distinct, rank = np.unique(cls.values(name, values, n), return_inverse=True)
             except TypeError:
-                raise InputError(f"{what} holds values that cannot be compared") from None
-            if len(found) < 2:
+                raise InputError(f"{name} holds values that cannot be compared") from None
+            if len(distinct) < 2:
                 raise InputError(
-                    f"{what} has one value only ({found.tolist()[0]!r}): nothing is left to "
-                    f"validate on; give more, or leave {what} out"
+                    f"{name} has one value only ({distinct.tolist()[0]!r}): nothing is left to "
+                    f"validate on; give more, or leave {name} out"
                 )
-            ranks[what] = rank.astype(np.int64)
+            ranks[name] = rank.astype(np.int64)
         return cls(n, **ranks)
 
     @staticmethod
@@ -95,7 +95,7 @@ class RowSplitter:
 
     @cached_property
     def _units(self) -> tuple[NDArray[np.int64], int]:
-        """What is never parted, group or time: the number of each row's, and how many there are."""
+        """Units that no split parts, groups or times: the unit of each row, and their number."""
         of_row = self.time if self.groups is None else self.groups
         assert of_row is not None
         values, unit = np.unique(of_row, return_inverse=True)
@@ -114,22 +114,22 @@ class RowSplitter:
     ) -> tuple[tuple[Rows, Rows], ...]:
         """Make up to `k` folds, fit rows and unseen rows of each; none is empty.
 
-        With `y`, class indices of shape (n,), classes are spread evenly. In time every fold's rows
-        come behind those that fit it: folds of the later half.
+        With `y`, class indices of shape (n,), classes are spread evenly. In time every fold's
+        unseen rows are later than its fit rows: folds of the later half.
         """
         if self.time is not None and self._units[1] > 1:
             return self._in_time(k)
-        part = self._parts(y, k, seed)
-        pairs = ((np.flatnonzero(part != i), np.flatnonzero(part == i)) for i in range(k))
+        part_of = self._parts(y, k, seed)
+        pairs = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
         return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
         """Hold one part of `k` out, in time the last: rows that are kept, rows held out."""
         if self.time is not None:
-            kept, last = self.cut(self.order(None), k - 1, k)
-            return np.sort(kept), np.sort(last)
-        part = self._parts(y, k, seed)
-        return np.flatnonzero(part != 0), np.flatnonzero(part == 0)
+            kept_rows, last_rows = self.cut(self.order(None), k - 1, k)
+            return np.sort(kept_rows), np.sort(last_rows)
+        part_of = self._parts(y, k, seed)
+        return np.flatnonzero(part_of != 0), np.flatnonzero(part_of == 0)
 
     def order(self, rng: np.random.RandomState | None) -> Rows:
         """Order the rows for :meth:`cut`: at random, group after group, or in time."""
@@ -139,38 +139,38 @@ class RowSplitter:
         unit, count = self._units
         if self.time is None:
             assert rng is not None
-            place = np.asarray(rng.permutation(count), np.int64)
+            rank = np.asarray(rng.permutation(count), np.int64)
         else:
-            ends = np.zeros(count, np.int64)
-            np.maximum.at(ends, unit, self.time)
-            place = np.argsort(np.argsort(ends, kind="stable"), kind="stable")
-        return np.argsort(place[unit], kind="stable")
+            last_times = np.zeros(count, np.int64)
+            np.maximum.at(last_times, unit, self.time)
+            rank = np.argsort(np.argsort(last_times, kind="stable"), kind="stable")
+        return np.argsort(rank[unit], kind="stable")
 
     def cut(self, rows: Rows, part: int, whole: int) -> tuple[Rows, Rows]:
         """Cut rows, in the order of :meth:`order`, behind `part` of `whole` of them.
 
         The cut goes to the nearest place that parts no group or time.
         """
-        at = part * len(rows) // whole
+        cut = part * len(rows) // whole
         if self.is_random:
-            return rows[:at], rows[at:]
+            return rows[:cut], rows[cut:]
         unit = self._units[0][rows]
-        places = 1 + np.flatnonzero(unit[1:] != unit[:-1])
+        cuts = 1 + np.flatnonzero(unit[1:] != unit[:-1])
         if self.time is not None:
-            latest = np.maximum.accumulate(self.time[rows])
-            first = np.minimum.accumulate(self.time[rows][::-1])[::-1]
-            apart = latest[places - 1] < first[places]
-            if len(places) and not apart.any():
+            latest_before = np.maximum.accumulate(self.time[rows])
+            earliest_after = np.minimum.accumulate(self.time[rows][::-1])[::-1]
+            is_clean = latest_before[cuts - 1] < earliest_after[cuts]
+            if len(cuts) and not is_clean.any():
                 raise InputError(
                     "groups overlap in time all along, so that no split leaves whole groups behind "
                     "others: give groups or time, not both"
                 )
-            places = places[apart]
-        if not len(places):
-            what = "different times" if self.groups is None else "groups"
-            raise InputError(f"{what} are too few to part {len(rows)} rows: give more")
-        at = int(places[np.abs(places - at).argmin()])
-        return rows[:at], rows[at:]
+            cuts = cuts[is_clean]
+        if not len(cuts):
+            units = "different times" if self.groups is None else "groups"
+            raise InputError(f"{units} are too few to part {len(rows)} rows: give more")
+        cut = int(cuts[np.abs(cuts - cut).argmin()])
+        return rows[:cut], rows[cut:]
 
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
         """Number the parts that a model's own cross-validation leaves out in turn, shape (n,).
@@ -193,10 +193,10 @@ class RowSplitter:
     def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order = self.order(None)
         pairs = []
-        ends = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
-        for now, after in pairwise(ends):
-            if len(after) > len(now):
-                pairs.append((np.sort(now), np.sort(after[len(now) :])))
+        stretches = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
+        for fit_part, both_parts in pairwise(stretches):
+            if len(both_parts) > len(fit_part):
+                pairs.append((np.sort(fit_part), np.sort(both_parts[len(fit_part) :])))
         return tuple(pairs)
 
     def _parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
@@ -208,27 +208,27 @@ class RowSplitter:
         return np.random.default_rng(seed).permutation(self.n) % k
 
     def _dealt(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
-        """Deal whole groups out; every class in several groups is to be in several parts."""
+        """Deal whole groups out, so that a class of several groups gets into several parts."""
         unit, count = self._units
         k = min(k, count)
         if k < 2:
             raise InputError(f"{count} group(s) are too few to fit and validate a model")
-        truth = np.zeros(self.n, np.int64) if y is None else y
-        pairs = np.unique(np.stack([truth, unit]), axis=1)[0]
-        common = [c for c in np.unique(truth).tolist() if np.sum(pairs == c) > 1]
-        part = np.empty(self.n, np.intp)
+        classes = np.zeros(self.n, np.int64) if y is None else y
+        pairs = np.unique(np.stack([classes, unit]), axis=1)[0]
+        common = [c for c in np.unique(classes).tolist() if np.sum(pairs == c) > 1]
+        part_of = np.empty(self.n, np.intp)
         for attempt in range(TRIES):
-            if count > MOST_STRATIFIED or np.bincount(truth).max() < k:
-                part = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
+            if count > MOST_STRATIFIED or np.bincount(classes).max() < k:
+                part_of = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
             else:
                 deal = StratifiedGroupKFold(k, shuffle=True, random_state=(seed + attempt) % 2**32)
                 with warnings.catch_warnings():  # of a class with fewer rows than parts
                     warnings.simplefilter("ignore", UserWarning)
-                    for i, (_, rows) in enumerate(deal.split(truth, truth, unit)):
-                        part[rows] = i
-            if all(np.ptp(part[truth == c]) for c in common):
+                    for i, (_, rows) in enumerate(deal.split(classes, classes, unit)):
+                        part_of[rows] = i
+            if all(np.ptp(part_of[classes == c]) for c in common):
                 break
-        return part
+        return part_of
 
     # -- errors of means -------------------------------------------------------------------
 
@@ -245,15 +245,16 @@ class RowSplitter:
         return self.group_sums(values) / np.bincount(self._units[0])
 
     def clustered_error(self, parts: NDArray[np.float64]) -> float:
-        """Standard error of a mean by groups; of what each row adds to its deviation, shape (n,).
+        """Standard error of a mean over groups, by each row's part in its deviation, shape (n,).
 
-        Groups are few: the error is widened so that one of it covers as much as one standard error
-        of a normal distribution does (Student's t).
+        Groups are few, so the error is widened by Student's t until it covers as much as one
+        standard error of a normal distribution.
         """
         if self.groups is None or self._units[1] < 2:
             return 0.0
-        which, count = self._units
-        sums = np.bincount(which, parts)
+        unit, count = self._units
+        sums = np.bincount(unit, parts)
+        # sqrt(G / (G - 1) * sum over groups of (sum of a group's parts)^2)
         error = float(np.sqrt(count / (count - 1) * (sums**2).sum()))
         return error * float(stats.t.ppf(stats.norm.cdf(1.0), count - 1))
 
@@ -261,10 +262,10 @@ class RowSplitter:
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     """Deal the rows of each class out to k parts; the classes take turns at starting."""
     rng = np.random.default_rng(seed)
-    part = np.empty(len(y), np.intp)
+    part_of = np.empty(len(y), np.intp)
     start = 0
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
-        part[rows] = (start + np.arange(len(rows))) % k
+        part_of[rows] = (start + np.arange(len(rows))) % k
         start += len(rows)
-    return part
+    return part_of

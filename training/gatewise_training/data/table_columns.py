@@ -1,4 +1,4 @@
-"""Columns of a raw table: what each one holds, and what keeps it from being trained on."""
+"""Columns of a raw table: the kind of values in each, and the problems that training would have."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_NAME_BYTES: Final = 200
 _MOST_ODD: Final = 10
 _MOST_SHOWN: Final = 20
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
-#: Numbers with separators of thousands; 1,200 may have a decimal comma, too.
+#: Numbers with separators of thousands; 1,200 may also have a decimal comma.
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 Style = Literal["flags", "python"]
@@ -57,7 +57,7 @@ class ColumnOptions:
 
     @property
     def dropped(self) -> list[str]:
-        """Columns that are no features."""
+        """Columns that do not become features."""
         return [name for name, kind in self.kinds.items() if kind == DROP]
 
     @property
@@ -73,11 +73,11 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What a column holds.
+    """Facts about a column's cells.
 
-    `kind`: what it seems to be; text: nearly every cell is another. `odd`: the few cells that are
-    not of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers. `forms`: formats
-    that all dates are in. `commas`: what the commas of its numbers are, one being `example`.
+    `kind`: its likely kind; "text" where nearly all cells differ. `odd`: the few cells that are not
+    of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers. `forms`: formats that
+    all dates are in. `commas`: the role of the commas in its numbers, such as `example`.
     """
 
     kind: str
@@ -94,7 +94,7 @@ class ColumnFacts:
 
     @property
     def advice(self) -> str:
-        """What to do about commas in numbers."""
+        """Advice about commas in numbers."""
         if self.commas == "decimal":
             return f"decimal commas, as {self.example!r}: write points (pandas: decimal=',')"
         decimal = "" if self.commas == "thousands" else "; decimal commas as points (decimal=',')"
@@ -106,25 +106,25 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """What keeps a column from being used, and the options that mend it, best first."""
+    """A reason why a column cannot be used, and the options that mend it, best first."""
 
     column: str
-    what: str
-    ways: tuple[tuple[tuple[str, str | None], ...], ...] = ()
+    reason: str
+    remedies: tuple[tuple[tuple[str, str | None], ...], ...] = ()
 
 
 def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[str, ColumnFacts]:
-    """Find out what the columns of a table hold; decimal commas of one are those of all."""
+    """Collect facts about the columns of a table; a decimal comma in one column counts for all."""
     facts = {str(name): column_facts(frame[name], words) for name in frame.columns}
     if any(f.commas == "decimal" for f in facts.values()):
-        for name, found in facts.items():
-            if found.commas == "either":
-                facts[name] = replace(found, commas="decimal")
+        for name, column in facts.items():
+            if column.commas == "either":
+                facts[name] = replace(column, commas="decimal")
     return facts
 
 
 def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFacts:
-    """Find out what a column holds; `words` are further texts of a missing cell."""
+    """Collect facts about a column's cells; `words` are further texts of a missing cell."""
     values = _numbers(cells)
     if values is not None:
         return _number_facts(values, is_boolean=cells.dtype.kind == "b")
@@ -138,18 +138,27 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
     example = str(next(iter(counts))).strip()[:40]
     if all(isinstance(c, bool) or str(c).strip().lower() in _BOOLEAN_WORDS for c in counts):
         return ColumnFacts("boolean", rows, missing, distinct, example)
+    # numbers and dates, with few cells of another kind
     for kind, read in (("number", read_number), ("time", read_time)):
         odd = _odd(counts, read)
-        if kind == "number" and (found := _with_commas(odd, counts)) is not None:
-            return ColumnFacts(kind, rows, missing, distinct, found[1], commas=found[0])
+        if kind == "number" and (commas := _with_commas(odd, counts)) is not None:
+            return ColumnFacts(kind, rows, missing, distinct, commas[1], commas=commas[0])
         n_odd = sum(counts[cell] for cell in odd)
         if not odd or (len(odd) <= _MOST_ODD and n_odd <= present / 2):
-            good = [cell for cell in counts if cell not in odd]
-            numbers = [read_number(cell) for cell in good] if kind == "number" else [0.0]
+            cells_read = [cell for cell in counts if cell not in odd]
+            numbers = [read_number(cell) for cell in cells_read] if kind == "number" else [0.0]
             return ColumnFacts(
-                kind, rows, missing, distinct, str(good[0]).strip()[:40],
-                tuple(str(cell).strip() for cell in odd), n_odd, min(numbers), max(numbers),
-            )  # fmt: skip
+                kind=kind,
+                rows=rows,
+                missing=missing,
+                distinct=distinct,
+                example=str(cells_read[0]).strip()[:40],
+                odd=tuple(str(cell).strip() for cell in odd),
+                n_odd=n_odd,
+                low=min(numbers),
+                high=max(numbers),
+            )
+    # dates in another format, categories or text
     forms = tuple(form for form in _usual_forms() if _all_read(counts, form))
     if forms:
         return ColumnFacts("time", rows, missing, distinct, example, forms=forms)
@@ -158,22 +167,22 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
 
 
 def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str] | None:
-    """What the commas are in a column of numbers, with one of them; None without such cells."""
+    """Role of the commas in a column of numbers, with an example; None without such cells."""
     decimal = {cell for cell in odd if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands = {cell for cell in odd if _THOUSANDS.fullmatch(str(cell))}
-    others = set(odd) - decimal - thousands
-    n_others = sum(counts[cell] for cell in others)
-    if not decimal | thousands or len(others) > _MOST_ODD or n_others > counts.total() / 2:
+    odd_rest = set(odd) - decimal - thousands
+    n_others = sum(counts[cell] for cell in odd_rest)
+    if not decimal | thousands or len(odd_rest) > _MOST_ODD or n_others > counts.total() / 2:
         return None
-    sure = decimal ^ thousands  # the others may be either
-    example = next(cell for cell in odd if cell in (sure or decimal))
-    if not sure or (sure & decimal and sure & thousands):
+    unambiguous = decimal ^ thousands  # the others may be either
+    example = next(cell for cell in odd if cell in (unambiguous or decimal))
+    if not unambiguous or (unambiguous & decimal and unambiguous & thousands):
         return "either", example
-    return "decimal" if sure & decimal else "thousands", example
+    return "decimal" if unambiguous & decimal else "thousands", example
 
 
 def _usual_forms() -> Iterator[str]:
-    """Formats of dates that tables have beside ISO 8601, days before months first."""
+    """Formats of dates in tables, other than ISO 8601, days before months first."""
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day, f"{day} %H:%M", f"{day} %H:%M:%S")
 
@@ -200,13 +209,13 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
 
 
 def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProblem]:
-    """List what keeps the columns of a table from being used; nothing if all may be."""
+    """List the problems that keep the columns of a table from being used."""
     columns = [str(name) for name in frame.columns]
     unknown = [name for name in options.kinds if name not in columns]
     problems = [ColumnProblem(name, "is named, but there is no such column") for name in unknown]
     if unknown:
-        some = ", ".join(columns[:_MOST_SHOWN]) + (", ..." if columns[_MOST_SHOWN:] else "")
-        problems[-1] = ColumnProblem(unknown[-1], f"{problems[-1].what}; it has {some}")
+        listed = ", ".join(columns[:_MOST_SHOWN]) + (", ..." if columns[_MOST_SHOWN:] else "")
+        problems[-1] = ColumnProblem(unknown[-1], f"{problems[-1].reason}; it has {listed}")
     kinds = {}
     for name, text in options.kinds.items():
         try:
@@ -249,11 +258,11 @@ def _problems_of(
             return [problem]
     kind = KINDS[kind_name]
     if kind is NumberColumn and max(-facts.low, facts.high) > np.finfo(np.float32).max:
-        what = "has infinite values, or too large for float32"
-        return [ColumnProblem(name, what, (drop,))]
+        reason = "has infinite values, or too large for float32"
+        return [ColumnProblem(name, reason, (drop,))]
     if facts.missing and not filled and not kind.takes_missing:
-        what = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"
-        return [ColumnProblem(name, what, ((("impute", None),), (("allow_missing", None),)))]
+        reason = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"
+        return [ColumnProblem(name, reason, ((("impute", None),), (("allow_missing", None),)))]
     return []
 
 
@@ -263,30 +272,30 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
     na: tuple[tuple[str, str | None], ...] = tuple(("na", word) for word in facts.odd)
     if fill and (na or facts.missing):
         na += (("impute", None),)
-    some = ", ".join(map(repr, facts.odd[:3]))
+    examples = ", ".join(map(repr, facts.odd[:3]))
     if facts.commas is not None:
         return "number", ColumnProblem(name, f"has {facts.advice}")
     if facts.kind == "number" and facts.odd:
-        what = f"is not numbers in {plural(facts.n_odd, 'row')} (as {some})"
-        return "number", ColumnProblem(name, what, (na, drop))
+        reason = f"is not numbers in {plural(facts.n_odd, 'row')} (as {examples})"
+        return "number", ColumnProblem(name, reason, (na, drop))
     if facts.kind == "number" and facts.distinct == facts.rows and name.startswith("Unnamed: "):
-        what = "has no name and numbers the rows"
-        return "number", ColumnProblem(name, what, (drop,))
+        reason = "has no name and numbers the rows"
+        return "number", ColumnProblem(name, reason, (drop,))
     if facts.kind in ("number", "boolean"):
         return facts.kind, None
     if facts.kind == "time":
-        what = f"holds dates (as {facts.example!r})"
+        reason = f"holds dates (as {facts.example!r})"
         if facts.odd:
-            what += f", in {plural(facts.n_odd, 'row')} not (as {some})"
+            reason += f", in {plural(facts.n_odd, 'row')} not (as {examples})"
         named = ["time" if form == ISO else f"time:{form}" for form in facts.forms]
-        ways = [(_as_kind(name, kind), *na) for kind in named]
-        return "time", ColumnProblem(name, what, (*ways, drop))
-    what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
+        remedies = [(_as_kind(name, kind), *na) for kind in named]
+        return "time", ColumnProblem(name, reason, (*remedies, drop))
+    reason = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
     if facts.distinct > MAX_LEARNED_CATEGORIES:
-        return "category", ColumnProblem(name, what, (drop,))
+        return "category", ColumnProblem(name, reason, (drop,))
     if facts.kind == "category":
-        return "category", ColumnProblem(name, what, (category, drop))
-    return "category", ColumnProblem(name, what, (drop, category))
+        return "category", ColumnProblem(name, reason, (category, drop))
+    return "category", ColumnProblem(name, reason, (drop, category))
 
 
 def _misdeclared(
@@ -299,17 +308,17 @@ def _misdeclared(
     odd = _odd(counts, lambda cell: kind.check_cell(cell, form))
     if odd:
         rows = sum(counts[cell] for cell in odd)
-        some = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
+        examples = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
         as_format = f" as {form}" if form else ""
-        what = f"is not {kind.wanted}{as_format} in {plural(rows, 'row')} (as {some})"
+        reason = f"is not {kind.wanted}{as_format} in {plural(rows, 'row')} (as {examples})"
         if kind is BooleanColumn and len(odd) == len(counts) <= MAX_LEARNED_CATEGORIES:
             category = _as_kind(name, "category")
-            return ColumnProblem(name, f"{what}; make it a category", ((category,),))
+            return ColumnProblem(name, f"{reason}; make it a category", ((category,),))
         na = tuple(("na", str(cell).strip()) for cell in odd)
-        return ColumnProblem(name, what, (na, drop) if len(odd) <= _MOST_ODD else (drop,))
+        return ColumnProblem(name, reason, (na, drop) if len(odd) <= _MOST_ODD else (drop,))
     if kind.max_distinct is not None and len(counts) > kind.max_distinct:
-        what = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"
-        return ColumnProblem(name, what, (drop,))
+        reason = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"
+        return ColumnProblem(name, reason, (drop,))
     return None
 
 
@@ -319,40 +328,45 @@ def _as_kind(name: str, kind: str) -> tuple[str, str]:
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
-    """Write problems as one line, with the options that mend each and those that mend all."""
-    shown = [
-        f"{p.column!r} {p.what}"
-        + "".join(f" ({' or '.join(_options(way, style) for way in p.ways)})" for _ in p.ways[:1])
+    """Write problems as one line, with the options that mend each and the options for all."""
+    texts = [
+        f"{p.column!r} {p.reason}"
+        + "".join(
+            f" ({' or '.join(_options(option_list, style) for option_list in p.remedies)})"
+            for _ in p.remedies[:1]
+        )
         for p in problems[:_MOST_SHOWN]
     ]
     more = f"; and {len(problems) - _MOST_SHOWN} more" if problems[_MOST_SHOWN:] else ""
-    best = [p.ways[0] for p in problems if p.ways]
-    needs = "an option" if len(best) == len(problems) else "a change"
+    first_remedies = [p.remedies[0] for p in problems if p.remedies]
+    needs = "an option" if len(first_remedies) == len(problems) else "a change"
     count = f"a column needs {needs}"
     if len(problems) > 1:
         count = f"{len(problems)} columns need {needs}"
-    text = f"{count}: {'; '.join(shown)}{more}"
-    if len(best) > 1:
-        whole = dict.fromkeys(option for way in best for option in way)
-        all_of_them = "all" if len(best) == len(problems) else "those with options"
-        text += f". To mend {all_of_them}: {_options(tuple(whole), style)}"
+    text = f"{count}: {'; '.join(texts)}{more}"
+    if len(first_remedies) > 1:
+        all_options = dict.fromkeys(
+            option for option_list in first_remedies for option in option_list
+        )
+        all_of_them = "all" if len(first_remedies) == len(problems) else "those with options"
+        text += f". To mend {all_of_them}: {_options(tuple(all_options), style)}"
         if style == "flags":
             text += "; or have `gatewise init` write a file of kinds, for --costs"
     return text
 
 
-def _options(way: Iterable[tuple[str, str | None]], style: Style) -> str:
+def _options(remedy: Iterable[tuple[str, str | None]], style: Style) -> str:
     if style == "flags":
         return " ".join(
             f"--{option.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(value)}")
-            for option, value in way
+            for option, value in remedy
         )
-    columns = dict(v.rpartition("=")[::2] for option, v in way if option == "column" and v)
-    words = [value for option, value in way if option == "na"]
-    others = [f"{option}=True" for option, value in way if value is None]
-    parts = [f"columns={columns!r}"] if columns else []
-    parts += [f"missing_words={words!r}"] if words else []
-    return ", ".join([*parts, *others])
+    columns = dict(v.rpartition("=")[::2] for option, v in remedy if option == "column" and v)
+    words = [value for option, value in remedy if option == "na"]
+    flags = [f"{option}=True" for option, value in remedy if value is None]
+    arguments = [f"columns={columns!r}"] if columns else []
+    arguments += [f"missing_words={words!r}"] if words else []
+    return ", ".join([*arguments, *flags])
 
 
 def _key(cell: Any) -> Any:

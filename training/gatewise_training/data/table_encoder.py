@@ -1,4 +1,4 @@
-"""Encoder of raw tables with scikit-learn's habits; bundles carry what it has learned."""
+"""Encoder of raw tables with scikit-learn's habits; bundles carry its learned form."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode the columns of a table: numbers, booleans, categories, dates, missing cells.
 
-    Columns of numbers and of true and false are found by themselves; of any other the kind must
-    be said, and :meth:`fit` lists all that are unclear at once. What it learns goes into a bundle
+    Columns of numbers and of true and false are recognised automatically. Any other column needs a
+    kind, and :meth:`fit` lists all unclear columns at once. The fitted encoder goes into a bundle
     (``gw.pack(system, ..., encoder=encoder)``), and a device encodes raw rows with the same bits.
 
     Parameters
@@ -62,12 +62,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         cell is NaN, as a failed sensor's, and without `impute` everywhere, for estimators with
         ``allow_missing=True``. A missing category that was seen needs none.
     missing_words : sequence of str, default ()
-        Texts of a missing cell, beside ``NA``, ``NaN``, ``null``, ``?`` and the like.
+        Texts of a missing cell, in addition to ``NA``, ``NaN``, ``null``, ``?`` and the like.
     max_one_hot : int, default 12
-        Categories of a column that become one feature each, at most.
+        Largest number of categories of a column that become one feature each.
     time_parts : sequence of str, optional
-        Of year, month, day, weekday, hour, minute, second, days (since 1970). By default month,
-        day, weekday and hour, those that vary.
+        Some of year, month, day, weekday, hour, minute, second, days (since 1970). By default
+        month, day, weekday and hour, as far as they vary.
 
     Attributes
     ----------
@@ -161,14 +161,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         kind, form = read_kind(text)
         present = [cell for cell in cells.tolist() if not is_missing(cell, options.words)]
         has_missing = len(present) < len(cells)
-        how = Learning(
+        learning = Learning(
             format=form,
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
             max_one_hot=self.max_one_hot,
             time_parts=None if self.time_parts is None else tuple(self.time_parts),
         )
-        return KINDS[kind].learn(name, present, how)
+        return KINDS[kind].learn(name, present, learning)
 
     def transform(self, X: DataFrame) -> DataFrame:
         """Encode rows.
@@ -212,12 +212,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def feature_costs(
         self, prices: CostsLike | PriceList | None = None, *, default: float | None = None
     ) -> FeatureCosts:
-        """Make prices of the features from those of the columns: all of a column share its price.
+        """Make prices of the features from column prices: a column's features share its price.
 
         Parameters
         ----------
         prices : FeatureCosts, dict or Series by column, list, or PriceList, optional
-            By default 1 a column.
+            By default 1 per column.
         default : float, optional
             Price of columns that `prices` does not name.
 
@@ -240,7 +240,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if default is not None and isinstance(prices, Mapping):
                 prices = dict.fromkeys(names, default) | dict(prices)
             columns = check_costs(prices, names, named=True)
-        own = []
+        # each column's price becomes the shared price of its features
+        own_prices = []
         group = []
         shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
         requires: dict[str, tuple[str, ...]] = columns.prerequisites
@@ -249,17 +250,21 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             price = float(columns.own[c])
             label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
             if width > 1 and (label is None or price):
-                # paid once, whichever of its features come first; the group's price, too
+                # the column's price is paid once, by its first feature; so is its group's
                 name = column.name if column.name not in shared else f"column {column.name}"
                 if label is not None:
                     requires[name] = (label,)
                 label = name
                 shared[name] = price
                 price = 0.0
-            own += [price] * width
+            own_prices += [price] * width
             group += [label] * width
         return FeatureCosts(
-            own, group=group, shared=shared, requires=requires, names=self.encoder_.feature_names
+            own_prices,
+            group=group,
+            shared=shared,
+            requires=requires,
+            names=self.encoder_.feature_names,
         )
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -277,16 +282,16 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     x = np.empty((len(frame), encoder.starts[-1]), np.float32)
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         for c, name in enumerate(encoder.names):
-            place = slice(encoder.starts[c], encoder.starts[c + 1])
+            columns = slice(encoder.starts[c], encoder.starts[c + 1])
             numbers = (
                 _numbers(frame[name]) if isinstance(encoder.columns[c], NumberColumn) else None
             )
             if numbers is None or frame[name].dtype.kind == "b":
-                x[:, place] = _encode_cells(encoder, c, frame[name].tolist())
+                x[:, columns] = _encode_cells(encoder, c, frame[name].tolist())
             else:
                 x[:, encoder.starts[c]] = numbers
                 x[:, encoder.starts[c] + 1 : encoder.starts[c + 1]] = 0.0
-                x[np.isnan(numbers), place] = encoder.cell(c, None)
+                x[np.isnan(numbers), columns] = encoder.cell(c, None)
     return x
 
 
@@ -297,25 +302,27 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     in neither.
     """
     columns = [str(name) for name in getattr(rows, "columns", ())]
-    made = set(encoder.feature_names) <= set(columns) and not set(encoder.names) <= set(columns)
-    if not columns or made or columns == list(encoder.feature_names):
+    is_encoded = set(encoder.feature_names) <= set(columns) and not set(encoder.names) <= set(
+        columns
+    )
+    if not columns or is_encoded or columns == list(encoder.feature_names):
         return rows
     return encode_frame(encoder, rows)
 
 
 def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
-    """Features of a column, each different cell being encoded once."""
-    made: dict[Any, int] = {}
+    """Encode a column's cells, equal ones only once."""
+    number_of: dict[Any, int] = {}
     values: list[tuple[float, ...]] = []
     rows = np.empty(len(cells), np.intp)
     for i, cell in enumerate(cells):
         # 0.0 and -0.0 are equal, and two cells
-        below = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
-        key = (type(cell), cell, below)
-        if key not in made:
-            made[key] = len(values)
+        is_negative = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
+        key = (type(cell), cell, is_negative)
+        if key not in number_of:
+            number_of[key] = len(values)
             values.append(encoder.cell(column, cell))
-        rows[i] = made[key]
+        rows[i] = number_of[key]
     width = len(encoder.columns[column].features)
     return np.array(values, np.float64).reshape(-1, width)[rows]
 

@@ -1,9 +1,9 @@
-"""Which rows fit a model, which are its validation rows, and which certify guarantees.
+"""The rows that fit a model, and its validation rows.
 
-Validation rows are the user's own, a held-out fifth, or on small data those of five-fold
-cross-fitting: every row is a validation row of a model that has not seen it, and the model that is
-kept is fitted on all rows. Groups are few, so that with them cross-fitting goes on until a fifth
-holds many; rows in time are never cross-fitted, their last fifth is held out.
+Validation rows are the user's own, a held-out fifth, or on small data all rows by five-fold
+cross-fitting: every row validates a model that has not seen it, and the final model is fitted on
+all rows. Groups are few, so that rows with groups are cross-fitted until a fifth of them holds many
+groups. Rows in time are never cross-fitted: their last fifth is held out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
 
 HELD_OUT_GROUPS = 30
-"""So many groups held out say as much as cross-fitting would."""
+"""This many held-out groups are as informative as cross-fitting."""
 
 
 class _HasRounds(Protocol):
@@ -82,13 +82,14 @@ class ValidationSplit:
         """Groups and times of all rows."""
         return self.given_splitter or RowSplitter(len(self.x))
 
-    def with_fit_rows(self, most: int, seed: int) -> ValidationSplit:
-        """Get the same validation rows with so many rows to fit, drawn from those of a fold."""
-        draw = np.random.default_rng(seed)
-        folds = [
-            (np.sort(draw.choice(rows, most, replace=False)) if len(rows) > most else rows, unseen)
-            for rows, unseen in self.folds
-        ]
+    def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
+        """Get the same validation rows with at most `max_rows` of each fold's fit rows."""
+        rng = np.random.default_rng(seed)
+        folds = []
+        for rows, unseen in self.folds:
+            if len(rows) > max_rows:
+                rows = np.sort(rng.choice(rows, max_rows, replace=False))
+            folds.append((rows, unseen))
         return replace(self, folds=tuple(folds))
 
     def with_columns(self, columns: slice) -> ValidationSplit:
@@ -98,7 +99,7 @@ class ValidationSplit:
         return replace(self, x=np.ascontiguousarray(self.x[:, columns]))
 
     def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
-        """Multiply the rows' weights by those of their classes, shape (n_classes,)."""
+        """Multiply the rows' weights by their classes' weights, shape (n_classes,)."""
         weight = self.weight * weights[self.y]
         return replace(self, weight=weight / weight.mean())
 
@@ -122,10 +123,11 @@ def cross_fit(
 ) -> tuple[Model, NDArray[Any]]:
     """Fit the model to keep, and get out-of-fold predictions on the validation rows.
 
-    Where rows have groups, each fold's own best number of rounds would be that of its few groups:
-    predictions are then those of models of as many rounds as the one that is kept.
+    Where rows have groups, a fold's best number of rounds would depend on its few groups. Then the
+    models that predict have as many rounds as the final one.
     """
     models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
+    # the final model has the mean number of rounds
     rounds = round(float(np.mean([m.rounds for m in models]))) or None
     if len(models) > 1 and rounds and plan.splitter.n_groups is not None:
         models = [fit(rows, None, rounds) for rows, _ in plan.folds]
@@ -152,8 +154,8 @@ def chosen_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Hold a fifth of the rows out, in time the last, or of up to 5,000 make five folds."""
-    enough = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
-    if rows.time is not None or (rows.n > CROSS_FIT_ROWS and enough):
+    has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
+    if rows.time is not None or (rows.n > CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)
     folds = rows.folds(y, 5, seed)
     if not folds:
@@ -176,10 +178,10 @@ def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...
     >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """
-    units, which = np.unique(unit, return_inverse=True)
+    units, unit_number = np.unique(unit, return_inverse=True)
     if len(units) < 2:
         raise InputError(f"{len(units)} row(s) or query are too few to fit and validate a model")
     k = min(5, len(units))
-    part = (np.random.default_rng(seed).permutation(len(units)) % k)[which]
-    some = range(k) if len(unit) <= CROSS_FIT_ROWS else range(1)
-    return tuple((np.flatnonzero(part != i), np.flatnonzero(part == i)) for i in some)
+    part_of = (np.random.default_rng(seed).permutation(len(units)) % k)[unit_number]
+    numbers = range(k) if len(unit) <= CROSS_FIT_ROWS else range(1)
+    return tuple((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in numbers)

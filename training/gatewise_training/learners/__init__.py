@@ -1,1 +1,1 @@
-"""Learners."""
+"""Models that a fit trains: boosted trees, forests, kernel machines, high-cost models."""

@@ -121,7 +121,7 @@ def set_tolls(prices: Any, toll: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: Any) -> int:
-    """Grow a tree, write its nodes from `root` on and add its leaves' values to the scores.
+    """Grow one tree, write its nodes from `root` on, and add its leaves' values to the scores.
 
     Returns the number of nodes, 0 if there is nothing to split.
 
@@ -218,7 +218,7 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _pay_first_use(fit: Any, feature: int) -> bool:
-    """Pay what a first use of a feature costs; whether there was anything to pay."""
+    """Pay the price of a feature's first use; returns whether it was above 0."""
     prices = fit.prices
     if fit.work.toll[feature] <= 0.0:
         return False

@@ -32,25 +32,25 @@ SVM_ROWS = 16_000
 """Above this many rows a kernel machine, quadratic in them, is not tried."""
 
 STOPPING_ROWS = 20_000
-"""Validation rows at most that say when a fit ends: each of them passes every tree, which on many
-takes a good part of the fit."""
+"""Largest number of validation rows that say when a fit ends: each passes every tree, which takes a
+good part of a fit on many rows."""
 
 COARSE_BINS = 63
 """Bins of a feature on few rows, where rows have groups, or where features are only compared: finer
 thresholds tell known rows and groups apart, not classes, and take up to three times as long."""
 
 PATIENCE = (12, 0.003), (20, 0.0)
-"""Rounds that end a fit if the mean log loss of validation rows has not fallen by more than so much
-since the best one: on few rows, and on more than 5,000. Where classes are so uneven that less than
-a bit is to be learnt, the same share of what is."""
+"""Rounds that end a fit if the mean log loss of validation rows has not fallen by more than this
+amount since the best one: on few rows, and on more than 5,000. The amount is multiplied by the
+entropy of the classes where uneven classes have less than one bit."""
 
 LARGEST_STEP = 1.5
-"""Leaves of a tree for one of many classes at most, before the learning rate. Newton's steps of a
-rare class have no bound: leaves of 691 on Forest, losses that run away at rates above 0.1, and no
-step that 8 bits could tell apart."""
+"""Largest value of a leaf for one of many classes, before the learning rate. Newton's steps of a
+rare class have no bound: values of 691 on Forest, losses that run away at rates above 0.1, and
+steps that 8 bits cannot tell apart."""
 
 RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.07}
-"""LightGBM settings: one random threshold a feature is tried, which averages out on few rows."""
+"""LightGBM settings that try one random threshold per feature, which averages out on few rows."""
 
 
 def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
 
 
 def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
-    """LightGBM settings of a strong model on so many rows: leaves, learning rate, perhaps bins.
+    """LightGBM settings of a strong model on `n_rows` rows: leaves, learning rate, perhaps bins.
 
     Stages get the same as the high-cost model: weaker ones never come within 1 % of it. On very
     many rows larger trees at a higher rate are better in less time: on 256,000 rows and all
@@ -83,7 +83,8 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
     if n_rows <= LARGE_ROWS:
         return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
     bins = {"max_bin": COARSE_BINS} if grouped else {}
-    leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
+    leaves = 255 if n_classes == 2 else 63
+    rate = 0.1 if n_classes == 2 else 0.15
     if n_rows > MANY_ROWS:
         leaves = 1023 if n_classes == 2 else 255
         rate = 0.2
@@ -91,7 +92,7 @@ def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str,
 
 
 def link_of(n_classes: int) -> Link:
-    """Sigmoid for two classes (one margin), softmax for more (a margin a class)."""
+    """Sigmoid for two classes (one margin), softmax for more (one margin per class)."""
     return "sigmoid" if n_classes == 2 else "softmax"
 
 
@@ -127,8 +128,8 @@ def fit_boosting(
     callbacks: list[Callable[..., Any]] = []
     valid = None
     if validation is not None:
-        some = slice(None, None, -(-len(validation[1]) // STOPPING_ROWS))
-        unseen_x, unseen_y, unseen_weight = (each[some] for each in validation)
+        every_nth = slice(None, None, -(-len(validation[1]) // STOPPING_ROWS))
+        unseen_x, unseen_y, unseen_weight = (array[every_nth] for array in validation)
         valid = [data.create_valid(unseen_x, unseen_y, weight=unseen_weight)]
         rounds_left, fall = PATIENCE[len(x) > LARGE_ROWS]
         fall *= min(1.0, _bits(y, weight))
@@ -141,8 +142,8 @@ def fit_boosting(
         callbacks=callbacks,
         keep_training_booster=True,  # no copy by way of text
     )
-    kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
-    return TreeEnsemble.from_lightgbm(booster, num_iteration=kept), kept
+    n_rounds = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
+    return TreeEnsemble.from_lightgbm(booster, num_iteration=n_rounds), n_rounds
 
 
 def _bits(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:

@@ -53,12 +53,12 @@ class ForestNodes(NamedTuple):
 
 
 class ForestWork(NamedTuple):
-    """Working arrays."""
+    """Working arrays of a forest's growth."""
 
     rows: Any  # (n,), int32: node after node
     spare: Any  # (n,), int32
     waiting: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
-    order: Any  # (n_features,): columns, those that do not vary at a node first
+    order: Any  # (n_features,): columns; first the ones that do not vary at a node
     class_sums: Any  # (n_classes,): weight of a node's rows
     left_sums: Any  # (n_classes,): weight of the rows left of a candidate
 
@@ -126,6 +126,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
     roots = np.empty(task.n_trees, np.int32)
     n_nodes = 0
     for t in range(task.n_trees):
+        # a tree has less than 2 n nodes
         if n_nodes + 2 * n > size:
             size = 2 * size + 2 * n
             nodes = ForestNodes(
@@ -142,7 +143,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
-    """Grow a tree, depth first, from node `root` on; returns the number of the next node."""
+    """Grow a tree depth first from node `root` on; returns the number of the next node."""
     rows = work.rows
     waiting = work.waiting
     for i in range(len(rows)):
@@ -175,6 +176,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, root: int) -> int:
             middle += goes_left
             n_right += not goes_left
         copy_into(rows, middle, work.spare, n_right)
+        # the node splits: its children wait, the left one on top
         nodes.feature[node] = feature
         nodes.threshold[node] = threshold
         nodes.left[node] = n_nodes

@@ -110,6 +110,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     n_nodes = np.int64(0)
     for k in range(len(columns.codes)):
         most_codes = max(most_codes, columns.start[k + 1] - columns.start[k])
+    # start from the base margins
     work = work_arrays(n, len(columns.codes), most_codes, settings.n_leaves)
     fit = BoostFit(columns, prices, settings, work, nodes, value)
     scores = np.zeros((n_outputs, n))
@@ -120,6 +121,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     n_trees = 0
     beta = 0.0
     t = 0
+    # a round: derivatives at the best q, then a tree for each output
     while t < n_rounds:
         gated = loss.p_full > 0.0 and t >= warm_up
         beta = _derivatives(scores, loss, gated, beta, gradient, hessian)
@@ -214,6 +216,7 @@ def log_loss(margins: Any, target: Any, p: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
     """Least ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``, by Newton."""
+    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full falls: bracket it, step by Newton
     low = 0.0
     high = max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0

@@ -45,12 +45,12 @@ def tree_settings(
     few_leaves: int = 31,
     best_leaves: int | None = None,
 ) -> dict[str, Any]:
-    """LightGBM's settings for so many rows; `few_leaves` up to 5,000.
+    """LightGBM's settings for `n_rows` rows; up to 5,000 rows, trees have `few_leaves`.
 
     A low-cost model that is much weaker than the high-cost model never comes near its
     accuracy: above 5,000 rows trees are large. For two classes they learn fast; with more
     classes, at rates above 0.1, the losses of rare ones run away. `best_leaves`, where known, are
-    the best for boosting that validation rows end; rounds that are given ask for twice as many.
+    the best for boosting that validation rows end; a fixed number of rounds needs twice as many.
 
     >>> tree_settings(Growth(), 12_000, 2)
     {'num_leaves': 127, 'max_depth': -1, 'learning_rate': 0.2}

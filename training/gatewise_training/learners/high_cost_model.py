@@ -32,8 +32,8 @@ from gatewise_training.learners.given_models.packable import needs_backend
 def is_given(model: Any) -> bool:
     """Whether a `high_cost_model` answers as it is, with nothing to fit.
 
-    That is an ONNX file, a function, an import path, an object or a class with ``predict_proba``
-    and without ``fit``. Of classifiers, that is a question of their state.
+    Such models are an ONNX file, a function, an import path, an object or a class with
+    ``predict_proba`` and without ``fit``. A classifier may be fitted or not.
     """
     return not hasattr(model, "fit")
 
@@ -63,9 +63,9 @@ class HighCostModel:
     onnx : bytes or None
         A given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
-        How this graph's outputs are to be read.
+        Meaning of this graph's outputs.
     opaque : PythonModel or None
-        What answers with probabilities of all classes, and has no form as a graph.
+        A function that answers with probabilities of all classes, and has no form as a graph.
     lookup : ndarray of int64, shape (n_own_classes,) or None
         Class index of each of the estimator's (or the graph's) own classes.
     rounds : int
@@ -85,12 +85,12 @@ class HighCostModel:
 
     @property
     def link(self) -> Link:
-        """Link from the margins of `trees` to probabilities, which those of a forest are."""
+        """Link from the margins of `trees` to probabilities; identity for a forest's margins."""
         return "identity" if self.kind == "extra-trees" else link_of(self.n_classes)
 
     @property
     def backend(self) -> str | None:
-        """What a worker needs to serve it, if that is no graph: ``python:...``."""
+        """Backend with which a worker serves an opaque model, ``python:...``; None for a graph."""
         return None if self.opaque is None else self.opaque.spec
 
     def shifted(self, first: int) -> HighCostModel:
@@ -99,20 +99,20 @@ class HighCostModel:
 
     def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Get :meth:`labels` and :meth:`predict_proba` of instances `x`, each computed once."""
-        part = x[:, self.features]
+        columns = x[:, self.features]
         if self.trees is not None:
-            margins = self.trees.margins(part)
+            margins = self.trees.margins(columns)
             return labels(margins), probabilities(margins, self.link)
         if self.opaque is not None:
-            chances = self.opaque.predict_proba(part)
+            chances = self.opaque.predict_proba(columns)
             return np.asarray(chances.argmax(axis=1), np.int64), chances
         if self.onnx is not None:
             assert self.form is not None
-            position, raw = graph_answer(self.onnx, self.form, part)
-            found = position if self.lookup is None else self.lookup[position]
-            return found, self._over_all_classes(raw)
-        found = self._estimator_labels(part)
-        return found, self._estimator_chances(part, found)
+            position, raw = graph_answer(self.onnx, self.form, columns)
+            indices = position if self.lookup is None else self.lookup[position]
+            return indices, self._over_all_classes(raw)
+        indices = self._estimator_labels(columns)
+        return indices, self._estimator_chances(columns, indices)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities, float64 (n, n_classes); one-hot labels if it gives none.
@@ -124,16 +124,16 @@ class HighCostModel:
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Get class indices of instances `x`, int64 (n,): those of its own ``predict``."""
+        """Get class indices of instances `x`, int64 (n,), by its own ``predict``."""
         if self.estimator is not None:
             return self._estimator_labels(x[:, self.features])
         return self.answers(x)[0]
 
     def _estimator_labels(self, part: NDArray[np.float32]) -> NDArray[np.int64]:
-        own = np.ravel(
+        predicted = np.ravel(
             self.estimator.predict(named_rows(self.estimator, part))
         )  # CatBoost gives a column
-        position = np.searchsorted(np.asarray(self.estimator.classes_), own)
+        position = np.searchsorted(np.asarray(self.estimator.classes_), predicted)
         return position.astype(np.int64) if self.lookup is None else self.lookup[position]
 
     def _estimator_chances(
@@ -172,17 +172,17 @@ class HighCostModel:
         ----------
         model : object
             A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost; path, bytes or
-            :class:`.OnnxModel` of an ONNX graph that takes one row an instance and gives labels,
-            probabilities or logits; such a graph that was read; or what stays opaque: a function of
-            the rows that gives probabilities, an object or a class with ``predict_proba``, or their
+            :class:`.OnnxModel` of an ONNX graph that takes one row per instance and gives labels,
+            probabilities or logits; a :class:`.FormedGraph`; or an opaque model: a function of the
+            rows that gives probabilities, an object or a class with ``predict_proba``, or their
             import path ``python:module:attribute``.
         classes : ndarray, shape (n_classes,)
-            The data's class labels. A graph that was read has them in this order if it names none.
+            The data's class labels, in the order of a FormedGraph's outputs if it names none.
         n_features : int
         names : sequence of str, optional
             The data's column names, which must be the model's where it has any.
         shape : tuple of int, optional
-            That an instance of these features has for a graph; by default a row.
+            Shape of instances for a graph; by default (n_features,).
 
         Returns
         -------
@@ -195,19 +195,24 @@ class HighCostModel:
             If it reads other features or has other classes than the data, or gives no
             probabilities.
         """
-        every = np.arange(n_features)
+        all_columns = np.arange(n_features)
+        # an import path
         if isinstance(model, str) and model.startswith(PYTHON):
             opaque = PythonModel(
                 import_object(model, model.removeprefix(PYTHON)), classes.tolist(), model
             )
-            return cls(every, len(classes), "python", opaque=opaque)
+            return cls(all_columns, len(classes), "python", opaque=opaque)
+        # an ONNX graph
         if is_graph(model):
             model = FormedGraph(model, shape or (n_features,), "high_cost_model")
             _check_named(model.form, classes)
         if isinstance(model, FormedGraph):
             form = model.named(classes.tolist())
             lookup = _match(list(form.names or ()), classes)
-            return cls(every, len(classes), "onnx", onnx=model.content, form=form, lookup=lookup)
+            return cls(
+                all_columns, len(classes), "onnx", onnx=model.content, form=form, lookup=lookup
+            )
+        # a function, or a classifier of an unknown library
         predicts = hasattr(model, "predict_proba") or hasattr(model, "predict")
         if not predicts and not callable(model):
             raise InputError(
@@ -216,27 +221,28 @@ class HighCostModel:
             )
         if not predicts or needs_backend(model):
             opaque = PythonModel(model, classes.tolist())
-            return cls(every, len(classes), "python", opaque=opaque)
+            return cls(all_columns, len(classes), "python", opaque=opaque)
+        # a classifier of a known library
         reads = int(getattr(model, "n_features_in_", n_features))
         if reads != n_features:
             raise InputError(
                 f"high_cost_model was fitted on {reads} features, the data has {n_features}"
             )
-        known = getattr(model, "feature_names_in_", None)
-        if names is not None and known is not None and list(known) != list(names):
-            at = next(k for k in range(n_features) if known[k] != names[k])
+        names_of_model = getattr(model, "feature_names_in_", None)
+        if names is not None and names_of_model is not None and list(names_of_model) != list(names):
+            number = next(k for k in range(n_features) if names_of_model[k] != names[k])
             raise InputError(
-                f"high_cost_model was fitted with {known[at]!r} as column {at}, the data has "
-                f"{names[at]!r} there; give the columns in the model's order"
+                f"high_cost_model was fitted with {names_of_model[number]!r} as column {number}, "
+                f"the data has {names[number]!r} there; give the columns in the model's order"
             )
-        own = np.asarray(getattr(model, "classes_", ()))
-        lookup = _match(own.tolist(), classes)
-        return cls(every, len(classes), "given", estimator=model, lookup=lookup)
+        own_classes = np.asarray(getattr(model, "classes_", ()))
+        lookup = _match(own_classes.tolist(), classes)
+        return cls(all_columns, len(classes), "given", estimator=model, lookup=lookup)
 
 
 def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-    known = classes.tolist()
-    unknown = [c for c in own if c not in known]
+    data_classes = classes.tolist()
+    unknown = [c for c in own if c not in data_classes]
     if unknown:
         raise InputError(
             f"high_cost_model has class {unknown[0]!r}, the data has not: "
@@ -244,13 +250,13 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
         )
     if not own:
         raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
-    return np.array([known.index(c) for c in own], np.int64)
+    return np.array([data_classes.index(c) for c in own], np.int64)
 
 
 def _check_named(form: GraphForm, classes: NDArray[Any]) -> None:
     """Refuse a graph that does not say which of the data's classes its outputs are."""
-    places = form.positions and classes.tolist() == list(range(len(classes)))
-    if form.names is None and not places:
+    names_are_numbers = form.positions and classes.tolist() == list(range(len(classes)))
+    if form.names is None and not names_are_numbers:
         raise InputError(
             "high_cost_model's graph does not name the labels of its outputs: give "
             "OnnxModel(file, classes=[...]) or write a JSON list of them into its metadata as "

@@ -51,7 +51,7 @@ LEAST_CHANCE = 1e-12
 
 
 class TrainedModel(NamedTuple):
-    """A high-cost model, its out-of-fold answers, and what boosted trees are best on the rows.
+    """A high-cost model, its out-of-fold answers, and the best shape of boosted trees on the rows.
 
     Shapes: `labels` (n_validation,) class indices, `probabilities` (n_validation, n_classes).
     """
@@ -74,36 +74,37 @@ def train_high_cost_model(
 ) -> TrainedModel:
     """Train f0: the most accurate, on validation rows, of the families that fit the data.
 
-    Boosted trees always, in several shapes, and up to 5,000 rows with random thresholds too;
-    extra-trees and an RBF-SVM (calibrated by Platt's sigmoid) unless values may be missing, the SVM
-    up to 16,000 rows; above 50,000 all are tried on some of the rows first. Or else clones of
-    `template`, an unfitted scikit-learn classifier; one that finds columns by their names gets the
-    rows under `names`.
+    The families are boosted trees in several shapes, up to 5,000 rows also with random thresholds,
+    and, unless values may be missing, extra-trees and up to 16,000 rows an RBF-SVM (calibrated by
+    Platt's sigmoid). Above 50,000 rows all are first tried on some of the rows. With a `template`,
+    an unfitted scikit-learn classifier, clones of it are fitted instead; if it finds columns by
+    their names, it gets the rows under `names`.
     """
     y = plan.y[plan.validation_rows]
     weight = plan.weight[plan.validation_rows]
-    tried: list[TrainedModel] = []
-    right: list[float] = []
+    trained: list[TrainedModel] = []
+    accuracies: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
         parallel = joblib.Parallel(return_as="generator")
         results = parallel(joblib.delayed(fit)(plan) for _, fit in fits)
         for (kind, _), result in zip(fits, results, strict=True):
             report(f"high-cost model: {kind}")
-            tried.append(result)
-            right.append(float(np.average(result.labels == y, weights=weight)))
+            trained.append(result)
+            accuracies.append(float(np.average(result.labels == y, weights=weight)))
 
-    recipes = partial(_recipes, plan, n_classes, template, names, allow_missing, seed)
+    # first trials of large fits, then the whole fits of the promising kinds
+    recipes = partial(_recipes, plan, n_classes, template, names, allow_missing, seed=seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
-    shape = next((found.shape for found in tried if found.shape), None)
-    near = max(right) - NEAR
-    tries = zip(recipes(shape), right.copy(), strict=True)
+    shape = next((model.shape for model in trained if model.shape), None)
+    near = max(accuracies) - NEAR
+    tries = zip(recipes(shape), accuracies.copy(), strict=True)
     cross_fit_all([(r.kind, r.fit) for r, accuracy in tries if r.trial and accuracy >= near])
-    return tried[int(np.argmax(right))]._replace(shape=shape)
+    return trained[int(np.argmax(accuracies))]._replace(shape=shape)
 
 
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
-    """Find out what boosted trees are best on the rows, on validation rows."""
+    """Find the best shape of boosted trees by the loss of validation rows."""
     return _best_shape(n_classes, seed, plan)[0]
 
 
@@ -130,12 +131,12 @@ def _cross_fitted(fit: Fit, plan: ValidationSplit) -> TrainedModel:
 def _boosting(
     n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
 ) -> TrainedModel:
-    """Cross-fit boosted trees of a shape; None: of the best one, on the rows of a trial."""
+    """Cross-fit boosted trees of a shape; None: search for the best one on the rows of a trial."""
     if shape is None:
-        shape, found = _best_shape(n_classes, seed, plan)
+        shape, trained = _best_shape(n_classes, seed, plan)
     else:
-        found = _boosted(n_classes, seed, _tree_params(shape), plan)
-    return found._replace(shape=shape)
+        trained = _boosted(n_classes, seed, _tree_params(shape), plan)
+    return trained._replace(shape=shape)
 
 
 def _forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> TrainedModel:
@@ -154,7 +155,7 @@ def _forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedMo
 
 
 def _trial_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
-    """Get the plan with no more rows to fit than comparing models takes."""
+    """Get the plan with as many rows to fit as a comparison of models needs."""
     return plan.with_fit_rows(MANY_ROWS, seed) if len(plan.folds) == 1 else plan
 
 
@@ -176,29 +177,29 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     leaves = params["num_leaves"]
     rate = params["learning_rate"]
     bins = params.get("max_bin")
-    changes = [(fewer, bins) for fewer in FEWER_LEAVES if fewer <= leaves]
+    changes = [(n_fewer, bins) for n_fewer in FEWER_LEAVES if n_fewer <= leaves]
     if len(plan.fit_rows) <= LARGE_ROWS:
         changes = [(leaves, bins), (leaves, FINE_BINS)]
-    tried: list[tuple[float, TreeShape, TrainedModel]] = []
+    trials: list[tuple[float, TreeShape, TrainedModel]] = []
     for n_leaves, n_bins in changes:
         shape = TreeShape(n_leaves, rate, n_bins)
-        found = _boosted(n_classes, seed, _tree_params(shape), plan)
-        chance = found.probabilities[np.arange(len(rows)), plan.y[rows]]
+        trained = _boosted(n_classes, seed, _tree_params(shape), plan)
+        chance = trained.probabilities[np.arange(len(rows)), plan.y[rows]]
         loss = np.average(-np.log(np.maximum(chance, LEAST_CHANCE)), weights=plan.weight[rows])
-        if tried and loss >= tried[-1][0]:
+        if trials and loss >= trials[-1][0]:
             break
-        tried.append((float(loss), shape, found))
-    return tried[-1][1:]
+        trials.append((float(loss), shape, trained))
+    return trials[-1][1:]
 
 
 def _boosted(
     n_classes: int, seed: int, changes: Mapping[str, Any], plan: ValidationSplit
 ) -> TrainedModel:
     params = _capacity(plan, n_classes) | dict(changes)
-    every = np.arange(plan.x.shape[1])
+    all_columns = np.arange(plan.x.shape[1])
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        trees, kept = fit_boosting(
+        trees, n_rounds = fit_boosting(
             plan.x[rows],
             plan.y[rows],
             n_classes,
@@ -208,7 +209,7 @@ def _boosted(
             seed=seed,
             params=params,
         )
-        return HighCostModel(every, n_classes, "boosting", trees=trees, rounds=kept)
+        return HighCostModel(all_columns, n_classes, "boosting", trees=trees, rounds=n_rounds)
 
     return _cross_fitted(fit, plan)
 
@@ -224,19 +225,20 @@ def _recipes(
     template: Any,
     names: Sequence[str] | None,
     allow_missing: bool,
-    seed: int,
     shape: TreeShape | None,
+    *,
+    seed: int,
 ) -> list[_F0Recipe]:
-    """List what to try; `shape`: that of boosted trees, once it is known."""
+    """List the kinds to try; `shape` is the shape of boosted trees, once it is known."""
     if template is not None:
         kind = type(template).__name__
-        wanted = names if finds_by_name(template) else None
-        fit = estimator_fit(plan, n_classes, "given", template, wanted)
+        used_names = names if finds_by_name(template) else None
+        fit = estimator_fit(plan, n_classes, "given", template, used_names)
         return [_F0Recipe(kind, partial(_cross_fitted, fit))]
     large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
     boosting = partial(_boosting, n_classes, seed, shape)
-    tried_first = many and len(plan.folds) == 1
-    recipes = [_F0Recipe("boosting", boosting, boosting if tried_first else None)]
+    has_trial = many and len(plan.folds) == 1
+    recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]
     if not large:
         random = partial(_boosted, n_classes, seed, RANDOM_THRESHOLDS)
         recipes.append(_F0Recipe("random boosting", random))
@@ -246,8 +248,8 @@ def _recipes(
         recipes.append(_F0Recipe("extra-trees", forest, trial))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
-        few = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
-        if few and even and has_halves(plan):
+        is_small = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
+        if is_small and even and has_halves(plan):
             for name, scaler in scalers():
                 svm = calibrated_svm(scaler)
                 fit = estimator_fit(plan, n_classes, "svm", svm)

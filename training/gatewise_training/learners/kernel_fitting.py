@@ -48,19 +48,22 @@ def fit_kernel(
     mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS], blocks)
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[shuffled[:n_landmarks]], gamma)
-    whole = _Ridge(
+    regression = _Ridge(
         basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
     )
-    factor = _temperature(whole.left_out, target, weight)
+    # the final machine's left-out margins, scaled to the best log odds
+    factor = _temperature(regression.left_out, target, weight)
     model = KernelModel(
         mean=mean,
         scale=scale,
         landmarks=np.ascontiguousarray(basis.landmarks, np.float32),
         rate=np.float32(basis.gamma / 2**SQUARINGS),
-        weights=np.ascontiguousarray(factor * basis.root @ whole.coefficients[:-1], np.float32),
-        bias=(factor * whole.coefficients[-1]).astype(np.float32),
+        weights=np.ascontiguousarray(
+            factor * basis.root @ regression.coefficients[:-1], np.float32
+        ),
+        bias=(factor * regression.coefficients[-1]).astype(np.float32),
     )
-    return model, (factor * whole.left_out).astype(np.float32)
+    return model, (factor * regression.left_out).astype(np.float32)
 
 
 def left_out_error(
@@ -92,29 +95,31 @@ def _choose(
     rows: NDArray[np.intp],
     blocks: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
-    """Scaling, gamma and ridge (a row) with the least left-out error on some of the rows.
+    """Choose mean, scale, gamma and ridge (per row) by the left-out error on some of the rows.
 
-    The scaling is that which is better at the middle gamma; from there gammas are tried in both
+    The scaling is the better one at the middle gamma. From there gammas are tried in both
     directions as long as the error falls.
     """
-    some = None if blocks is None else blocks[rows]
+    row_blocks = None if blocks is None else blocks[rows]
 
-    def error_of(scaling: Scaling, place: int) -> tuple[float, float, float]:
+    def error_of(scaling: Scaling, index: int) -> tuple[float, float, float]:
         z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMAS[place] / max(float(z.var(axis=0).sum()), 1e-9)
+        gamma = GAMMAS[index] / max(float(z.var(axis=0).sum()), 1e-9)
         features = _Basis(z[:CHOOSING_LANDMARKS], gamma).features(z)
-        ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=some)
+        ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
         return ridge.error, gamma, ridge.ridge / len(rows)
 
     middle = len(GAMMAS) // 2
-    tried = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
-    best, scaling = min(tried, key=lambda t: t[0][0])
+    choices = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
+    best_choice, scaling = min(choices, key=lambda t: t[0][0])
     for step in (-1, 1):
-        place = middle + step
-        while 0 <= place < len(GAMMAS) and (beside := error_of(scaling, place))[0] < best[0]:
-            best = beside
-            place = place + step
-    return *scaling, *best[1:]
+        index = middle + step
+        while (
+            0 <= index < len(GAMMAS) and (neighbour := error_of(scaling, index))[0] < best_choice[0]
+        ):
+            best_choice = neighbour
+            index = index + step
+    return *scaling, *best_choice[1:]
 
 
 class _Basis:
@@ -124,10 +129,11 @@ class _Basis:
         self.landmarks = landmarks
         self.gamma = gamma
         values, vectors = eigh(self._kernel(landmarks))
-        kept = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
-        self.root = vectors[:, kept] / np.sqrt(values[kept])
+        is_large = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
+        self.root = vectors[:, is_large] / np.sqrt(values[is_large])
 
     def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        # (1 + gamma d^2 / 2^k)^(-2^k), close to exp(-gamma d^2), by k squarings
         squares = (z * z).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
         distance = np.maximum(squares - 2.0 * z @ self.landmarks.T, 0.0)
         power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
@@ -152,19 +158,23 @@ class _Ridge:
         blocks: NDArray[np.intp] | None = None,
     ) -> None:
         weighted = features * weight[:, None]
-        parts = _left_out_parts(features, weighted, target, blocks)
+        regressions = _left_out_parts(features, weighted, target, blocks)
         values, vectors = eigh(features.T @ weighted)
         rotated = features @ vectors
         moments = vectors.T @ (weighted.T @ target)
         self.error = np.inf
         for ridge in ridges:
+            # left-out residuals: (y - fit) / (1 - leverage) of single rows (Rifkin & Lippert), or
+            # of each block by a regression on the other rows
             inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
             fitted = rotated @ (inverse[:, None] * moments)
-            if parts:
+            if regressions:
                 residual = target.copy()
-                for out, gram, moved in parts:
+                for is_out, gram, moments_left in regressions:
                     damped = gram + ridge * np.eye(len(gram))
-                    residual[out] -= features[out] @ solve(damped, moved, assume_a="pos")
+                    residual[is_out] -= features[is_out] @ solve(
+                        damped, moments_left, assume_a="pos"
+                    )
             else:
                 leverage = weight * ((rotated**2) @ inverse)
                 residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
@@ -185,22 +195,26 @@ def _left_out_parts(
     target: NDArray[np.float64],
     blocks: NDArray[np.intp] | None,
 ) -> list[_Part]:
-    """Regressions without each block: which rows it has, Gram matrix and moments of the others."""
+    """List, for each block, a mask of its rows and Gram matrix and moments of the other rows."""
     if blocks is None or np.ptp(blocks) == 0:
         return []
     gram = features.T @ weighted
     moments = weighted.T @ target
-    parts = []
+    regressions = []
     for block in np.unique(blocks):
-        out = blocks == block
-        parts.append(
-            (out, gram - features[out].T @ weighted[out], moments - weighted[out].T @ target[out])
+        is_out = blocks == block
+        regressions.append(
+            (
+                is_out,
+                gram - features[is_out].T @ weighted[is_out],
+                moments - weighted[is_out].T @ target[is_out],
+            )
         )
-    return parts
+    return regressions
 
 
 def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
-    """Standard scores, and unit ranges, which a rarely touched column cannot blow up."""
+    """Standard scores, and unit ranges, which a column of mostly one value cannot blow up."""
     with np.errstate(over="ignore"):
         width = np.ptp(x, axis=0).astype(np.float64)
     return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]

@@ -12,7 +12,7 @@ from scipy.special import expit
 Array = NDArray[np.float64]
 
 HESSIAN_FLOOR = 1e-7
-"""Least second derivative of a row: LightGBM's leaves divide by their sum."""
+"""Least second derivative per row, because LightGBM's leaves divide by their sum."""
 
 
 def softplus(m: Array) -> Array:
@@ -39,8 +39,8 @@ def log_loss(margins: Array, target: Array) -> Array:
     """``-log p(y | margins)`` of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return softplus(margins[:, 0]) - target[:, 0] * margins[:, 0]
-    below = margins - margins.max(axis=1, keepdims=True)
-    loss: Array = np.log(np.exp(below).sum(axis=1)) - (target * below).sum(axis=1)
+    shifted = margins - margins.max(axis=1, keepdims=True)
+    loss: Array = np.log(np.exp(shifted).sum(axis=1)) - (target * shifted).sum(axis=1)
     return loss
 
 

@@ -1,4 +1,4 @@
-"""Model families of a stage, each fitted on some columns as a flat model.
+"""Families of models for stages, each fitted on some columns as a flat model.
 
 A flat model's float32 margins are the same bits everywhere. Bounds for small devices are part of
 the fit: a family shrinks its models to them (:mod:`.stage_bounds`).
@@ -38,10 +38,10 @@ from gatewise_training.learners.stage_bounds import (
 )
 
 ROUNDS = 600
-"""Boosting rounds at most; validation rows end them earlier."""
+"""Largest number of boosting rounds; validation rows end a fit earlier."""
 
 MARKS = 512
-"""Landmarks of a kernel machine at most, and no more than half of the rows."""
+"""Largest number of landmarks of a kernel machine, which has no more than half of the rows."""
 
 KERNEL_ROWS = 10_000
 """Rows that a kernel machine is fitted on: more say little about its few hundred weights."""
@@ -108,7 +108,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
         if outputs > 1:
             params["max_delta_step"] = LARGEST_STEP_OF_FEW
     unseen = task.unseen
-    model, kept = fit_boosting(
+    model, n_rounds = fit_boosting(
         task.x_fit,
         task.y_fit,
         task.n_classes,
@@ -118,7 +118,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
         seed=task.seed,
         params=params | {"num_leaves": leaves},
     )
-    return model, link_of(task.n_classes), kept
+    return model, link_of(task.n_classes), n_rounds
 
 
 def _extra_trees(task: _Task) -> _Fitted:
@@ -154,15 +154,15 @@ def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
     )
 
 
-def _leaf_rows(task: _Task, n_trees: int, least: int) -> int:
-    """Choose rows of a leaf so that a forest is no larger than a stage may be, by one tree."""
-    most = 0.95 * LARGEST_STAGE / n_trees
-    rows = least
+def _leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
+    """Choose rows of a leaf that keep a forest within a stage's size, judged by one tree."""
+    max_bytes = 0.95 * LARGEST_STAGE / n_trees
+    rows = min_rows
     while rows < len(task.rows):
         size = _forest(task, ForestShape(1, rows)).nbytes
-        if size <= most:
+        if size <= max_bytes:
             break
-        rows = max(rows + 1, int(rows * size / most))
+        rows = max(rows + 1, int(rows * size / max_bytes))
     return rows
 
 
@@ -178,14 +178,16 @@ def _linear(task: _Task) -> _Fitted:
     weights = model.coef_.T
     bias = model.intercept_
     if n_classes > 2:  # a class that this fold has not seen must not win
-        seen = np.asarray(model.classes_)
-        if len(seen) == 2:
+        classes = np.asarray(model.classes_)
+        if len(classes) == 2:
             weights = weights * [[0.0, 1.0]]
             bias = np.append(0.0, bias)
-        full = np.zeros((x.shape[1], n_classes)), np.full(n_classes, -1e9)
-        full[0][:, seen] = weights
-        full[1][seen] = bias
-        weights, bias = full
+        all_weights = np.zeros((x.shape[1], n_classes))
+        all_weights[:, classes] = weights
+        weights = all_weights
+        all_bias = np.full(n_classes, -1e9)
+        all_bias[classes] = bias
+        bias = all_bias
     flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
     return flat, link_of(n_classes), 0
 
@@ -225,10 +227,10 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
 
 
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
-    """List families worth trying on so many rows.
+    """List the families worth trying on `n_rows` rows.
 
-    Random thresholds lose once rows are many, and above `SVM_ROWS` a kernel machine loses, which
-    sees `KERNEL_ROWS` at most.
+    Random thresholds lose once rows are many. A kernel machine, which sees at most `KERNEL_ROWS`,
+    loses above `SVM_ROWS`.
 
     >>> families_for(20_000)
     ('boosting', 'extra-trees', 'linear')
@@ -250,6 +252,7 @@ def cross_fitted_stage(
 
     Shapes: returns `outputs` (n_validation, n_outputs).
     """
+    # within bytes, tree families see the columns rounded to the grid of thresholds
     x = np.ascontiguousarray(plan.x[:, features])
     grid = None
     if bounds.thresholds is not None and family not in ("linear", "svm"):
@@ -257,32 +260,42 @@ def cross_fitted_stage(
         x = grid.rounded(x)
 
     def task(rows: Rows, unseen: Rows | None, rounds: int | None) -> _Task:
-        return _Task(plan, x, rows, unseen, rounds, n_classes, seed, bounds)
+        return _Task(
+            plan=plan,
+            x=x,
+            rows=rows,
+            unseen=unseen,
+            rounds=rounds,
+            n_classes=n_classes,
+            seed=seed,
+            bounds=bounds,
+        )
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> _StageFit:
         return placed(FAMILIES[family](task(rows, unseen, rounds)))
 
     def placed(fitted: _Fitted) -> _StageFit:
-        model, link, grown = fitted
+        model, link, n_grown = fitted
 
         def stage_of(rounds: int) -> Stage:
-            part = model
-            if isinstance(part, TreeEnsemble):
-                if rounds < grown:
-                    part, _ = part.select_trees(np.arange(part.n_trees * rounds // grown))
-                part = bounds.rounded(part if grid is None else grid.snapped(part))
-            stage = Stage.from_model(part, link)
+            flat = model
+            if isinstance(flat, TreeEnsemble):
+                if rounds < n_grown:
+                    flat, _ = flat.select_trees(np.arange(flat.n_trees * rounds // n_grown))
+                flat = bounds.rounded(flat if grid is None else grid.snapped(flat))
+            stage = Stage.from_model(flat, link)
             return replace(stage, features=features[stage.features])
 
-        rounds = bounds.most_rounds(stage_of, grown)
+        # as many rounds as the bounds allow
+        rounds = bounds.most_rounds(stage_of, n_grown)
         return _StageFit(stage_of(rounds), rounds)
 
     # leaving one out, or a few groups, is cheaper than five folds, and all margins are of one scale
     if family == "svm" and len(plan.folds) > 1:
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
         return placed(fitted).stage, left_out[plan.validation_rows]
-    kept, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
-    return kept.stage, outputs
+    fitted_stage, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+    return fitted_stage.stage, outputs
 
 
 def family_of(stage: Stage) -> str:
@@ -294,10 +307,10 @@ def family_of(stage: Stage) -> str:
     return "linear" if isinstance(stage.model, LinearModel) else "svm"
 
 
-def with_all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
+def with_all_classes(trees: TreeEnsemble, classes: NDArray[Any], n_classes: int) -> TreeEnsemble:
     """Widen a forest that has not seen every class (a rare one may miss a fold)."""
-    if len(seen) == n_classes:
+    if len(classes) == n_classes:
         return trees
     value = np.zeros((trees.n_nodes, n_classes), np.float32)
-    value[:, seen] = trees.value
+    value[:, classes] = trees.value
     return replace(trees, value=value, base=np.zeros(n_classes, np.float32))

@@ -1,7 +1,7 @@
 """Bounds of a stage on a small device, and the shapes of trees that keep them.
 
-Bytes are those of C's tables. There each tree is a list of tests: a threshold of 4 bytes, the
-number of a column, and the place of the right child. Where few thresholds are in use, all trees
+Bytes are counted in C's tables, where each tree is a list of tests: a threshold of 4 bytes, a
+column number, and the offset of the right child. Where few thresholds are in use, all trees
 share one table of thresholds for each feature, and a test holds the threshold's rank in it, one
 byte. Trees that choose their thresholds from a coarse grid (:class:`ThresholdGrid`) therefore take
 fewer bytes (the idea of ToaD, ICLR 2026).
@@ -79,7 +79,7 @@ class TreeShape:
     rate : float
         Learning rate.
     bins : int or None
-        Of a feature; None: by the number of rows.
+        Bins per feature; None: by the number of rows.
     """
 
     leaves: int
@@ -89,7 +89,7 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class ForestShape:
-    """Number of extra-trees, and rows of a leaf at least."""
+    """Number of extra-trees, and least rows of a leaf."""
 
     trees: int
     leaf_rows: int = 2
@@ -130,22 +130,23 @@ class ThresholdGrid:
         out = x.copy()
         for k, edges in enumerate(self.edges):
             real = ~np.isnan(x[:, k])
-            place = np.searchsorted(edges, x[real, k])
-            out[real, k] = edges[np.minimum(place, len(edges) - 1)] if len(edges) else 0
+            index = np.searchsorted(edges, x[real, k])
+            out[real, k] = edges[np.minimum(index, len(edges) - 1)] if len(edges) else 0
         return out
 
     def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Move the thresholds of trees that were fitted on rounded rows to the grid.
 
-        Rounded rows take the same ways as before, and other rows those of their rounded ones.
+        Rounded rows reach the same leaves as before, and other rows reach the leaves of their
+        rounded copies.
         """
         threshold = trees.threshold.copy()
         largest = np.finfo(np.float32).max
         for k, edges in enumerate(self.edges):
             nodes = np.flatnonzero(trees.feature == k)
-            place = np.searchsorted(edges, threshold[nodes], side="right")
+            index = np.searchsorted(edges, threshold[nodes], side="right")
             # before the first edge and from the last on a test tells NaN from all numbers
-            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[place]
+            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[index]
         return replace(trees, threshold=threshold)
 
 
@@ -160,15 +161,15 @@ class Bounds:
     shape : TreeShape or None
         Of boosted trees, where it is known or tried.
     bins : int or None
-        Best number of bins of a feature, where it is known.
+        Best number of bins per feature, where it is known.
     alone : bool
         Whether no high-cost model stands behind the stages.
     forest : ForestShape or None
         Of extra-trees, where several are tried.
     thresholds : int or None
-        Of a feature, in the grid of all stages' trees.
+        Thresholds per feature in the grid of all stages' trees.
     grid_bytes : int
-        Bytes for them, beside `max_bytes`.
+        Bytes for them, in addition to `max_bytes`.
     """
 
     max_bytes: int | None = None
@@ -208,6 +209,7 @@ class Bounds:
         """
         if self.admit(stage_of(rounds)):
             return rounds
+        # bisection: the first `fitting` rounds fit, `too_many` do not
         fitting = 1
         too_many = rounds
         while too_many - fitting > 1:
@@ -243,6 +245,7 @@ class Bounds:
         """
         if self.max_bytes is None:
             return None
+        # bytes left for trees, over the bytes of one
         room = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
         output_number = int(outputs > 1)  # a byte for each tree
         size = (leaves, 1, values, n_columns)  # leaves of a byte, as `rounded` makes them
@@ -262,20 +265,20 @@ class Bounds:
         *,
         at_best: bool = False,
     ) -> tuple[int, int]:
-        """Get trees and leaves that fit, of `n_trees` and `n_leaves` at most.
+        """Get numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
 
         Without a shape, trees lose leaves until MIN_TREES for each output fit, but they keep
-        MIN_LEAVES. Other parameters are those of :meth:`trees_of`.
+        MIN_LEAVES. Other parameters are as for :meth:`trees_of`.
         """
         if self.shape is not None:
             # a shape that was found on all rows; on fewer rows trees bear fewer leaves
             bounded = self.max_bytes is not None
             n_leaves = self.shape.leaves if bounded else min(n_leaves, self.shape.leaves)
         else:
-            wanted = min(n_trees, MIN_TREES * outputs)
+            min_fitting = min(n_trees, MIN_TREES * outputs)
             while n_leaves > MIN_LEAVES:
                 fitting = self.trees_of(n_leaves, n_columns, outputs, values)
-                if fitting is None or fitting >= wanted:
+                if fitting is None or fitting >= min_fitting:
                     break
                 n_leaves = max(MIN_LEAVES, n_leaves // 2)
         fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
@@ -300,6 +303,7 @@ def shaped(
         return kinds
     if kinds.pop("boosting", None) is None:
         return kinds
+    # shapes of boosted trees, up to four times the leaves of an unbounded fit
     outputs = 1 if n_classes == 2 else n_classes
     most_leaves = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
     for leaves in LEAVES:

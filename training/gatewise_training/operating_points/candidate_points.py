@@ -1,12 +1,11 @@
-"""Candidate points for a guarantee, in the order in which they are to be tested.
+"""Candidate points for a guarantee, in the order of their tests.
 
 A frontier's points are too few and too unlike each other to come close to a bound. Candidates lie
 on a path of settings through one of them: every stage's share of rows that do not stop is raised
 to one common power, whose logarithm runs from minus infinity (no row stops) over 0 (the point
 itself) to infinity (all stop at the first stage that the point uses). Along a path a row never
-stops later than it did, so offload rate and cost fall on ANY rows, not only on those that the
-shares came from, and accuracy nearly so: in a fixed sequence of tests no candidate fails before
-its turn.
+stops later than before, so offload rate and cost fall on ANY rows, not only on the rows of the
+shares, and accuracy nearly so: in a fixed sequence of tests no candidate fails before its turn.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ BASES = 12
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 """Accuracy that one offload is to bring, for paths where features are free."""
 NEARBY = 1.5
-"""The largest logarithm of a power that is tried beside bounds on classes."""
+"""The largest logarithm of a power that is tried where classes have bounds."""
 REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE = 160
@@ -64,33 +63,34 @@ class CalibrationRecords:
         max_cost: float | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound that is not None, and those by class.
+        """Find the boldest point that keeps the one bound that is not None, and bounds by class.
 
         No instance may cost more than `max_cost` there.
         """
-        first = self.certifying[0]
-        rows = len(first.weights)
-        groups = first.splitter.n_groups
-        answers = first.answers
+        record = self.certifying[0]
+        rows = len(record.weights)
+        groups = record.splitter.n_groups
+        answers = record.answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
-            promise.check_rows(answers.truth, first.splitter)
-        every = (*frontier.points, *frontier.others)
-        points = every if promise.by_class else frontier.points
+            promise.check_rows(answers.truth, record.splitter)
+        all_points = (*frontier.points, *frontier.others)
+        points = all_points if promise.by_class else frontier.points
         tuning = [record.within_cost(max_cost) for record in self.tuning]
-        order = candidates(tuning, points, promise, rows=first.units)
+        order = candidates(tuning, points, promise, rows=record.units)
         if max_cost is not None:
             order = [p for p in order if keeps_cost(p, max_cost)]
         point = certify(self.certifying, order, promise)
+        # explain why no candidate passes
         if point is None:
-            beside = recalls = ""
+            class_terms = recalls = ""
             if promise.by_class and answers is not None:
-                beside = f" with {promise.by_class.text()}"
+                class_terms = f" with {promise.by_class.text()}"
                 recalls = most_recalls(promise.by_class, answers.truth, promise.level)
-            inside, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
+            in_groups, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
             raise InputError(
-                f"{promise.kind}={promise.bound:g}{beside} cannot be "
-                f"guaranteed at {self.confidence:g} with {rows} calibration rows{inside}"
+                f"{promise.kind}={promise.bound:g}{class_terms} cannot be "
+                f"guaranteed at {self.confidence:g} with {rows} calibration rows{in_groups}"
                 f"{recalls}; give more {more} or a looser bound"
             )
         return point
@@ -103,16 +103,16 @@ def candidates(
     *,
     rows: int,
 ) -> list[OperatingPoint]:
-    """List the settings that :func:`.certify` shall test, safest first.
+    """List the settings for the tests of :func:`.certify`, safest first.
 
-    Of the paths through the frontier points nearest to the bound, that one is taken which at
-    its aim, as far inside the bound as a test on `rows` rows must stay, is best on the tuning
-    rows: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
-    are also paths through settings that acquire features as if they were free, and the cheapest
-    of those within a standard error of the most accurate is taken.
+    Paths lead through the frontier points nearest to the bound. Each has an aim, as far inside the
+    bound as a test on `rows` rows must stay, and the path with the best aim on the tuning rows is
+    taken: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
+    are also paths through settings that acquire features as if they were free, and the path with
+    the cheapest aim within a standard error of the most accurate is taken.
 
-    Beside bounds on classes no direction along a path is safe for all. Then settings on
-    paths through the best points are taken, those farthest inside their nearest bound first.
+    With bounds on classes no direction along a path is safe for all classes. Then settings on
+    paths through the best points are taken, ordered by how far inside their nearest bound they are.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
@@ -121,33 +121,38 @@ def candidates(
         return tuning.bounded(points, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
-    # what a normal test leaves unused, and how far chance may move it
+    # standard errors that a normal test needs inside the bound, and how far chance may move them
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
     chance = REACH * math.sqrt(1 / rows + 1 / tuning.n)
+    # the aim of each path, and the bases that are inside the bound themselves
     aims = []
     for base in tuning.bases(points):
         path = SettingsPath.through(tuning.records[base.chain], base)
         aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
-        here = path.point(0.0)
-        if tuning.within(here, margin):  # it may be better as it is than at the bound
-            aims.append(_Aim(here, path, is_base=True))
+        base_point = path.point(0.0)
+        if tuning.within(base_point, margin):  # it may be better as it is than at the bound
+            aims.append(_Aim(base_point, path, is_base=True))
     best = tuning.best(aims)
     path = best.path
-    near, far = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
+    fine_start, fine_end = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
     if best.is_base:
-        near = tuning.bold * min(tuning.bold * near, 0.0)
-        far = 0.0
-    powers = [*np.linspace(-tuning.bold * FARTHEST, near, COARSE), *np.linspace(near, far, FINE)]
+        fine_start = tuning.bold * min(tuning.bold * fine_start, 0.0)
+        fine_end = 0.0
+    # from the safest end in coarse steps, then in fine ones around the aim
+    powers = [
+        *np.linspace(-tuning.bold * FARTHEST, fine_start, COARSE),
+        *np.linspace(fine_start, fine_end, FINE),
+    ]
     steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
-    sure = max(tuning.certain(points), key=tuning.worth, default=None)
-    if sure is None:
+    certain_point = max(tuning.certain(points), key=tuning.worth, default=None)
+    if certain_point is None:
         return steps
-    least = tuning.worth(sure, is_base=True)
-    return [sure, *(p for p in steps if tuning.worth(p) > least)]
+    base_worth = tuning.worth(certain_point, is_base=True)
+    return [certain_point, *(p for p in steps if tuning.worth(p) > base_worth)]
 
 
 class _Aim(NamedTuple):
-    """Where a path shall end."""
+    """The point at which a path ends."""
 
     point: OperatingPoint
     path: SettingsPath
@@ -191,7 +196,7 @@ class _Tuning:
         return float(costs.std())
 
     def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
-        """Rank a point; one that is a base does not go to the bound."""
+        """Rank a point; a base stays away from the bound."""
         if self.promise.kind == "max_loss":
             return -point.cost, point.merit
         # leave to offload is used unless accuracy clearly suffers; a budget may be left over
@@ -199,17 +204,19 @@ class _Tuning:
         return point.merit - handicap * point.accuracy_error, -point.cost
 
     def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
-        """Get what measures how far a point is inside the bounds on classes."""
+        """Get a function that measures how far a point is inside the bounds on classes."""
         by_class = self.promise.by_class
         answers = self.records[0].answers
-        last = self.records[-1]
+        reference = self.records[-1]
         assert by_class
         assert answers is not None
-        whole = np.full(len(last.weights), last.n_stages)
-        known = answers if last.answers is None else last.answers
-        recalls = by_class.as_recalls(known.figures(whole, last.weights)["recall"])
-        to_come = [round(count * rows / self.n) for count in answers.class_rows()]
-        return lambda point: recalls.margin(point, to_come)
+        last_exits = np.full(len(reference.weights), reference.n_stages)
+        reference_answers = answers if reference.answers is None else reference.answers
+        recalls = by_class.as_recalls(
+            reference_answers.figures(last_exits, reference.weights)["recall"]
+        )
+        class_rows = [round(count * rows / self.n) for count in answers.class_rows()]
+        return lambda point: recalls.margin(point, class_rows)
 
     def bounded(self, points: Sequence[OperatingPoint], rows: int) -> list[OperatingPoint]:
         """Order settings by how far inside all bounds they are; each is worth more than the last.
@@ -224,13 +231,17 @@ class _Tuning:
             error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
             return min(of_classes(point), (self.promise.bound - self.risk(point)) / error)
 
+        # paths through the best points that keep the bounds, and through the safest ones
         settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
-        measured = [self.records[chain].measure(found, chain) for chain, found in settings]
+        measured = [
+            self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
+        ]
         hopeful = sorted((p for p in measured if inside(p) > 0), key=self.worth, reverse=True)
-        sure = sorted(measured, key=inside, reverse=True)
-        for base in (*hopeful[:BASES], *sure[: BASES // 2]):
+        safest = sorted(measured, key=inside, reverse=True)
+        for base in (*hopeful[:BASES], *safest[: BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
             measured += map(path.point, np.linspace(-NEARBY, NEARBY, COARSE * 2))
+        # keep a setting only if it is better than all safer ones
         ranked = sorted(
             ((inside(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
             key=lambda pair: pair[0],
@@ -247,21 +258,21 @@ class _Tuning:
         by_cost = sorted(points, key=lambda p: p.cost)
         if self.promise.kind != "max_loss":
             return by_cost
-        last = len(self.records) - 1
-        reference = self.records[last].measure((ALWAYS_STOP,), last)
-        cheaper = [p for p in by_cost if p.cost < reference.cost and p.chain != last]
+        last_chain = len(self.records) - 1
+        reference = self.records[last_chain].measure((ALWAYS_STOP,), last_chain)
+        cheaper = [p for p in by_cost if p.cost < reference.cost and p.chain != last_chain]
         return [reference, *reversed(cheaper)]
 
     def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Take the points nearest to the bound."""
-        found = self._nearest(points)
+        nearest = self._nearest(points)
         if self.promise.kind == "offload_rate":
             # a frontier saves features; where only offloads are bounded they may be acquired
             for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
-                found += self._nearest([record.measure(s, number) for s in settings])
-        return found
+                nearest += self._nearest([record.measure(s, number) for s in settings])
+        return nearest
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:BASES]
@@ -269,10 +280,14 @@ class _Tuning:
     def best(self, aims: Sequence[_Aim]) -> _Aim:
         """Choose; for an offload rate the cheapest within a standard error of the best."""
         if self.promise.kind == "offload_rate":
-            full = [aim for aim in aims if not aim.is_base]
-            top = max((aim.point for aim in full), key=self.worth)
-            full = [a for a in full if a.point.merit >= top.merit - top.accuracy_error]
-            cheapest = min(full, key=lambda aim: aim.point.cost)
+            raised = [aim for aim in aims if not aim.is_base]
+            most_accurate = max((aim.point for aim in raised), key=self.worth)
+            raised = [
+                a
+                for a in raised
+                if a.point.merit >= most_accurate.merit - most_accurate.accuracy_error
+            ]
+            cheapest = min(raised, key=lambda aim: aim.point.cost)
             aims = [cheapest, *(aim for aim in aims if aim.is_base)]
         return max(aims, key=lambda aim: self.worth(aim.point, is_base=aim.is_base))
 
@@ -289,10 +304,10 @@ class _Tuning:
             used = [s for s, t in enumerate(point.thresholds) if t is not None]
             edge_only = list(point.thresholds)
             edge_only[used[-1] if used else -1] = ALWAYS_STOP
-            last: list[float | None] = [None] * record.n_stages
+            never_stop: list[float | None] = [None] * record.n_stages
             if not record.has_cloud:
-                last[-1] = ALWAYS_STOP
-            for setting in (point.thresholds, tuple(edge_only), tuple(last)):
+                never_stop[-1] = ALWAYS_STOP
+            for setting in (point.thresholds, tuple(edge_only), tuple(never_stop)):
                 if self.promise.is_certain(
                     self.records, msgspec.structs.replace(point, thresholds=setting)
                 ):
@@ -315,12 +330,13 @@ class SettingsPath:
         shares = []
         for scores, threshold in zip(record.scores, base.thresholds, strict=True):
             stopped = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
-            # half a row in place of none, so that a smaller power lets rows pass
+            # half a row instead of 0, so that a smaller power lets rows pass
             shares.append(max(1.0 - float(stopped), 0.5 / len(scores)))
         return cls(record, base.chain, tuple(shares), tuple(_cuts(s) for s in record.scores))
 
     def point(self, log_power: float) -> OperatingPoint:
         """Measure the setting at a power, given by its logarithm, on the record's rows."""
+        # share of rows that do not stop: share ** power, by the nearest possible threshold
         power = float(np.exp(log_power))
         setting = [
             thresholds[int(np.abs(possible - share**power).argmin())]
@@ -349,5 +365,5 @@ def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float 
     passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
     missing = len(scores) - counts.sum()  # NaN never stops
     neighbours = zip(distinct.tolist(), distinct.tolist()[1:], strict=False)
-    between = [midway(low, high) for low, high in neighbours]
-    return (missing + passing) / len(scores), [ALWAYS_STOP, *between, None]
+    midpoints = [midway(low, high) for low, high in neighbours]
+    return (missing + passing) / len(scores), [ALWAYS_STOP, *midpoints, None]

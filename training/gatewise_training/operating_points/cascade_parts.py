@@ -1,13 +1,14 @@
-"""Parts of a cascade with which a device keeps few bytes, or no instance costs more than a cap.
+"""Parts of a cascade for a device with little memory, and for a cap on an instance's cost.
 
-Of bytes: all thresholds are tuned for a price of cost; then the stage goes without which the
-validation rows lose least for each byte that it frees, and so on until the rest fits. Prices differ
-in the stages that they need, so there is a choice for each of several.
+A bound on bytes: all thresholds are tuned for a price of cost. Then the stage is dropped that
+contributes least to the validation rows per byte that it frees, and so on until the rest fits.
+Prices differ in the stages that they need, so each of several prices makes one choice.
 
-Of costs: that of an instance is bounded by the costliest exit that it can reach, with the features
-of all stages up to there, or of all stages and the high-cost model, and the price of the request. A
-cascade whose offloads would cost more is taken apart: into stages that never offload, and into
-stages few enough that an offload after them still keeps the cap.
+A cap on cost: the cost of an instance is bounded by the costliest exit that it can reach. An exit
+costs the features of all stages up to there; an offload costs the features of all stages and the
+high-cost model, and the price of the request. A cascade whose offloads would cost more is split:
+into stages that never offload, and into few enough stages that an offload after them is within the
+cap.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from numpy.typing import NDArray
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
-"""The most that leaving at each exit can cost with some of a cascade's stages alone."""
+"""Largest cost of leaving at each exit of a cascade of some stages, by their numbers."""
 
 PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Accuracy that the largest cost of an instance is to bring."""
+"""Accuracy that must pay for an instance's largest cost."""
 MOST_ROWS = 4000
-"""Rows that the choice looks at; the thresholds of what is chosen are tuned on all."""
+"""Rows that the choice looks at; the thresholds of the chosen stages are tuned on all."""
 
 
 def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
-    """List choices of stages that together take at most so many bytes; each as rising numbers.
+    """List choices of stages that together take at most `max_bytes`, each as rising numbers.
 
-    A cascade that fits is kept as it is. Of one that does not, there is a choice for each price,
-    and each stage alone that leaves no room for another.
+    A cascade that fits is the only choice. Otherwise there is one for each price, and one for each
+    stage that leaves no room for another.
     """
     assert record.packed is not None
     sizes = record.packed.alone
@@ -43,6 +44,7 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     if not any(sizes[s] for s in fitting):
         return []
     single_stages = [(s,) for s in fitting if 2 * sizes[s] > max_bytes]
+    # choose on some of the rows, by smoothed answers
     if len(record.weights) > MOST_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MOST_ROWS).astype(np.intp)
         record = record.rows(rows)
@@ -61,6 +63,7 @@ def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: fl
     assert sizes is not None
     while (n_bytes := sizes.total(stages_left)) > max_bytes:
         worth_before = _worth(record, stages_left, price)
+        # loss of worth per byte that dropping each stage frees
         losses = {}
         for s in stages_left:
             stages_after = [k for k in stages_left if k != s]
@@ -71,7 +74,7 @@ def _thinned(record: CascadeRecord, stages: list[int], max_bytes: int, price: fl
 
 
 def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
-    """What the stages bring on the rows, less their cost, with the best thresholds."""
+    """Accuracy of the stages on the rows less the price of their cost, with the best thresholds."""
     exits = [*stages, record.n_stages]
     costs = record.exit_costs[exits]
     limits = record.cost_limits
@@ -93,10 +96,10 @@ def _worth(record: CascadeRecord, stages: list[int], price: float) -> float:
 
 
 def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> list[tuple[int, ...]]:
-    """List choices of stages that an instance can run within a cap; each as rising numbers.
+    """List choices of stages that an instance can run within a cap, each as rising numbers.
 
-    A cascade that keeps the cap is kept as it is. Of one that does not there are the first stages
-    that keep it together without an offload, the same with one, and each stage alone.
+    A cascade within the cap is the only choice. Otherwise there are the first stages that are
+    together within it without an offload, the first ones with an offload, and each stage alone.
 
     Stages at 1, 3 and 5, a high-cost model for 4 more:
 
@@ -112,7 +115,10 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     if limits(range(n_stages))[-1] <= max_cost:
         return [tuple(range(n_stages))]
     choices: list[tuple[int, ...]] = []
-    for last_exit in (-2, -1):  # the last stage, the high-cost model
+    last_stage_exit = -2
+    offload_exit = -1
+    # first the stages that keep the cap without an offload, then with one
+    for last_exit in (last_stage_exit, offload_exit):
         numbers: list[int] = []
         for s in range(n_stages):
             if limits([*numbers, s])[last_exit] <= max_cost:

@@ -30,23 +30,23 @@ class ExitAnswers:
     """Answers of a cascade's exits on labelled rows, and how good their probabilities are."""
 
     truth: NDArray[np.int64]  # (n,): class indices
-    given: NDArray[np.int64]  # (n_exits, n): class indices
+    labels: NDArray[np.int64]  # (n_exits, n): class indices
     n_classes: int
-    log_losses: NDArray[np.float64] | None = None  # (n_exits, n); NaN where there are none
+    log_losses: NDArray[np.float64] | None = None  # (n_exits, n); NaN without probabilities
     brier_scores: NDArray[np.float64] | None = None  # (n_exits, n)
 
     @classmethod
     def scored(
         cls,
         truth: NDArray[np.int64],
-        given: NDArray[np.int64],
+        labels: NDArray[np.int64],
         n_classes: int,
         probabilities: Sequence[NDArray[np.float64] | None],
     ) -> Self:
         """Score the probabilities that each exit gives, shape (n, n_classes), or None."""
         rows = np.arange(len(truth))
-        losses = np.full(given.shape, np.nan)
-        brier = np.full(given.shape, np.nan)
+        losses = np.full(labels.shape, np.nan)
+        brier = np.full(labels.shape, np.nan)
         for e, chances in enumerate(probabilities):
             if chances is not None:
                 right = chances[rows, truth]
@@ -54,41 +54,41 @@ class ExitAnswers:
                 # as scikit-learn: from 0 to 1 for two classes, to 2 for more
                 scale = 0.5 if n_classes == 2 else 1.0
                 brier[e] = scale * ((chances**2).sum(axis=1) - 2 * right + 1)
-        return cls(truth, given, n_classes, losses, brier)
+        return cls(truth, labels, n_classes, losses, brier)
 
-    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+    def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Get the same answers on some of the rows."""
         losses = self.log_losses
         brier = self.brier_scores
         return replace(
             self,
-            truth=self.truth[chosen],
-            given=self.given[:, chosen],
-            log_losses=None if losses is None else losses[:, chosen],
-            brier_scores=None if brier is None else brier[:, chosen],
+            truth=self.truth[numbers],
+            labels=self.labels[:, numbers],
+            log_losses=None if losses is None else losses[:, numbers],
+            brier_scores=None if brier is None else brier[:, numbers],
         )
 
     def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:
         """Compute the figures of rows that leave at `exits`, by an operating point's names."""
         rows = np.arange(len(exits))
-        given = self.given[exits, rows]
-        hit = given == self.truth
+        answers = self.labels[exits, rows]
+        hit = answers == self.truth
         m = self.n_classes
         of_class = np.bincount(self.truth, weights, m)
         hits = np.bincount(self.truth[hit], weights[hit], m)
         recall = _shares(hits, of_class)
-        precision = _shares(hits, np.bincount(given, weights, m))
-        known = [r for r in recall if r is not None]
-        found: dict[str, Any] = {
+        precision = _shares(hits, np.bincount(answers, weights, m))
+        recalls = [r for r in recall if r is not None]
+        figures: dict[str, Any] = {
             "recall": recall,
             "precision": precision,
-            "balanced_accuracy": sum(known) / len(known),
+            "balanced_accuracy": sum(recalls) / len(recalls),
         }
         for name, values in (("log_loss", self.log_losses), ("brier_score", self.brier_scores)):
             if values is not None:
                 mean = float(np.average(values[exits, rows], weights=weights))
-                found[name] = None if math.isnan(mean) else mean
-        return found
+                figures[name] = None if math.isnan(mean) else mean
+        return figures
 
     def class_rows(self) -> tuple[int, ...]:
         """Number of rows of each class."""
@@ -113,8 +113,8 @@ def class_weights(
         if given != "balanced":
             raise InputError(f"class_weight must be a dict or 'balanced', not {given!r}")
         return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
-    found = by_class("class_weight", given, tuple(classes.tolist()), 1e-9, math.inf)
-    return np.array([1.0 if weight is None else weight for weight in found])
+    weights = by_class("class_weight", given, tuple(classes.tolist()), 1e-9, math.inf)
+    return np.array([1.0 if weight is None else weight for weight in weights])
 
 
 def by_class(
@@ -124,40 +124,40 @@ def by_class(
     low: float,
     high: float,
 ) -> Shares:
-    """Lay out a setting by class in the order of the classes; a class's text stands for it too."""
+    """Lay out a setting by class in the order of the classes; a class's text also stands for it."""
     if not isinstance(given, Mapping | None):
         raise InputError(f"{name}: give a dict by class, not {given!r}")
-    found: list[float | None] = [None] * len(classes)
+    shares: list[float | None] = [None] * len(classes)
     texts = [str(c) for c in classes]
     problems = []
     for label, value in (given or {}).items():
         text = str(label)
         if label in classes:
-            at = list(classes).index(label)
+            c = list(classes).index(label)
         elif texts.count(text) == 1:
-            at = texts.index(text)
+            c = texts.index(text)
         else:
-            some = ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
-            problems.append(f"there is no class {text!r}; there are {some}")
+            listed = ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
+            problems.append(f"there is no class {text!r}; there are {listed}")
             continue
-        good = isinstance(value, Real) and not isinstance(value, bool)
-        if not good or not low <= value <= high or value == math.inf:
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not is_number or not low <= value <= high or value == math.inf:
             limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
             problems.append(f"{text!r} has {value!r}, which must be a number {limits}")
             continue
-        found[at] = float(value)
+        shares[c] = float(value)
     if problems:
         raise InputError(f"{name}: {'; '.join(problems)}")
-    return tuple(found)
+    return tuple(shares)
 
 
 def split_loss(
     given: float | Mapping[Any, float] | None, *, beside: bool
 ) -> tuple[float | None, Mapping[Any, float] | None]:
-    """Split a `max_loss` into the bound on all rows and those by class.
+    """Split a `max_loss` into the bound on all rows and bounds by class.
 
-    The key None is the bound on all rows. Without it, unless another goal stands `beside`, it is 1:
-    the cheapest point that keeps the others.
+    The key None is the bound on all rows. Without it that bound is 1, or None if `beside` says that
+    there is another goal: the cheapest point that keeps the other bounds.
     """
     if not isinstance(given, Mapping):
         return given, None
@@ -195,15 +195,15 @@ class ClassBounds:
         min_precision: Mapping[Any, float] | None = None,
         max_loss: Mapping[Any, float] | None = None,
     ) -> Self:
-        """Read bounds from dicts by class label; a share of 0 is no bound.
+        """Read bounds from dicts by class label; a share of 0 bounds nothing.
 
         >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
         >>> bounds.min_recall, bool(bounds), bounds.named()
         ((0.9, None), True, {'min_recall fault': 0.9})
         """
         recalls, precisions = (
-            tuple(share or None for share in by_class(name, given, classes, 0.0, 1.0))
-            for name, given in (("min_recall", min_recall), ("min_precision", min_precision))
+            tuple(share or None for share in by_class(name, shares, classes, 0.0, 1.0))
+            for name, shares in (("min_recall", min_recall), ("min_precision", min_precision))
         )
         losses = by_class("max_loss", max_loss, classes, 0.0, 1.0) if max_loss else ()
         return cls(tuple(classes), recalls, precisions, losses)
@@ -238,26 +238,30 @@ class ClassBounds:
             return self
         if reference is None:
             raise InputError("max_loss by class needs the high-cost model's recall: fit anew")
-        least = [
-            own if loss is None or most is None else max(own or 0.0, most - loss, 0.0) or None
-            for own, loss, most in zip(self.min_recall, self.max_loss, reference, strict=True)
+        min_recall = [
+            recall
+            if loss is None or reference_recall is None
+            else max(recall or 0.0, reference_recall - loss, 0.0) or None
+            for recall, loss, reference_recall in zip(
+                self.min_recall, self.max_loss, reference, strict=True
+            )
         ]
-        return replace(self, min_recall=tuple(least), max_loss=())
+        return replace(self, min_recall=tuple(min_recall), max_loss=())
 
     def text(self) -> str:
-        """Name the bounds for a message."""
+        """Write the bounds as text, for an error message."""
         return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
 
     def margin(self, point: Any, class_rows: Sequence[int]) -> float:
-        """How far a point is inside the nearest bound, in standard errors; negative: outside.
+        """Distance of a point inside the nearest bound, in standard errors; negative: outside.
 
-        The errors are those of validation rows, whose numbers by class are `class_rows`.
+        The errors are for validation rows, with `class_rows` rows of each class.
         """
         if point.recall is None or point.precision is None:
             raise InputError(
                 "these operating points do not know recall and precision: fit and pack anew"
             )
-        least = math.inf
+        margin = math.inf
         for kind, c, bound in self.items():
             share = getattr(point, kind)[c]
             if share is None:
@@ -266,17 +270,19 @@ class ClassBounds:
             if kind == "precision":  # rows that are answered so
                 rows *= (point.recall[c] or 0.0) / share if share else 1.0
             error = math.sqrt(bound * (1 - bound) / max(rows, 1.0))
-            least = min(least, (share - bound + 1e-12) / max(error, 1e-9))
-        return least
+            margin = min(margin, (share - bound + 1e-12) / max(error, 1e-9))
+        return margin
 
     def best(self, points: Sequence[Any]) -> str:
-        """Name the most that any of the points reaches, for a message."""
-        found = []
+        """Describe, for an error message, the highest shares that any of the points reaches."""
+        texts = []
         for kind, c, bound in self.items():
-            most = max((s for p in points if (s := getattr(p, kind)[c]) is not None), default=0.0)
-            if most < bound:
-                found.append(f"{kind} of {str(self.classes[c])!r} reaches {most:.3f} at most")
-        return "; ".join(found) or "each alone is reached, but not all at one point"
+            highest = max(
+                (s for p in points if (s := getattr(p, kind)[c]) is not None), default=0.0
+            )
+            if highest < bound:
+                texts.append(f"{kind} of {str(self.classes[c])!r} reaches {highest:.3f} at most")
+        return "; ".join(texts) or "each alone is reached, but not all at one point"
 
 
 def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -291,30 +297,31 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
     rare classes count half as much and as much as the others together; classes with a bound are
     given several weights.
     """
+    # odds of a row outside the class: a factor that makes it count as much as all others
     odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
-    found = []
+    weightings = []
     if is_rare(shares).any():
         balanced = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
-        found += [np.sqrt(balanced), balanced]
+        weightings += [np.sqrt(balanced), balanced]
     for kind, c, _ in bounds.items() if bounds else ():
         # precision is gained by the accuracy of the other classes
         for factor in (0.3 / odds[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
             weights = np.ones(len(shares))
             weights[c] = factor * (1.0 if kind == "precision" else odds[c])
-            found.append(weights)
-    return found
+            weightings.append(weights)
+    return weightings
 
 
 def kept_shares(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Get the rows that a bound is about, and those of them where the class is missed, (n,) each.
+    """Get masks of the rows that a bound counts and of the missed ones among them, (n,) each.
 
-    Of a recall: rows of class `c`, answered otherwise. Of a precision: rows answered `c`, of
-    another class.
+    A bound on recall counts the rows of class `c` and misses the ones with other answers. A bound
+    on precision counts the rows with answer `c` and misses the ones of other classes.
     """
-    given = answers.given[exits, np.arange(len(exits))]
+    answer = answers.labels[exits, np.arange(len(exits))]
     of_class = answers.truth == c
-    answered = given == c
-    whole = of_class if kind == "recall" else answered
-    return whole, whole & ~(of_class & answered)
+    answered = answer == c
+    counted = of_class if kind == "recall" else answered
+    return counted, counted & ~(of_class & answered)

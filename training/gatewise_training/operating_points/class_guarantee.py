@@ -2,12 +2,12 @@
 
 Bounds on several classes are one null hypothesis, "at least one bound is broken", and its p-value
 is the largest of theirs: where a bound is broken its own test passes with probability at most
-delta, so that all pass no more often. Each is tested at the full level therefore. The loss of a
-class is that of its calibration rows, given their number: the high-cost model's recall less the
-system's, by the exact test of a paired difference.
+delta, so that all pass no more often. Therefore each bound is tested at the full level. The loss of
+a class is the high-cost model's recall less the system's on its calibration rows, given their
+number, and its test the exact one of a paired difference.
 
-The class's rows must be many enough: were a bound broken by a hair, all of `n` rows would still be
-kept with probability ``(1 - bound) ** n``, which may be no more than the level.
+A class needs enough rows: if a bound were just broken, all of `n` rows would still be kept with
+probability ``(1 - bound) ** n``, which must not exceed the level.
 """
 
 from __future__ import annotations
@@ -34,48 +34,51 @@ from gatewise_training.operating_points.risk_tests import (
 def check_class_rows(
     bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
 ) -> None:
-    """Refuse bounds that calibration rows of these classes, (n,), cannot certify, however answered.
+    """Refuse bounds that no answers on calibration rows of these classes, (n,), could certify.
 
-    Of a precision the rows are known only when they are answered.
+    Bounds on precision pass: their rows are known only when they are answered.
     """
-    short = []
+    problems = []
     for kind, c, bound in bounds.items():
-        lost = bound if kind == "loss" else 1 - bound  # at most, of the class's rows
+        lost = bound if kind == "loss" else 1 - bound  # largest share of the class's rows
         if kind == "precision" or lost >= 1:
             continue
         name = f"{bounds.name(kind, c)}={bound:g}"
         if lost <= 0:
             side = "above" if kind == "loss" else "below"
-            short.append(f"{name} cannot be certified, only one {side} it")
+            problems.append(f"{name} cannot be certified, only one {side} it")
             continue
         of_class = splitter.take(truth == c)
         needed = least_rows(lost, level)
         groups = of_class.n_groups
         n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
         if n < needed:
-            what = f"{needed} calibration {units} this class"
-            short.append(f"{name} takes {what}, and there are {n}")
-    if short:
+            needs = f"{needed} calibration {units} this class"
+            problems.append(f"{name} takes {needs}, and there are {n}")
+    if problems:
         raise InputError(
-            f"guarantee={1 - level:g}: {'; '.join(short)}; give more data or a looser bound"
+            f"guarantee={1 - level:g}: {'; '.join(problems)}; give more data or a looser bound"
         )
 
 
 def least_rows(bound: float, level: float) -> int:
-    """How many rows, none of them lost, certify a loss of at most `bound`, above 0 and below 1."""
+    """Get the number of rows that, with none lost, certify a loss of at most `bound`.
+
+    The bound is above 0 and below 1, and n the least number with ``(1 - bound) ** n <= level``.
+    """
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
 
 
 def most_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
-    """Name the recalls that calibration rows of these classes can show, for a message."""
-    found = []
+    """Describe the recalls that calibration rows of these classes can show, for an error."""
+    texts = []
     for kind, c, _ in bounds.items():
         if kind == "recall":
             rows = int((truth == c).sum())
-            most = level ** (1 / rows) if rows else 0.0
+            highest = level ** (1 / rows) if rows else 0.0
             label = str(bounds.classes[c])
-            found.append(f"{rows} of class {label!r}: {most:.3f} if none is missed")
-    return f" ({'; '.join(found)})" if found else ""
+            texts.append(f"{rows} of class {label!r}: {highest:.3f} if none is missed")
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 def classes_pass(
@@ -132,8 +135,10 @@ def _bet_passes(
     """Whether a bet says that the mean of rows, or of groups, is below a bound; at most 1 each."""
     if splitter.n_groups is not None:
         values = splitter.group_means(values)
-    one = np.ones(1)
-    return bool(mean_pvalue(values[np.newaxis], bound, lowest * one, one, level)[0] <= level)
+    highest = np.ones(1)
+    return bool(
+        mean_pvalue(values[np.newaxis], bound, lowest * highest, highest, level)[0] <= level
+    )
 
 
 def class_tests(bounds: ClassBounds) -> str:
@@ -147,9 +152,9 @@ def class_tests(bounds: ClassBounds) -> str:
 def left_unused(
     bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
 ) -> dict[str, float]:
-    """Get the part of each loss by class that calibration rows leave unused, by its name.
+    """Get the unused part of each promised loss, by its name.
 
-    What is promised less what these rows, (n,), show, over what is promised.
+    That is the promised loss less the loss on these calibration rows, (n,), over the promised loss.
     """
     return {
         f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)

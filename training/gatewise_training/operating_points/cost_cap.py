@@ -10,26 +10,26 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 
 
-def points_within_cost(points: Iterable[OperatingPoint], most: float) -> list[OperatingPoint]:
-    """Keep the points at which no instance can cost more; InputError if there are none."""
-    if not isinstance(most, Real) or not 0 <= float(most) < math.inf:
-        raise InputError(f"max_instance_cost must be at least 0 and finite, not {most!r}")
-    every = list(points)
-    kept = [p for p in every if keeps_cost(p, most)]
-    if not kept:
-        known = [p.max_cost for p in every if p.max_cost is not None]
-        raise cost_too_low(most, min(known, default=math.inf))
-    return kept
+def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> list[OperatingPoint]:
+    """Keep the points at which no instance can cost more; InputError without any."""
+    if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
+        raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
+    all_points = list(points)
+    affordable = [p for p in all_points if keeps_cost(p, max_cost)]
+    if not affordable:
+        costs = [p.max_cost for p in all_points if p.max_cost is not None]
+        raise cost_too_low(max_cost, min(costs, default=math.inf))
+    return affordable
 
 
-def keeps_cost(point: OperatingPoint, most: float) -> bool:
+def keeps_cost(point: OperatingPoint, max_cost: float) -> bool:
     """Whether no instance can cost more at an operating point."""
-    return point.max_cost is not None and point.max_cost <= most
+    return point.max_cost is not None and point.max_cost <= max_cost
 
 
-def cost_too_low(most: float, lowest: float) -> InputError:
+def cost_too_low(max_cost: float, lowest: float) -> InputError:
     """Make the error of a cap that nothing keeps."""
     return InputError(
-        f"no operating point keeps max_instance_cost={float(most)!r} for every instance; "
+        f"no operating point keeps max_instance_cost={float(max_cost)!r} for every instance; "
         f"the lowest cap possible is {float(lowest)!r}"
     )

@@ -1,6 +1,6 @@
 """The accuracy-cost curve of a fitted system: its operating points, hull, and the choice of one.
 
-Points are measured on validation rows; the frontier keeps those that no other point beats in
+Points are measured on validation rows; the frontier keeps a point unless another one beats it in
 both cost and accuracy.
 """
 
@@ -27,10 +27,10 @@ SLACK = 1.0
 
 
 class LossError(InputError):
-    """No operating point loses as little as was asked for; `least` is what one loses."""
+    """No operating point loses as little as was asked for; `least` is the smallest loss."""
 
-    def __init__(self, most: float, least: float) -> None:
-        super().__init__(f"no operating point loses at most {most:g}; the least is {least:.4g}")
+    def __init__(self, max_loss: float, least: float) -> None:
+        super().__init__(f"no operating point loses at most {max_loss:g}; the least is {least:.4g}")
         self.least = least
 
 
@@ -45,8 +45,8 @@ class Frontier:
     points : tuple of OperatingPoint
         Rising in cost and in accuracy, or in weighted accuracy where classes have weights.
     reference_accuracy : float
-        Accuracy on validation rows of the high-cost model (of the last stage where there is
-        none); `max_loss` is measured against it, or against `reference_weighted_accuracy`.
+        Accuracy on validation rows of the high-cost model, or without one of the last stage;
+        `max_loss` is measured against it, or against `reference_weighted_accuracy`.
     others : tuple of OperatingPoint
         Further points, which only :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes
         picks from: they offload less, are smaller, or better for some class, not cheaper or more
@@ -90,20 +90,20 @@ class Frontier:
 
         `reference_accuracy` and `details` are fields of the frontier.
         """
-        kept = _undominated(points, _merit)
-        if not kept:
+        curve = _undominated(points, _merit)
+        if not curve:
             raise InputError("a frontier needs at least one operating point")
-        return cls(tuple(kept), reference_accuracy, **details)
+        return cls(tuple(curve), reference_accuracy, **details)
 
     def __repr__(self) -> str:
-        first = self.points[0]
-        last = self.points[-1]
+        cheapest = self.points[0]
+        costliest = self.points[-1]
         merit = "weighted accuracy" if self.weighted else "accuracy"
-        others = f", {len(self.others)} others" if self.others else ""
+        others_text = f", {len(self.others)} others" if self.others else ""
         return (
-            f"Frontier({len(self.points)} points: cost {first.cost:.4g} to {last.cost:.4g}, "
-            f"{merit} {first.merit:.4f} to {last.merit:.4f}; reference "
-            f"{self.reference_merit:.4f}{others})"
+            f"Frontier({len(self.points)} points: cost {cheapest.cost:.4g} to "
+            f"{costliest.cost:.4g}, {merit} {cheapest.merit:.4f} to {costliest.merit:.4f}; "
+            f"reference {self.reference_merit:.4f}{others_text})"
         )
 
     def _repr_html_(self) -> str:
@@ -135,59 +135,60 @@ class Frontier:
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Get the same frontier with those of the points that serve some class better.
+        """Get the same frontier with the points that serve some class better.
 
-        With `bounds` on classes also those of `points` that serve the bounded ones better.
+        With `bounds` on classes, also with the points that serve the bounded classes better.
         """
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
-        every = [p for p in points if p.recall is not None]
-        tracks = [_undominated(every, lambda p: p.balanced_accuracy or 0.0)]
+        comparable = [p for p in points if p.recall is not None]
+        # curves of balanced accuracy, of each bounded share, and of points inside the bounds
+        tracks = [_undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
         for kind, c, _ in bounds.items() if bounds else ():
-            tracks.append(_undominated(every, partial(_share, kind, c)))
+            tracks.append(_undominated(comparable, partial(_share, kind, c)))
         for slack in (0.0, SLACK) if bounds else ():
             assert bounds is not None
-            kept = [p for p in every if bounds.margin(p, self.class_rows) >= slack]
-            tracks.append(_undominated(kept, _merit))
-        found = dict.fromkeys(point for track in tracks for point in track)
+            inside = [p for p in comparable if bounds.margin(p, self.class_rows) >= slack]
+            tracks.append(_undominated(inside, _merit))
+        useful = dict.fromkeys(point for track in tracks for point in track)
         on_curve = set(self.points)
-        return replace(self, others=tuple(p for p in found if p not in on_curve))
+        return replace(self, others=tuple(p for p in useful if p not in on_curve))
 
     def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Get the same frontier with those of the `points` that are better than all as small.
+        """Get the same frontier with the best `points` of smaller sizes.
 
-        The curve of every size, from the smallest up, each half as large again.
+        These are the curves of all points up to a size, for sizes that grow by half.
         """
-        every = sorted(points, key=lambda p: p.bytes)
-        known = {*self.points, *self.others}
-        found: dict[OperatingPoint, None] = {}
-        size = every[0].bytes if every else 0
+        by_size = sorted(points, key=lambda p: p.bytes)
+        listed = {*self.points, *self.others}
+        smaller: dict[OperatingPoint, None] = {}
+        size = by_size[0].bytes if by_size else 0
         largest = max((p.bytes for p in self.points), default=0)
         while 0 < size < largest:
-            curve = _undominated((p for p in every if p.bytes <= size), _merit)
-            found |= dict.fromkeys(p for p in curve if p not in known)
+            curve = _undominated((p for p in by_size if p.bytes <= size), _merit)
+            smaller |= dict.fromkeys(p for p in curve if p not in listed)
             size += max(size // 2, 1)
-        return replace(self, others=(*self.others, *found))
+        return replace(self, others=(*self.others, *smaller))
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Get the same frontier with those `points` that are better than all that offload less.
+        """Get the same frontier with the curve of accuracy against offload rate.
 
-        The curve of accuracy and offload rate: on that of cost, points that offload hide these.
+        Points that offload more hide some of these on the curve of accuracy against cost.
         """
-        known = {*self.points, *self.others}
-        found = [p for p in _undominated(points, _merit, _rate) if p not in known]
-        return replace(self, others=(*self.others, *found))
+        listed = {*self.points, *self.others}
+        further = [p for p in _undominated(points, _merit, _rate) if p not in listed]
+        return replace(self, others=(*self.others, *further))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points of at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
-        every = (*self.points, *self.others)
-        kept = [p for p in every if p.bytes <= max_bytes]
-        if not kept:
-            least = min(p.bytes for p in every)
+        all_points = (*self.points, *self.others)
+        small = [p for p in all_points if p.bytes <= max_bytes]
+        if not small:
+            smallest = min(p.bytes for p in all_points)
             hint = "allow more, or fit with this max_bytes="
-            raise TooLargeError("no operating point", max_bytes, least, hint)
-        return self._of(kept)
+            raise TooLargeError("no operating point", max_bytes, smallest, hint)
+        return self._of(small)
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
         """Get the frontier of the points at which no instance costs above `max_instance_cost`.
@@ -196,20 +197,20 @@ class Frontier:
         """
         return self._of(points_within_cost((*self.points, *self.others), max_instance_cost))
 
-    def _of(self, kept: Sequence[OperatingPoint]) -> Frontier:
+    def _of(self, points_left: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(_undominated(kept, _merit))
-        others = tuple(p for p in kept if p not in curve)
-        return replace(self, points=tuple(curve), others=others)
+        curve = dict.fromkeys(_undominated(points_left, _merit))
+        further = tuple(p for p in points_left if p not in curve)
+        return replace(self, points=tuple(curve), others=further)
 
     def hull(self) -> Frontier:
-        """Get the upper convex hull: what mixing two points at random can reach."""
-        kept: list[OperatingPoint] = []
+        """Get the upper convex hull, which random mixtures of two points can reach."""
+        hull: list[OperatingPoint] = []
         for p in self.points:
-            while len(kept) >= 2 and _slope(kept[-2], p) >= _slope(kept[-2], kept[-1]):
-                kept.pop()
-            kept.append(p)
-        return replace(self, points=tuple(kept))
+            while len(hull) >= 2 and _slope(hull[-2], p) >= _slope(hull[-2], hull[-1]):
+                hull.pop()
+            hull.append(p)
+        return replace(self, points=tuple(hull))
 
     def at(
         self,
@@ -229,17 +230,17 @@ class Frontier:
         budget : float, optional
             The most accurate point whose mean cost is at most this.
         max_loss : float or mapping of class label to float, optional
-            The cheapest point whose accuracy is at most this much below the high-cost
-            model's; the costliest point if there is none. By class: of the points where the recall
-            of each class named is at most so much below the high-cost model's, the cheapest, or
-            what a budget or an offload rate beside it picks; the key None bounds the loss of all.
+            The cheapest point whose accuracy is at most this much below the high-cost model's, or
+            else the costliest point. A mapping bounds the loss of recall of classes, and with the
+            key None that of accuracy: the cheapest point that keeps the bounds, or the one that a
+            budget or an offload rate picks among the points that keep them.
         offload_rate : float, optional
             The most accurate point that offloads at most this share, and of equals the cheapest; 0
             is for devices without a link.
         min_recall, min_precision : mapping of class label to float, optional
-            Beside one of the three: only points that keep these shares are picked from.
+            With one of the three: pick only among points that keep these shares.
         max_bytes : int, optional
-            Likewise: only points of which a device keeps at most so many bytes.
+            Likewise: pick only among points of which a device keeps at most this many bytes.
         slack : float, default 0
             Errors to keep in hand: for `max_loss` a point's `accuracy_error`, for recall and
             precision standard errors of the share; without, where no point has as much in hand.
@@ -256,8 +257,8 @@ class Frontier:
         TooLargeError
             An InputError, if none is as small as `max_bytes`; it knows the smallest.
         """
-        beside = budget is not None or offload_rate is not None
-        total, losses = split_loss(max_loss, beside=beside)
+        has_other_goal = budget is not None or offload_rate is not None
+        total, losses = split_loss(max_loss, beside=has_other_goal)
         bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision, losses)
         goal = {"budget": budget, "max_loss": total, "offload_rate": offload_rate}
         return self.pick(bounds, max_bytes, slack=slack, **goal)
@@ -280,9 +281,9 @@ class Frontier:
         _check_goal(goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
-        kept = self._of(self.within(bounds, slack))
+        bounded = self._of(self.within(bounds, slack))
         try:
-            return kept._on_curve(slack=slack, **goal)
+            return bounded._on_curve(slack=slack, **goal)
         except LossError:
             raise
         except InputError as error:
@@ -300,7 +301,8 @@ class Frontier:
             floor = self.reference_merit - max_loss - 1e-12
             good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
             best = self.points[-1]
-            if not good and best.validation_groups is not None:  # perhaps one that never loses
+            # where rows have groups, `others` may hold safer points, such as one that never loses
+            if not good and best.validation_groups is not None:
                 good = [p for p in self.others if p.merit - slack * p.accuracy_error >= floor]
                 good.sort(key=lambda p: p.cost)
             if not good and best.merit < floor:
@@ -314,12 +316,12 @@ class Frontier:
                     f"the cheapest costs {self.points[0].cost:g}"
                 )
             return good[-1]
-        every = (*self.points, *self.others)
-        good = [p for p in every if p.offload_rate <= offload_rate + 1e-12]  # type: ignore[operator]
+        all_points = (*self.points, *self.others)
+        good = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]  # type: ignore[operator]
         if not good:
-            least = min(p.offload_rate for p in every)
+            lowest = min(p.offload_rate for p in all_points)
             raise InputError(
-                f"no operating point offloads at most {offload_rate:g}; least {least:g}"
+                f"no operating point offloads at most {offload_rate:g}; least {lowest:g}"
             )
         return max(good, key=lambda p: (p.merit, -p.cost))
 
@@ -329,23 +331,25 @@ class Frontier:
         Raises InputError, with the most that is reached, if none keeps them.
         """
         recalls = bounds.as_recalls(self.reference_recall)
-        every = (*self.points, *self.others)
-        margins = [recalls.margin(p, self.class_rows) for p in every]
-        for least in (slack, 0.0):
-            kept = [p for p, margin in zip(every, margins, strict=True) if margin >= least]
-            if kept:
-                return kept
+        all_points = (*self.points, *self.others)
+        margins = [recalls.margin(p, self.class_rows) for p in all_points]
+        for margin_needed in (slack, 0.0):
+            points = [
+                p for p, margin in zip(all_points, margins, strict=True) if margin >= margin_needed
+            ]
+            if points:
+                return points
         raise InputError(
             f"no operating point keeps {bounds.text()}: on validation rows "
-            f"{recalls.best(every)}; give a looser bound, or fit with class_weight='balanced'"
+            f"{recalls.best(all_points)}; give a looser bound, or fit with class_weight='balanced'"
         )
 
     def to_frame(self) -> Any:
-        """Make a pandas DataFrame with a row a point; `hull` marks the convex hull.
+        """Make a pandas DataFrame with a row per point; `hull` marks the convex hull.
 
         `others` follow, with `on_curve` False.
 
-        Recall and precision have a column a class, as ``recall fault``.
+        Recall and precision have one column per class, such as ``recall fault``.
         """
         import pandas as pd
 
@@ -366,10 +370,10 @@ class Frontier:
 
 
 def _check_goal(goal: Mapping[str, float | None]) -> None:
-    given = {name: value for name, value in goal.items() if value is not None}
-    if len(given) != 1:
+    goals = {name: value for name, value in goal.items() if value is not None}
+    if len(goals) != 1:
         raise InputError("give exactly one of budget, max_loss and offload_rate")
-    ((name, value),) = given.items()
+    ((name, value),) = goals.items()
     if not isinstance(value, Real) or not 0 <= value < math.inf:
         raise InputError(f"{name} must be a number of at least 0, not {value!r}")
     if name != "budget" and value > 1:
@@ -389,7 +393,7 @@ def _rate(point: OperatingPoint) -> float:
 
 
 def _share(kind: str, c: int, point: OperatingPoint) -> float:
-    """Recall or precision of a class, 0 where there is none."""
+    """Recall or precision of one class, 0 where it is undefined."""
     return float(getattr(point, kind)[c] or 0.0)
 
 
@@ -399,13 +403,14 @@ def _undominated(
     price: Callable[[OperatingPoint], float] = _cost,
 ) -> list[OperatingPoint]:
     """Keep the points that no other beats in both a price and a value; of equals the cheapest."""
-    kept: list[OperatingPoint] = []
+    # by rising price: a point stays if its value is above all before
+    curve: list[OperatingPoint] = []
     best = -math.inf
     for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
         if value(point) > best + 1e-12:
-            kept.append(point)
+            curve.append(point)
             best = value(point)
-    return kept
+    return curve
 
 
 def _slope(a: OperatingPoint, b: OperatingPoint) -> float:

@@ -1,22 +1,20 @@
-"""What new groups lose at operating points, at most, by what the validation groups lose.
+"""Bounds on the loss of new groups at operating points, by the losses of the validation groups.
 
 Groups are few, and neither their mean loss nor its standard error says enough about new ones:
 
-- Where the high-cost model's out-of-fold clones fail on a group, a cheap stage gains. The model
-  that is kept has seen more groups and may not fail so. Gains of some groups do not pay for the
-  losses of others, therefore: a group that gains counts 0, as far as groups differ by more than
-  the chance of their rows (rows that are groups of their own never do). The bound is the mean of
-  these losses and Student's quantile of the standard error of what groups lose.
-- A point may look safe by chance, or stop to be so where the scores of the model that is kept
-  differ from those of the folds' models. So a choice has a share of the cost in hand: points that
-  are cheaper by that share must keep the bound, too. How large the share is to be is found on
-  random halves of the groups: a point is chosen on one half, and is to keep its loss on the other
-  nine times in ten.
+- A cheap stage gains where the high-cost model's out-of-fold clones fail on a group. The final
+  model has seen more groups and may not fail there. Therefore gains of some groups do not pay for
+  losses of others: a group that gains counts 0, as far as groups differ by more than the chance of
+  their rows (rows that are groups of their own never do). The bound is the mean of these losses
+  plus Student's quantile times their standard error.
+- A point may look safe by chance, or cease to be safe because the scores of the final model differ
+  from the scores of the folds' models. Therefore a choice keeps a share of the cost in hand: points
+  that are cheaper by that share must keep the bound as well. The share is found on random halves of
+  the groups: a point that is chosen on one half must keep its loss on the other nine times in ten.
 
-Candidates are the frontier's points and, beside them, safer ones: where stages are more often
-right than the high-cost model, the frontier has nothing between them and it, though some groups
-lose by that. Where no point is safe enough, the one that is certain is left: all to the high-cost
-model.
+Candidates are the frontier's points and safer ones: where stages are more often right than the
+high-cost model, the frontier has no points between them and it, though some groups lose by that.
+Where no point is safe enough, the certain one is left: all to the high-cost model.
 """
 
 from __future__ import annotations
@@ -66,16 +64,20 @@ def loss_bounds(
     if n < 2:
         return np.ones(lost.shape[:-1])
     share = weights / weights.sum()
-    own = lost / weights
-    mean = (own @ share)[..., np.newaxis]
+    group_mean = lost / weights
+    mean = (group_mean @ share)[..., np.newaxis]
     chance = np.asarray(variance)[..., np.newaxis] / weights
-    between = np.maximum(((own - mean) ** 2 - chance) @ share, 0.0)[..., np.newaxis]
-    total = between + chance
-    likely = mean + np.divide(between, total, out=np.ones_like(own), where=total > 0) * (own - mean)
-    means = (own + np.maximum(-likely, 0.0)) @ share
-    losing = np.maximum(own, 0.0)
-    off = losing - (losing @ share)[..., np.newaxis]
-    errors = np.sqrt(n / (n - 1) * ((share * off) ** 2).sum(axis=-1))
+    between_variance = np.maximum(((group_mean - mean) ** 2 - chance) @ share, 0.0)[..., np.newaxis]
+    total = between_variance + chance
+    # shrinkage: mean + between / (between + chance) (group mean - mean)
+    trust = np.divide(between_variance, total, out=np.ones_like(group_mean), where=total > 0)
+    shrunken = mean + trust * (group_mean - mean)
+    # gains count 0 as far as they are real
+    means = (group_mean + np.maximum(-shrunken, 0.0)) @ share
+    # standard error of the losses: sqrt(n / (n - 1) sum (share * deviation)^2)
+    losing = np.maximum(group_mean, 0.0)
+    deviation = losing - (losing @ share)[..., np.newaxis]
+    errors = np.sqrt(n / (n - 1) * ((share * deviation) ** 2).sum(axis=-1))
     bounds: NDArray[np.float64] = means + stats.t.ppf(level, n - 1) * errors
     return bounds
 
@@ -95,58 +97,61 @@ class GroupLosses:
         cls, points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference: float
     ) -> GroupLosses:
         """Count the losses against the last exit, of accuracy `reference`."""
-        last = records[-1]
-        merits = last.merits
-        sums = last.splitter.group_sums
-        weights = sums(merits)
-        lost = []
+        reference_record = records[-1]
+        merits = reference_record.merits
+        group_sums = reference_record.splitter.group_sums
+        weights = group_sums(merits)
+        losses = []
         squares = []
         for i in range(0, len(points), AT_ONCE):
             owners = [(records[p.chain], p.thresholds) for p in points[i : i + AT_ONCE]]
-            each = np.stack([lost_rows(r, last, r.exits(setting)) for r, setting in owners])
-            lost.append(sums(merits * each))
-            squares.append(each**2 @ merits)
-        found = np.concatenate(lost)
-        seen = found.sum(axis=1) / weights.sum()
-        variance = np.concatenate(squares) / weights.sum() - seen**2
-        hidden = np.array([reference - p.merit for p in points]) - seen
+            row_losses = np.stack(
+                [lost_rows(r, reference_record, r.exits(setting)) for r, setting in owners]
+            )
+            losses.append(group_sums(merits * row_losses))
+            squares.append(row_losses**2 @ merits)
+        group_losses = np.concatenate(losses)
+        mean_loss = group_losses.sum(axis=1) / weights.sum()
+        variance = np.concatenate(squares) / weights.sum() - mean_loss**2
+        hidden = np.array([reference - p.merit for p in points]) - mean_loss
         costs = np.array([p.cost for p in points])
-        return cls(costs, found, weights, variance, np.maximum(hidden, 0.0))
+        return cls(costs, group_losses, weights, variance, np.maximum(hidden, 0.0))
 
     def take(self, points: Sequence[int]) -> GroupLosses:
         """Get the losses of some of the points."""
-        one = (self.costs, self.lost, self.variance, self.optimism)
-        costs, lost, variance, optimism = (values[points] for values in one)
+        arrays = (self.costs, self.lost, self.variance, self.optimism)
+        costs, lost, variance, optimism = (values[points] for values in arrays)
         return GroupLosses(costs, lost, self.weights, variance, optimism)
 
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some."""
-        chosen = slice(None) if groups is None else groups
-        lost = self.lost[:, chosen]
-        weights = self.weights[chosen]
+        columns = slice(None) if groups is None else groups
+        lost = self.lost[:, columns]
+        weights = self.weights[columns]
         return loss_bounds(lost, weights, self.variance) + self.optimism
 
     def in_hand(self, max_loss: float) -> float:
-        """Find the part of a point's cost down to which others must keep a loss, too."""
+        """Find the part of a point's cost down to which cheaper points must keep a loss as well."""
         rng = np.random.default_rng(0)
-        parted = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
-        for part in IN_HAND[:-1]:
-            kept = 0
-            for seen, new in parted:
-                safe = np.flatnonzero(self.nearby(self.bounds(seen), part) <= max_loss)
+        # choose on one half of the groups, check the loss on the other
+        halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(HALVES)]
+        for share in IN_HAND[:-1]:
+            n_kept = 0
+            for choosing, checking in halves:
+                safe = np.flatnonzero(self.nearby(self.bounds(choosing), share) <= max_loss)
                 if not len(safe):
-                    kept += 1
+                    n_kept += 1
                     continue
-                loss = self.lost[safe[0], new].sum() / self.weights[new].sum()
-                kept += bool(loss <= max_loss)
-            if kept >= KEPT * HALVES:
-                return part
+                loss = self.lost[safe[0], checking].sum() / self.weights[checking].sum()
+                n_kept += bool(loss <= max_loss)
+            if n_kept >= KEPT * HALVES:
+                return share
         return IN_HAND[-1]
 
-    def nearby(self, bounds: NDArray[np.float64], part: float) -> NDArray[np.float64]:
+    def nearby(self, bounds: NDArray[np.float64], share: float) -> NDArray[np.float64]:
         """Take the largest of the bounds of points down to a part of each one's cost."""
-        first = np.searchsorted(self.costs, part * self.costs * (1 - 1e-9))
-        return np.array([bounds[min(a, i) : i + 1].max() for i, a in enumerate(first)])
+        starts = np.searchsorted(self.costs, share * self.costs * (1 - 1e-9))
+        return np.array([bounds[min(a, i) : i + 1].max() for i, a in enumerate(starts)])
 
 
 def with_group_errors(
@@ -155,37 +160,41 @@ def with_group_errors(
     records: Sequence[CascadeRecord],
     max_loss: float,
 ) -> Frontier:
-    """Get the frontier with errors of new groups, and with safer points beside its own.
+    """Get the frontier with errors of new groups, and with safer points in addition to its own.
 
-    An error is what new groups may lose more than the validation groups; `points` are all that were
-    measured, and `max_loss` is the loss for which the share of cost in hand is found. Safer points
-    send more rows away than the frontier's: their bounds are below those of all cheaper ones. Among
-    them is the one that never loses. Without groups the frontier stays as it is.
+    An error is the loss of new groups in excess of the validation groups' loss. `points` are all
+    measured points, and `max_loss` is the loss for which the share of cost in hand is found. A
+    safer point sends more rows away than the frontier's and has a lower bound than all cheaper
+    points. Among them is the point that never loses. Without groups the frontier stays as it is.
     """
     if records[-1].splitter.n_groups is None:
         return frontier
     reference = frontier.reference_merit
     certain = Promise("max_loss", 0.0, LEVEL)
-    used = {p.chain for p in frontier.points}
+    chains = {p.chain for p in frontier.points}
     curve = set(frontier.points)
-    by_cost = sorted((p for p in points if p.chain in used), key=lambda p: (p.cost, -p.merit))
-    sure = next((p for p in by_cost if certain.is_certain(records, p)), None)
+    by_cost = sorted((p for p in points if p.chain in chains), key=lambda p: (p.cost, -p.merit))
+    certain_point = next((p for p in by_cost if certain.is_certain(records, p)), None)
     losses = GroupLosses.of_points(by_cost, records, reference)
     bounds = losses.bounds()
-    below = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
-    near = [i for i, p in enumerate(by_cost) if p in curve or (below[i] and p != sure)]
-    losses = losses.take(near)
-    bounds = losses.nearby(bounds[near], losses.in_hand(max_loss))
-    found = dict(_with_errors([by_cost[i] for i in near], bounds, reference))
-    further = [p for p in frontier.others if p not in found and p != sure]
+    is_safer = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
+    nearby = [
+        i for i, p in enumerate(by_cost) if p in curve or (is_safer[i] and p != certain_point)
+    ]
+    # bounds of the points near the curve, with a share of the cost in hand
+    losses = losses.take(nearby)
+    bounds = losses.nearby(bounds[nearby], losses.in_hand(max_loss))
+    with_error = dict(_with_errors([by_cost[i] for i in nearby], bounds, reference))
+    # the frontier's other points need only errors
+    further = [p for p in frontier.others if p not in with_error and p != certain_point]
     if further:
         bounds = GroupLosses.of_points(further, records, reference).bounds()
         further = [p for _, p in _with_errors(further, bounds, reference)]
-    safer = [p for given, p in found.items() if given not in curve]
-    certain_one = [] if sure is None or sure in curve else [sure]
+    safer = [p for point, p in with_error.items() if point not in curve]
+    certain_one = [] if certain_point is None or certain_point in curve else [certain_point]
     return replace(
         frontier,
-        points=tuple(found[p] for p in frontier.points),
+        points=tuple(with_error[p] for p in frontier.points),
         others=(*further, *safer, *certain_one),
     )
 
@@ -193,7 +202,7 @@ def with_group_errors(
 def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
 ) -> list[tuple[OperatingPoint, OperatingPoint]]:
-    """Pair points with themselves, errors being what bounds of their losses leave."""
+    """Pair points with their copies that have the bounds' excess over their loss as error."""
     errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
     return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

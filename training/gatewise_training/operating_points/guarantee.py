@@ -3,18 +3,18 @@
 Bounds are those on loss, mean cost or offload rate and, in addition to one of them, on classes
 (:mod:`.class_guarantee`).
 
-Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
-that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like the
-calibration rows and independent of each other. It is made by Learn-then-Test with a fixed
+Thresholds tuned on validation rows are too optimistic there. A guarantee says, from calibration
+rows that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like
+the calibration rows and independent of each other. It is made by Learn-then-Test with a fixed
 sequence: candidates stand in an order that was fixed without the calibration rows, each is
 tested at the full level (:mod:`.risk_tests`), and the last one before the first failure is
 taken. The number of candidates costs nothing, so :func:`.candidates` sets them as close as the
 validation rows allow.
 
-Where rows have groups, groups are what is drawn independently. The promise is then about the mean
-over new groups, each of which counts alike, and every test is a bet on the groups' means, valid
-for any number of them. Few groups cannot certify much: a loss of 0.01 at confidence 0.95 takes some
-330 that lose nothing, for with fewer the one in 100 that loses everything may be missing.
+Where rows have groups, the groups are drawn independently. The promise is then about the mean over
+new groups, which all count alike, and every test is a bet on the groups' means, valid for any
+number of them. Few groups cannot certify much: a loss of 0.01 at confidence 0.95 takes some 330
+that lose nothing, for with fewer the one in 100 that loses everything may be missing.
 
 References
 ----------
@@ -72,10 +72,10 @@ class Promise:
         """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
-        given = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
-        if len(given) != 1:
+        goals = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
+        if len(goals) != 1:
             raise InputError("give exactly one of budget, max_loss and offload_rate")
-        kind, bound = given[0]
+        kind, bound = goals[0]
         if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
             limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
             raise InputError(f"{kind} must be {limits}, not {bound}")
@@ -83,7 +83,7 @@ class Promise:
 
     @property
     def level(self) -> float:
-        """Probability of a false certificate, at most."""
+        """Largest probability of a false certificate."""
         return 1.0 - self.confidence
 
     def check_rows(self, truth: NDArray[np.int64], splitter: RowSplitter) -> None:
@@ -113,14 +113,15 @@ def certify(
 ) -> OperatingPoint | None:
     """Find the boldest candidate that keeps a promise."""
     cascades = checked_records(records, promise, weighted=False)
-    found: tuple[OperatingPoint, str] | None = None
+    boldest: tuple[OperatingPoint, str] | None = None
     for point, method in _tested(cascades, candidates, promise):
         if method is None:
             break
-        found = point, method
-    if found is None:
+        boldest = point, method
+    if boldest is None:
         return None
-    point, method = found
+    # state the terms with the point
+    point, method = boldest
     record = cascades[point.chain]
     measured = record.measure(point.thresholds, point.chain)
     terms = {
@@ -177,9 +178,10 @@ def _tested(
         group = candidates[start : start + TOGETHER]
         owners = [cascades[p.chain] for p in group]
         exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
+        # test the one bound of all rows, for several candidates at once
         if promise.kind == "offload_rate" and not grouped:
-            sent = _sent(owners, exits)
-            passed = rate_pvalue(sent.sum(axis=1), sent.shape[1], promise.bound) <= level
+            offloaded = _sent(owners, exits)
+            passed = rate_pvalue(offloaded.sum(axis=1), offloaded.shape[1], promise.bound) <= level
             method = "exact binomial"
         elif promise.kind == "max_loss" and not grouped and reference.class_weights is None:
             passed = np.ones(len(group), np.bool_)
@@ -195,24 +197,26 @@ def _tested(
             means = reference.splitter.group_means(values) if grouped else values
             passed = mean_pvalue(means, bound, lowest, highest, level) <= level
             method = "betting on groups" if grouped else "betting"
-        for point, record, out, good in zip(group, owners, exits, passed, strict=True):
+        for point, record, point_exits, is_passed in zip(group, owners, exits, passed, strict=True):
             certain = promise.is_certain(cascades, point)
-            found = "certain" if certain else method if good else None
+            proof = "certain" if certain else method if is_passed else None
             # each bound is tested at the full level, and all must pass
-            if found is not None and promise.by_class:
+            if proof is not None and promise.by_class:
                 answers = record.answers
-                lost = lost_rows(record, reference, out)
+                lost = lost_rows(record, reference, point_exits)
                 assert answers is not None
-                kept = classes_pass(promise.by_class, answers, record.splitter, out, lost, level)
-                named = "betting on groups" if grouped else class_tests(promise.by_class)
-                found = f"{found}; by class {named}" if kept else None
-            yield point, found
+                all_pass = classes_pass(
+                    promise.by_class, answers, record.splitter, point_exits, lost, level
+                )
+                class_method = "betting on groups" if grouped else class_tests(promise.by_class)
+                proof = f"{proof}; by class {class_method}" if all_pass else None
+            yield point, proof
 
 
 def lost_rows(
     record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Get what is lost on each row, (n,): whether the reference is right, less the system."""
+    """Get the loss of each row, (n,): 1 where the reference alone is right, -1 the other way."""
     lost: NDArray[np.float64] = reference.correct[-1] - record.correct[exits, np.arange(len(exits))]
     return lost
 
@@ -232,20 +236,20 @@ def _risks(
         zero = np.zeros(len(owners))
         return _sent(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
     if promise.kind == "budget":
-        ways = [r.reachable(p.thresholds) for r, p in zip(owners, group, strict=True)]
+        reachable = [r.reachable(p.thresholds) for r, p in zip(owners, group, strict=True)]
         return (
             np.stack([r.costs(e) for r, e in zip(owners, exits, strict=True)]),
-            np.array([r.lowest_costs()[w].min() for r, w in zip(owners, ways, strict=True)]),
-            np.array([r.highest_costs()[w].max() for r, w in zip(owners, ways, strict=True)]),
+            np.array([r.lowest_costs()[w].min() for r, w in zip(owners, reachable, strict=True)]),
+            np.array([r.highest_costs()[w].max() for r, w in zip(owners, reachable, strict=True)]),
             promise.bound,
         )
     lost = _lost(owners, reference, exits)
     weights = reference.worths
-    most = float(weights.max())
+    largest = float(weights.max())
     return (
         weights * (lost - promise.bound),
-        np.full(len(lost), -most * (1 + promise.bound)),
-        np.full(len(lost), most * (1 - promise.bound)),
+        np.full(len(lost), -largest * (1 + promise.bound)),
+        np.full(len(lost), largest * (1 - promise.bound)),
         0.0,
     )
 
@@ -258,5 +262,5 @@ def _sent(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[
 def _lost(
     owners: Sequence[CascadeRecord], reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """What is lost on each row, shape (n_candidates, n)."""
+    """Loss of each row, shape (n_candidates, n)."""
     return np.stack([lost_rows(r, reference, e) for r, e in zip(owners, exits, strict=True)])

@@ -15,15 +15,16 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 
 CODES = 254
-"""Distinct thresholds of a feature that ranks of 8 bits tell apart, missing values beside."""
+"""Distinct thresholds of a feature that ranks of 8 bits tell apart, besides missing values."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSizes:
     """Bytes of a cascade's stages as a device keeps them.
 
-    In each of `forms`, of which the smallest is packed: bytes of each stage, (n_stages,), and which
-    thresholds each needs, (n_stages, n_thresholds), which stages share and which take 4 bytes.
+    `forms` are the forms of the tables, of which the smallest is packed. Each has the bytes of each
+    stage, (n_stages,), and a mask of the thresholds that it needs, (n_stages, n_thresholds). Stages
+    share thresholds, which take 4 bytes each.
     """
 
     forms: tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], ...]
@@ -39,9 +40,9 @@ class PackedSizes:
         return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
-        """Bytes of some of the stages at most, as a cascade of these alone.
+        """Upper bound on the bytes of some of the stages, as a cascade of these alone.
 
-        Of the thresholds beside the trees so many are not counted.
+        The first `free_thresholds` shared thresholds are not counted.
         """
         numbers = np.array(stages, np.intp)
         return min(
@@ -50,14 +51,14 @@ class PackedSizes:
             for stage_bytes, needs in self.forms
         )
 
-    def kept(self, stages: Sequence[int]) -> int:
-        """Bytes that a device keeps of some stages or, of none, the smallest: it answers alone.
+    def kept(self, numbers: Sequence[int]) -> int:
+        """Bytes that a device keeps of some stages, or of the smallest stage without any.
 
         >>> sizes = PackedSizes.plain((30, 20, 0))
         >>> sizes.kept((0, 1)), sizes.kept(())
         (50, 20)
         """
-        return self.total(stages) or min(filter(None, self.alone), default=0)
+        return self.total(numbers) or min(filter(None, self.alone), default=0)
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
@@ -66,7 +67,7 @@ def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
 
 
 def packed_bytes(stages: Sequence[Stage]) -> int:
-    """Bytes of the stages of a cascade at most."""
+    """Upper bound on the bytes of a cascade's stages."""
     return packed_sizes(stages).total(range(len(stages)))
 
 
@@ -80,32 +81,22 @@ def _table_forms(
     columns = {int(c) for stage in stages for c in stage.features}
     forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_counts = [_inner_nodes(forest) for forest in forests]
+    largest_tree = max((int(n.max(initial=0)) for n in inner_counts), default=0)
+    largest_forest = max((int(n.sum()) for n in inner_counts), default=0)
+    # bytes of a node's test, of the offset of a right child, of a tree's first node
     widths = (
         slot_width(len(columns), nan=any(bool(f.nan_left.any()) for f in forests)),
-        width(
-            max(
-                (
-                    int(thresholds_per_feature.max(initial=0))
-                    for thresholds_per_feature in inner_counts
-                ),
-                default=0,
-            )
-        ),
-        width(
-            max(
-                (int(thresholds_per_feature.sum()) for thresholds_per_feature in inner_counts),
-                default=0,
-            )
-        ),
+        width(largest_tree),
+        width(largest_forest),
     )
+    # floats and, where there are few, ranks among all stages' thresholds
     index_width = width(max(columns, default=0) + 1)
     needs = [_thresholds(stage) for stage in stages]
     all_thresholds = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
     thresholds_per_feature = np.unique(all_thresholds >> 32, return_counts=True)[1]
     for key in (4, 1) if 0 < thresholds_per_feature.max(initial=0) <= CODES else (4,):
-        list_bytes = 2 * index_width + (
-            1 if key == 4 else 5
-        )  # with ranks, where a feature's edges begin
+        edge_bytes = 1 if key == 4 else 5  # ranks need the start of each feature's edges
+        list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
             _table_bytes(stage, key, *widths) + list_bytes * max(len(stage.features), 1) + 6
             for stage in stages
@@ -116,7 +107,7 @@ def _table_forms(
 
 
 def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
-    """Bytes of a tree of `leaves` leaves with `values` values each, at most.
+    """Upper bound on the bytes of a tree of `leaves` leaves with `values` values each.
 
     A value takes `leaf` bytes, a threshold `key`.
     """
@@ -166,6 +157,7 @@ def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> in
     if isinstance(model, GraphModel):  # has no form in C
         return model.nbytes
     if isinstance(model, TreeEnsemble):
+        # starts of trees, tests of inner nodes, leaves, numbers of outputs, base margins
         n_inner = int((model.feature >= 0).sum())
         values = model.n_outputs if (model.output < 0).any() else 1
         leaf = 4 if byte_leaves(model.value[model.feature < 0]) is None else 1

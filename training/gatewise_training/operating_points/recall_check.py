@@ -14,14 +14,14 @@ from gatewise_training.operating_points.class_figures import is_rare
 FALL = 0.05
 """Recall that must be lost before it is worth a remark."""
 ROWS = 3
-"""Rows of the class that must be lost, so that it is no chance."""
+"""Rows of the class that must be lost, so that chance does not explain them."""
 
 
 def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     """Say which rare class loses recall at the active operating point of a fitted system.
 
-    None if there is no such class, or a bound on its recall was given. What mends it is said in
-    Python or, with `as_options`, in options of ``gatewise train``.
+    None where no rare class does, or its recall is bounded. The text names remedies in Python or,
+    with `as_options`, as options of ``gatewise train``.
     """
     frontier = system._reference_frontier()
     point = system.operating_point_
@@ -30,32 +30,36 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     if reference is None or point.recall is None:
         return None
     rows = np.array(frontier.class_rows)
+    # rare classes whose recall falls, and is not bounded
     falls = []
     for c in np.flatnonzero(is_rare(rows / max(rows.sum(), 1))).tolist():
-        before = reference[c]
-        now = point.recall[c]
+        old_recall = reference[c]
+        recall = point.recall[c]
         if (
-            before is None
-            or now is None
-            or any(k != "precision" and of == c for k, of, _ in bounds.items())
+            old_recall is None
+            or recall is None
+            or any(
+                k != "precision" and bounded_class == c for k, bounded_class, _ in bounds.items()
+            )
         ):
             continue
-        if before - now > FALL and (before - now) * rows[c] >= ROWS:
-            falls.append((before - now, c, before, now))
+        if old_recall - recall > FALL and (old_recall - recall) * rows[c] >= ROWS:
+            falls.append((old_recall - recall, c, old_recall, recall))
     if not falls:
         return None
-    _, c, before, now = max(falls)
+    # report the largest fall
+    _, c, old_recall, recall = max(falls)
     label = frontier.classes[c]
     model = "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
-    ways = f"min_recall={{{label!r}: {before - FALL:.2f}}}", "class_weight='balanced'"
+    remedies = f"min_recall={{{label!r}: {old_recall - FALL:.2f}}}", "class_weight='balanced'"
     if as_options:
-        share = shlex.quote(f"{label}={before - FALL:.2f}")
-        ways = f"--min-recall {share}", "--class-weight balanced"
+        share = shlex.quote(f"{label}={old_recall - FALL:.2f}")
+        remedies = f"--min-recall {share}", "--class-weight balanced"
     return (
         f"recall of class {str(label)!r}, {rows[c] / rows.sum():.1%} of the rows, falls from "
-        f"{before:.2f} ({model}) to {now:.2f}, accuracy from {frontier.reference_accuracy:.3f} to "
-        f"{point.accuracy:.3f}; "
-        f"{ways[0]} keeps it, {ways[1]} weighs it"
+        f"{old_recall:.2f} ({model}) to {recall:.2f}, accuracy from "
+        f"{frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; "
+        f"{remedies[0]} keeps it, {remedies[1]} weighs it"
     )
 
 

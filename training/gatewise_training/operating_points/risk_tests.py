@@ -5,7 +5,7 @@ Each null hypothesis is "the risk is above the bound", so to reject it is to cer
 - A rate is counted: the exact binomial tail (:func:`rate_pvalue`).
 - The accuracy lost against a reference is a paired difference in {-1, 0, 1}: the score test of
   non-inferiority, its critical value found from the exact distribution (:func:`loss_limits`).
-- A mean cost takes one value an exit: a bet on it (:func:`mean_pvalue`).
+- A mean cost has one value per exit: a bet on it (:func:`mean_pvalue`).
 """
 
 from __future__ import annotations
@@ -76,13 +76,14 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     [29, 24, 16]
     """
     # fine at both ends, no row better and no row equal, where a row more or less says most
-    most = (1 - bound) / 2
-    steps = max(round(0.5 * np.pi * np.sqrt(n * most) / GRID), 1)
-    grid = most * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
+    largest_share = (1 - bound) / 2
+    steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID), 1)
+    grid = largest_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
 
     def too_bold(z: float, shares: NDArray[np.float64]) -> bool:
         return bool(loss_size(_score_limits(n, bound, z), bound, shares).max() > MARGIN * level)
 
+    # the smallest valid critical value: on a coarse grid by bisection, then on the fine one
     low = high = float(stats.norm.isf(level))
     while too_bold(high, grid[::4]):
         low, high = high, high + max(0.1, high - low) * 2
@@ -99,17 +100,18 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
 def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
     """Solve ``gap = z * sqrt(variance)`` for each number of disagreements, gap = n*bound - net.
 
-    The variance is that under the null hypothesis, and depends on the gap itself.
+    The variance holds under the null hypothesis, and depends on the gap itself, so that the gap
+    solves ``gap^2 = z^2 (variance + slope * gap)``.
     """
-    apart = np.arange(n + 1)
+    n_differing = np.arange(n + 1)
     allowed = n * bound
-    moved = allowed / np.maximum(apart, max(allowed, 1.0))
-    # one more, so that no disagreement at all is no certainty
-    variance = np.maximum(apart - allowed * bound, 0.0) + 1.0
-    gap = 0.5 * (z * z * moved + np.sqrt((z * z * moved) ** 2 + 4 * z * z * variance))
+    slope = allowed / np.maximum(n_differing, max(allowed, 1.0))
+    # one more, so that rows without any disagreement leave a doubt
+    variance = np.maximum(n_differing - allowed * bound, 0.0) + 1.0
+    gap = 0.5 * (z * z * slope + np.sqrt((z * z * slope) ** 2 + 4 * z * z * variance))
     net = np.floor(allowed - gap)
     # never fewer `worse` allowed for more disagreements
-    limits = np.maximum.accumulate(net + apart) - apart
+    limits = np.maximum.accumulate(net + n_differing) - n_differing
     return np.asarray(limits, np.int64)
 
 
@@ -118,18 +120,18 @@ def loss_size(
 ) -> NDArray[np.float64]:
     """Compute the exact probability of a false certificate where the loss equals the bound.
 
-    `limits` are those of :func:`loss_limits`; `better`, shape (k,), true shares of instances where
+    `limits` come from :func:`loss_limits`; `better`, shape (k,), are true shares of instances where
     only the system is right, from 0 to (1 - bound) / 2. Probabilities have the shape (k,).
     """
     n = len(limits) - 1
     sizes = np.empty(len(better))
     for i, share in enumerate(better):
-        apart = min(bound + 2 * float(share), 1.0)
-        reach = 6 * (n * apart * (1 - apart)) ** 0.5 + 10  # the rest has no weight
-        m = np.arange(max(0, int(n * apart - reach)), min(n, int(n * apart + reach)) + 1)
+        differing = min(bound + 2 * float(share), 1.0)
+        reach = 6 * (n * differing * (1 - differing)) ** 0.5 + 10  # the rest has no weight
+        m = np.arange(max(0, int(n * differing - reach)), min(n, int(n * differing + reach)) + 1)
         worse = np.minimum((limits[m] + m) // 2, m)
-        odds = (bound + share) / apart if apart > 0 else 0.5
-        sizes[i] = stats.binom.pmf(m, n, apart) @ stats.binom.cdf(worse, m, odds)
+        odds = (bound + share) / differing if differing > 0 else 0.5
+        sizes[i] = stats.binom.pmf(m, n, differing) @ stats.binom.cdf(worse, m, odds)
     return sizes
 
 
@@ -159,28 +161,29 @@ def mean_pvalue(
     reach = np.maximum(highest - bound, 1e-300)
     variance = np.maximum(bound - lowest, 0.0) * reach  # the largest that the range allows
     squares = PRIOR_ROWS * variance
-    seen = PRIOR_ROWS
+    n_seen = PRIOR_ROWS
     wealth = np.zeros(len(values))  # its logarithm
-    most = wealth.copy()
+    largest_wealth = wealth.copy()
     # the fewer rows are left the more often a hedge must be renewed
-    ends = np.round(n * (1 - np.linspace(1, 0, ROUNDS + 1) ** 2)).astype(int)
-    for start, end in pairwise(ends.tolist()):
-        if start == end:
+    stops = np.round(n * (1 - np.linspace(1, 0, ROUNDS + 1) ** 2)).astype(int)
+    for start, stop in pairwise(stops.tolist()):
+        if start == stop:
             continue
-        gain = bound - values[:, start:end]
+        # wealth *= 1 + bet (bound - value); the hedge is phi(z) / Phi(z) of the payment's z
+        gain = bound - values[:, start:stop]
         # a little beyond the payment, so that it is reached and not only approached
-        reached = np.log(0.97 * level) + wealth
-        z = special.ndtri(np.exp(np.clip(reached, -700.0, -1e-9)))
+        log_target = np.log(0.97 * level) + wealth
+        z = special.ndtri(np.exp(np.clip(log_target, -700.0, -1e-9)))
         hedge = np.exp(-0.5 * z * z - special.log_ndtr(z)) / (2 * np.pi) ** 0.5
         with np.errstate(divide="ignore", invalid="ignore"):
-            bet = hedge / np.sqrt(squares / seen * (n - start))
+            bet = hedge / np.sqrt(squares / n_seen * (n - start))
         bet = np.minimum(np.nan_to_num(bet), BOLDEST_BET / reach)
-        bet[most >= -np.log(level)] = 0.0
+        bet[largest_wealth >= -np.log(level)] = 0.0
         wealth = wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
-        most = np.maximum(most, wealth)
+        largest_wealth = np.maximum(largest_wealth, wealth)
         squares = squares + (gain * gain).sum(axis=1)
-        seen += end - start
-    pvalues = np.exp(-most)
+        n_seen += stop - start
+    pvalues = np.exp(-largest_wealth)
     pvalues[bound <= lowest] = 1.0
     pvalues[highest <= bound] = 0.0
     return pvalues

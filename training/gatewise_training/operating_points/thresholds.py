@@ -1,14 +1,14 @@
 """Thresholds of a cascade's stages, by exact-cost coordinate descent along the frontier.
 
-For a price ``lam`` of one unit of cost, the thresholds shall maximise, on validation rows,
+For a price ``lam`` of one unit of cost, the thresholds maximise, on validation rows,
 ``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
 is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
 at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
 
-Two things keep the thresholds from fitting noise. What a stage is worth on a row is not
-whether it happened to be right there but how often it is right at that score (an isotonic
-fit). And the optimism of tuning is taken off a setting's figures: how much better thresholds
-tuned on four fifths of the rows do there than on the fifth that they have not seen.
+Two things keep the thresholds from fitting noise. A stage's worth on a row is not whether it
+happened to be right there but how often it is right at that score (an isotonic fit). And the
+optimism of tuning is subtracted from a setting's figures: how much better thresholds tuned on four
+fifths of the rows do there than on the fifth that they have not seen.
 
 Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numba
@@ -36,7 +36,7 @@ from gatewise_training.operating_points.packed_size import PackedSizes
 FOLDS = 5
 
 EVERY = 5
-"""Of every so many prices one is cross-fitted: optimism changes slowly between them."""
+"""One price in this many is cross-fitted: optimism changes slowly between them."""
 
 ROWS_A_CUT = 20
 """Rows for each threshold tried: with more, the luckiest would be picked."""
@@ -63,7 +63,7 @@ class CascadeRecord:
     # (n_stages + 1,): largest cost of leaving at each exit on any row, these or others. Costs that
     # are the same for all rows are their own limits
     cost_limits: NDArray[np.float64] | None = None
-    # (n,): how much a right answer counts beside `weights`, which costs and rates have alone
+    # (n,): factor of a right answer's weight; costs and rates have only `weights`
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
     given_splitter: RowSplitter | None = None  # of the rows; None: they are alike
@@ -81,7 +81,7 @@ class CascadeRecord:
 
     @property
     def units(self) -> int:
-        """How many parts of the record are independent of each other: groups, or else rows."""
+        """Number of independent parts of the record: groups, or else rows."""
         return self.splitter.n_groups or len(self.weights)
 
     @property
@@ -89,29 +89,31 @@ class CascadeRecord:
         """Number of stages before the high-cost model."""
         return len(self.scores)
 
-    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
+    def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
         """Get the same record of some of the rows."""
-        weights = self.weights[chosen]
+        weights = self.weights[numbers]
         costs = self.exit_costs
         return replace(
             self,
-            exit_costs=costs[:, chosen] if costs.ndim == 2 else costs,
-            scores=self.scores[:, chosen],
-            correct=self.correct[:, chosen],
-            agrees=None if self.agrees is None else self.agrees[:, chosen],
+            exit_costs=costs[:, numbers] if costs.ndim == 2 else costs,
+            scores=self.scores[:, numbers],
+            correct=self.correct[:, numbers],
+            agrees=None if self.agrees is None else self.agrees[:, numbers],
             weights=weights / weights.mean(),
-            class_weights=None if self.class_weights is None else self.class_weights[chosen],
-            answers=None if self.answers is None else self.answers.rows(chosen),
-            given_splitter=self.given_splitter and self.given_splitter.take(chosen),
+            class_weights=None if self.class_weights is None else self.class_weights[numbers],
+            answers=None if self.answers is None else self.answers.rows(numbers),
+            given_splitter=self.given_splitter and self.given_splitter.take(numbers),
         )
 
     @property
     def worths(self) -> NDArray[np.float64]:
-        """What a right answer is worth by its class, shape (n,): of mean 1."""
-        own = self.class_weights
-        if own is None:
+        """Worth of a right answer by its class, shape (n,), of mean 1."""
+        class_weights = self.class_weights
+        if class_weights is None:
             return np.ones(len(self.weights))
-        worths: NDArray[np.float64] = own / np.average(own, weights=self.weights)
+        worths: NDArray[np.float64] = class_weights / np.average(
+            class_weights, weights=self.weights
+        )
         return worths
 
     @property
@@ -143,10 +145,10 @@ class CascadeRecord:
         """List the exits that a row with finite scores can take; the last is the cloud."""
         return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
 
-    def within_cost(self, most: float | None) -> CascadeRecord:
-        """Get the same record, without offloads if one could cost more than `most`."""
-        may = most is None or float(self.highest_costs()[-1]) <= most
-        return self if may == self.may_offload else replace(self, may_offload=may)
+    def within_cost(self, max_cost: float | None) -> CascadeRecord:
+        """Get the same record, without offloads if one could cost more than `max_cost`."""
+        may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
+        return self if may_offload == self.may_offload else replace(self, may_offload=may_offload)
 
     def lowest_costs(self) -> NDArray[np.float64]:
         """Get the least that leaving at each exit can cost, shape (n_stages + 1,)."""
@@ -164,42 +166,45 @@ class CascadeRecord:
         rows = np.arange(len(exits))
         weights = self.weights
         merits = self.merits
-        whole = weights.sum()
+        total_weight = weights.sum()
 
         def mean(values: NDArray[Any]) -> float:
-            return float((values * weights).sum() / whole)  # np.average takes twice the time
+            return float((values * weights).sum() / total_weight)  # np.average takes twice the time
 
-        right = self.correct[exits, rows]
-        gain = right - self.correct[-1]
+        # error of the gain over the reference: sqrt(mean (gain - mean gain)^2 / n), or by groups
+        is_right = self.correct[exits, rows]
+        gain = is_right - self.correct[-1]
         mean_gain = float((gain * merits).sum() / merits.sum())
         error = (mean((self.worths * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
         groups = self.splitter.n_groups
         if groups is not None:  # few groups may happen to agree: never less than of as many rows
-            parts = weights * self.worths * (gain - mean_gain) / whole
-            error = max(error, self.splitter.clustered_error(parts))
+            contributions = weights * self.worths * (gain - mean_gain) / total_weight
+            error = max(error, self.splitter.clustered_error(contributions))
+        # figures by class, and under class weights
         figures = {} if self.answers is None else self.answers.figures(exits, weights)
         if self.class_weights is not None:
-            figures["weighted_accuracy"] = float((right * merits).sum() / merits.sum())
+            figures["weighted_accuracy"] = float((is_right * merits).sum() / merits.sum())
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
-        run = np.zeros(self.n_stages + 1)  # trees evaluated by a row that leaves at each stage
+        # trees evaluated by a row that leaves at each stage
+        trees_run = np.zeros(self.n_stages + 1)
         for s in open_stages if self.trees else []:
-            run[s:] += self.trees[s]
-        left = np.bincount(exits, weights, self.n_stages + 1)
-        known = self.cost_limits is not None or self.exit_costs.ndim == 1
-        ways = self.reachable(thresholds)
+            trees_run[s:] += self.trees[s]
+        weight_by_exit = np.bincount(exits, weights, self.n_stages + 1)
+        limits_are_known = self.cost_limits is not None or self.exit_costs.ndim == 1
+        exits_reached = self.reachable(thresholds)
         return OperatingPoint(
             thresholds=thresholds,
             cost=mean(self.costs(exits)),
-            accuracy=mean(right),
+            accuracy=mean(is_right),
             offload_rate=mean(exits == self.n_stages),
             accuracy_error=error,
             agreement=None if self.agrees is None else mean(self.agrees[exits, rows]),
-            trees=mean(run[exits]),
+            trees=mean(trees_run[exits]),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             bytes=0 if self.packed is None else self.packed.kept(open_stages),
-            max_cost=float(self.highest_costs()[ways].max()) if known else None,
+            max_cost=float(self.highest_costs()[exits_reached].max()) if limits_are_known else None,
             chain=chain,
-            exit_shares=tuple((left / left.sum()).tolist()),
+            exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),
             validation_groups=groups,
             **figures,
         )
@@ -215,19 +220,19 @@ def tune(
 
     Shapes: `lams` (n_lams,).
     """
+    # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
-    last = -1 if record.offloads else record.n_stages - 1
+    last_stage = -1 if record.offloads else record.n_stages - 1
     # one kernel for all shapes: a copy of a few megabytes is cheaper than compiling another
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     correct = record.correct
     if record.class_weights is not None:  # costs have no class
         correct = correct * record.worths
-    cuts = _descend(
-        scores, order, correct, costs, record.weights,
-        np.sort(np.asarray(lams, np.float64))[::-1].copy(), last, passes,
-    )  # fmt: skip
+    rows = _RankedRows(scores, order, correct, costs, record.weights)
+    falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
+    cuts = _descend(rows, falling_lams, last_stage, passes)
     return [
         tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
         for row in cuts
@@ -245,27 +250,28 @@ def frontier_points(
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, in no order.
 
-    Beside the jointly tuned settings there are the simple ones, so that the cascade never loses
-    to a part of itself: each stage alone, each stage before the cloud with thresholds at
-    `n_cuts` quantiles of its score, and all-cloud. Tuned settings, for `n_lams` prices of cost
-    from nearly free to prohibitive, carry cross-fitted figures; the simple ones have one threshold
-    at most and are measured as they are. `chain` is the number written into the points.
-    `emphases` are further weights of the classes, shape (n_classes,), to tune under; the points
-    are measured without them.
+    Tuned settings, for `n_lams` prices of cost from nearly free to prohibitive, have cross-fitted
+    figures. Simple settings have at most one threshold and are measured as they are, so that the
+    cascade never loses to a part of itself: each stage alone, each stage before the cloud with
+    thresholds at `n_cuts` quantiles of its score, and all rows to the cloud. `chain` is the number
+    written into the points. `emphases` are further weights of the classes, shape (n_classes,), to
+    tune under; the points are measured without them.
     """
+    # settings that are tuned jointly
     points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
     for weights in emphases if record.n_stages > 1 and record.answers is not None else ():
         assert record.answers is not None
-        own = 1.0 if record.class_weights is None else record.class_weights
-        aim = replace(record, class_weights=own * weights[record.answers.truth])
+        class_weights = 1.0 if record.class_weights is None else record.class_weights
+        aim = replace(record, class_weights=class_weights * weights[record.answers.truth])
         points += _tuned_points(record, aim, chain, n_lams, seed)
+    # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
         cuts = _quantile_cuts(record.scores[s], n_cuts) if record.offloads else []
         for threshold in [ALWAYS_STOP, *cuts]:
-            alone: list[float | None] = [None] * record.n_stages
-            alone[s] = threshold
-            settings[tuple(alone)] = None
+            setting_alone: list[float | None] = [None] * record.n_stages
+            setting_alone[s] = threshold
+            settings[tuple(setting_alone)] = None
     if record.offloads:
         settings[(None,) * record.n_stages] = None
     return points + [record.measure(setting, chain) for setting in settings]
@@ -279,22 +285,28 @@ def _tuned_points(
     Each is measured on the record, less the optimism of tuning.
     """
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
-    some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
-    optimism = np.zeros((3, len(some)))  # of cost, accuracy and weighted accuracy
+    crossfit = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
+    optimism = np.zeros((3, len(crossfit)))  # of cost, accuracy and weighted accuracy
+    # cross-fitted optimism: figures on the fit rows less those on the unseen fifth
     folds = record.splitter.folds(None, FOLDS, seed)
     for fit_rows, unseen_rows in folds:
-        seen = record.rows(fit_rows)
-        unseen = record.rows(unseen_rows)
-        for i, setting in enumerate(tune(smoothed(aim.rows(fit_rows)), lams[some])):
-            here = seen.measure(setting)
-            there = unseen.measure(setting)
-            gaps = there.cost - here.cost, here.accuracy - there.accuracy, here.merit - there.merit
+        fit_record = record.rows(fit_rows)
+        unseen_record = record.rows(unseen_rows)
+        for i, setting in enumerate(tune(smoothed(aim.rows(fit_rows)), lams[crossfit])):
+            fit_point = fit_record.measure(setting)
+            unseen_point = unseen_record.measure(setting)
+            gaps = (
+                unseen_point.cost - fit_point.cost,
+                fit_point.accuracy - unseen_point.accuracy,
+                fit_point.merit - unseen_point.merit,
+            )
             optimism[:, i] += np.array(gaps) / len(folds)
     if not folds:
         return []
-    extra_cost, worse, less = (
-        np.maximum(np.interp(np.arange(n_lams), some, gaps), 0.0) for gaps in optimism
+    extra_cost, worse, less_weighted = (
+        np.maximum(np.interp(np.arange(n_lams), crossfit, gaps), 0.0) for gaps in optimism
     )
+    # figures of all prices, less the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for i, setting in enumerate(tune(smoothed(aim), lams)):
         point = record.measure(setting, chain)
@@ -304,7 +316,7 @@ def _tuned_points(
             accuracy=point.accuracy - float(worse[i]),
         )
         if point.weighted_accuracy is not None:
-            weighted = point.weighted_accuracy - float(less[i])
+            weighted = point.weighted_accuracy - float(less_weighted[i])
             corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted)
         points.setdefault(setting, corrected)
     return list(points.values())
@@ -313,15 +325,18 @@ def _tuned_points(
 def smoothed(record: CascadeRecord) -> CascadeRecord:
     """Replace whether a stage was right by how often it is right at that score.
 
-    An isotonic fit a stage: a wider margin is never worth less. The high-cost model's row stays.
+    Each stage has an isotonic fit, so that a wider margin is never worth less. The high-cost
+    model's row stays.
     """
     correct = record.correct.copy()
     for s in range(record.n_stages):
-        known = ~np.isnan(record.scores[s])
-        if known.any():
-            fit = IsotonicRegression(out_of_bounds="clip")
-            fit.fit(record.scores[s, known], correct[s, known], record.merits[known])
-            correct[s, known] = fit.predict(record.scores[s, known])
+        has_score = ~np.isnan(record.scores[s])
+        if has_score.any():
+            isotonic = IsotonicRegression(out_of_bounds="clip")
+            isotonic.fit(
+                record.scores[s, has_score], correct[s, has_score], record.merits[has_score]
+            )
+            correct[s, has_score] = isotonic.predict(record.scores[s, has_score])
     return replace(record, correct=correct)
 
 
@@ -330,8 +345,8 @@ def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
     distinct = np.unique(scores[~np.isnan(scores)])
     if len(distinct) < 2:
         return []
-    places = np.unique(np.linspace(0, len(distinct) - 2, n_cuts).astype(int))
-    return [midway(float(distinct[i]), float(distinct[i + 1])) for i in places]
+    indices = np.unique(np.linspace(0, len(distinct) - 2, n_cuts).astype(int))
+    return [midway(float(distinct[i]), float(distinct[i + 1])) for i in indices]
 
 
 def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
@@ -340,36 +355,48 @@ def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -
         return None
     if cut >= len(order):
         return ALWAYS_STOP
-    below = float(scores[order[cut]])
-    above = float(scores[order[cut - 1]])
-    return above if np.isneginf(below) else midway(below, above)
+    low = float(scores[order[cut]])
+    high = float(scores[order[cut - 1]])
+    return high if np.isneginf(low) else midway(low, high)
+
+
+class _RankedRows(NamedTuple):
+    """Labelled rows, ranked by each stage's score."""
+
+    scores: Any  # (n_stages, n), float32; -inf never stops
+    order: Any  # (n_stages, n): rows by falling score
+    correct: Any  # (n_stages + 1, n)
+    exit_costs: Any  # (n_stages + 1, n)
+    weights: Any  # (n,)
 
 
 @numba.njit(cache=True, nogil=True)
-def _descend(
-    scores: Any, order: Any, correct: Any, exit_costs: Any, weights: Any,
-    lams: Any, last: int, passes: int,
-) -> Any:  # fmt: skip
-    """Coordinate descent over "how many rows of the stage's ranking stop", for each price."""
+def _descend(rows: Any, lams: Any, last_stage: int, passes: int) -> Any:
+    """Coordinate descent over "how many rows of the stage's ranking stop", for each price.
+
+    `last_stage` is the stage at which all rows stop, -1 where they go to the cloud.
+    """
+    scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
     cuts = np.zeros((len(lams), n_stages), np.int64)
     rank = np.empty((n_stages, n), np.int64)
     for s in range(n_stages):
         for r in range(n):
             rank[s, order[s, r]] = r
-    now = np.zeros(n_stages, np.int64)
-    if last >= 0:
-        now[last] = n
-    onward = np.empty(n)
-    for which in range(len(lams)):
-        lam = lams[which]
+    n_stopping = np.zeros(n_stages, np.int64)
+    if last_stage >= 0:
+        n_stopping[last_stage] = n
+    onward_gain = np.empty(n)
+    # from the dearest cost to the cheapest: each price starts at the thresholds of the one before
+    for price_number in range(len(lams)):
+        lam = lams[price_number]
         for _ in range(passes):
             changed = False
             # from the last stage back: each sees what its successors do with a row
             for i in range(n):
-                onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
+                onward_gain[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
             for s in range(n_stages - 1, -1, -1):
-                if s != last:
+                if s != last_stage:
                     running = 0.0
                     best = 0.0
                     cut = 0
@@ -378,25 +405,26 @@ def _descend(
                         if scores[s, i] == -np.inf:
                             break
                         reached = True
-                        for before in range(s):
-                            if rank[before, i] < now[before]:
+                        for earlier in range(s):
+                            if rank[earlier, i] < n_stopping[earlier]:
                                 reached = False
                                 break
+                        # gain of stopping: weight (correct - lam cost), less that of going on
                         if reached:
-                            here = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
-                            running += here - onward[i]
+                            stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+                            running += stop_gain - onward_gain[i]
                         tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
                         if not tied and running > best + 1e-9:
                             best = running
                             cut = r + 1
-                    if cut != now[s]:
+                    if cut != n_stopping[s]:
                         changed = True
-                        now[s] = cut
+                        n_stopping[s] = cut
                 for i in range(n):
-                    if rank[s, i] < now[s]:
-                        onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+                    if rank[s, i] < n_stopping[s]:
+                        onward_gain[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
             if not changed:
                 break
         for s in range(n_stages):
-            cuts[which, s] = now[s]
+            cuts[price_number, s] = n_stopping[s]
     return cuts

@@ -18,12 +18,12 @@ Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
 def finds_by_name(template: Any) -> bool:
     """Whether a ColumnTransformer in a classifier names its columns, or selects them."""
-    parts = [template, *template.get_params(deep=True).values()]
-    transformers = [p.transformers for p in parts if type(p).__name__ == "ColumnTransformer"]
-    wanted = [columns for each in transformers for *_, columns in each]
+    estimators = [template, *template.get_params(deep=True).values()]
+    transformers = [p.transformers for p in estimators if type(p).__name__ == "ColumnTransformer"]
+    column_lists = [columns for triples in transformers for *_, columns in triples]
     return any(
-        callable(columns) or any(isinstance(one, str) for one in np.ravel(columns).tolist())
-        for columns in wanted
+        callable(columns) or any(isinstance(column, str) for column in np.ravel(columns).tolist())
+        for columns in column_lists
     )
 
 
@@ -51,8 +51,8 @@ def estimator_fit(
         if needs_backend(template):
             return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
         lookup = np.asarray(estimator.classes_, np.int64)
-        every = np.arange(x.shape[1])
-        return HighCostModel(every, n_classes, kind, estimator=estimator, lookup=lookup)
+        all_columns = np.arange(x.shape[1])
+        return HighCostModel(all_columns, n_classes, kind, estimator=estimator, lookup=lookup)
 
     return fit
 
@@ -63,15 +63,15 @@ def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, 
 
     weight = plan.weight[rows]
     prefix = ""
-    last = estimator
-    while hasattr(last, "steps"):
-        step, last = last.steps[-1]
+    final = estimator
+    while hasattr(final, "steps"):
+        step, final = final.steps[-1]
         prefix += f"{step}__"
     if np.ptp(weight) == 0:
         return {}
-    if not has_fit_parameter(last, "sample_weight"):
+    if not has_fit_parameter(final, "sample_weight"):
         warnings.warn(
-            f"{type(last).__name__} takes no sample_weight: the high-cost model is fitted as if "
+            f"{type(final).__name__} takes no sample_weight: the high-cost model is fitted as if "
             "all rows and classes counted alike",
             stacklevel=2,
         )

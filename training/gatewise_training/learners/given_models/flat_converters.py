@@ -28,7 +28,8 @@ SVC = "LinearSVC"
 def taught_converters(estimator: Any) -> Iterator[None]:
     """Let skl2onnx use the converters of this module for the parts of an estimator, in a block.
 
-    Its own forests take ties of votes otherwise than scikit-learn; afterwards they are back.
+    skl2onnx's own converter of forests breaks ties of votes differently from scikit-learn. The
+    block restores it at its end.
     """
     from skl2onnx import update_registered_converter
     from skl2onnx._parse import sklearn_parsers_map
@@ -131,7 +132,7 @@ class _Nodes:
         """Give probabilities, or raw scores if they are wanted, and labels of margins."""
         options = self.scope.get_options(operator.raw_operator, {"raw_scores": False})
         model = operator.raw_operator
-        # a calibration asks for raw scores, and takes probabilities where there are none
+        # a calibration asks for raw scores, and takes probabilities of a model without them
         raw = hasattr(model, "decision_function") and (
             options["raw_scores"] or not hasattr(model, "predict_proba")
         )
@@ -166,7 +167,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 def _convert_linear(scope: Any, operator: Any, container: Any) -> None:
     """Write a linear classifier.
 
-    Of a discriminant skl2onnx takes the sigmoid of twice the margin; LinearSVC it refuses at the
+    skl2onnx takes the sigmoid of twice the margin of a discriminant, and refuses LinearSVC at the
     end of a pipeline.
     """
     nodes = _Nodes(scope, container)
@@ -194,6 +195,7 @@ def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
         weights = np.asarray(vote.weights, np.float64)[is_voting]
     class_indices = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
     column = nodes.value(TensorProto.INT64, [2], [-1, 1])
+    # probability, or vote, of each part times its weight
     shares = []
     for voter, weight in zip(vote.estimators_, weights / weights.sum(), strict=True):
         inner = scope.declare_local_operator(sklearn_operator_name_map[type(voter)], voter)

@@ -23,7 +23,7 @@ from gatewise_training.learners.high_cost_model import is_graph
 
 
 def check_fitted(model: Any, what: str) -> None:
-    """Refuse what is neither a fitted classifier nor an ONNX file."""
+    """Refuse a model that is neither a fitted classifier nor an ONNX file."""
     if model is None or (isinstance(model, type) and hasattr(model, "fit")):
         raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
     if is_graph(model):
@@ -69,9 +69,9 @@ class GivenClassifier:
         if flat is not None:
             return cls(what, classes, len(classes), flat)
         content = sklearn_graph(unwrapped(model), reads, what).SerializeToString(deterministic=True)
-        found = cls.of_graph(FormedGraph(OnnxModel(content, classes), shape, what, x), what)
-        found._check_decisions(model, x[:TRIED_ROWS])
-        return found
+        classifier = cls.of_graph(FormedGraph(OnnxModel(content, classes), shape, what, x), what)
+        classifier._check_decisions(model, x[:TRIED_ROWS])
+        return classifier
 
     @classmethod
     def of_graph(cls, graph: FormedGraph, what: str) -> Self:
@@ -79,7 +79,7 @@ class GivenClassifier:
         return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
 
     def _check_decisions(self, model: Any, x: NDArray[np.float32]) -> None:
-        """Refuse a graph that decides otherwise than the classifier that it was made of."""
+        """Refuse a graph that decides differently from the classifier that it was made of."""
         stage = self.stage(np.asarray(self.classes), np.arange(x.shape[1]))
         decided = np.asarray(self.classes)[labels(stage.margins(x))]
         differ = int((decided != np.ravel(model.predict(named_rows(model, x)))).sum())
@@ -90,15 +90,21 @@ class GivenClassifier:
             )
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
-        """Make the stage that reads these columns of an instance."""
-        wanted = classes.tolist()
-        own = list((self.graph.named(wanted).names if self.graph else self.classes) or ())
-        if set(own) != set(wanted):
+        """Make the stage, which reads the columns `features`."""
+        class_labels = classes.tolist()
+        own_labels = list(
+            (self.graph.named(class_labels).names if self.graph else self.classes) or ()
+        )
+        if set(own_labels) != set(class_labels):
             raise InputError(
-                f"{self.what} has the classes {own[:8]}, and not {wanted[:8]}: models must answer "
-                "with the same"
+                f"{self.what} has the classes {own_labels[:8]}, and not {class_labels[:8]}: "
+                "models must answer with the same"
             )
-        order = None if own == wanted else np.array([own.index(c) for c in wanted], np.int64)
+        order = (
+            None
+            if own_labels == class_labels
+            else np.array([own_labels.index(c) for c in class_labels], np.int64)
+        )
         if self.graph is not None:
             model, link = self.graph.margins_model(order)
             return Stage(model, features, link)
@@ -114,8 +120,8 @@ def check_given(models: Any, *, allow_missing: bool) -> None:
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
         raise InputError("first_stages take no NaN: leave out allow_missing")
-    for i, given in enumerate(models):
-        check_fitted(given[0] if _is_pair(given) else given, f"first_stages[{i}]")
+    for i, model in enumerate(models):
+        check_fitted(model[0] if _is_pair(model) else model, f"first_stages[{i}]")
 
 
 def given_stages(
@@ -128,42 +134,42 @@ def given_stages(
 ) -> list[tuple[Stage, NDArray[np.float32]]]:
     """Stages of given models, each with its outputs on the validation rows.
 
-    With `by_clones` a classifier's are those of clones that have not seen the rows.
+    With `by_clones` the outputs of a classifier are computed by clones that have not seen the rows.
     """
-    made = []
-    for i, given in enumerate(models):
-        what = f"first_stages[{i}]"
-        model, columns = with_columns(given, names, what)
+    stages = []
+    for i, entry in enumerate(models):
+        name = f"first_stages[{i}]"
+        model, columns = with_columns(entry, names, name)
         x = plan.x[:, columns]
-        stage = GivenClassifier.read(model, x, x.shape[1:], what).stage(classes, columns)
+        stage = GivenClassifier.read(model, x, x.shape[1:], name).stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
-            made.append((stage, stage.margins(plan.x[plan.validation_rows])))
+            stages.append((stage, stage.margins(plan.x[plan.validation_rows])))
             continue
         outputs = []
         for rows, unseen in plan.folds:
             fresh = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
-            twin = GivenClassifier.read(fresh, x, x.shape[1:], what).stage(classes, columns)
+            twin = GivenClassifier.read(fresh, x, x.shape[1:], name).stage(classes, columns)
             outputs.append(twin.margins(plan.x[unseen]))
-        made.append((stage, np.concatenate(outputs)))
-    return made
+        stages.append((stage, np.concatenate(outputs)))
+    return stages
 
 
-def _is_pair(given: Any) -> bool:
-    return isinstance(given, tuple) and len(given) == 2
+def _is_pair(entry: Any) -> bool:
+    return isinstance(entry, tuple) and len(entry) == 2
 
 
-def with_columns(given: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
+def with_columns(entry: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
     """Part a given model from the columns that it reads, by name or number; all by default."""
-    model, wanted = given if _is_pair(given) else (given, None)
-    if wanted is None:
-        wanted = getattr(model, "feature_names_in_", None)
-    if wanted is None:
+    model, columns_read = entry if _is_pair(entry) else (entry, None)
+    if columns_read is None:
+        columns_read = getattr(model, "feature_names_in_", None)
+    if columns_read is None:
         return model, np.arange(len(names))
-    places = {name: k for k, name in enumerate(names)}
+    index_of = {name: k for k, name in enumerate(names)}
     columns = []
-    for one in np.asarray(wanted).tolist():
-        place = places.get(one, one if isinstance(one, int) else -1)
-        if not 0 <= place < len(names):
-            raise InputError(f"{what} reads {one!r}, which is no column of the data")
-        columns.append(place)
+    for column in np.asarray(columns_read).tolist():
+        index = index_of.get(column, column if isinstance(column, int) else -1)
+        if not 0 <= index < len(names):
+            raise InputError(f"{what} reads {column!r}, which is no column of the data")
+        columns.append(index)
     return model, np.array(columns, np.intp)

@@ -31,7 +31,7 @@ RANDOM_ROWS = 32
 """Rows on which the form is found where none are given."""
 
 ALONE = 4
-"""Rows that are run alone, too: a graph must not mix the rows of a batch."""
+"""Rows that are also run one by one: a graph must not mix the rows of a batch."""
 
 LEAST = 1e-30
 """A probability of 0 becomes this, so that its logarithm is finite."""
@@ -39,15 +39,15 @@ LEAST = 1e-30
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
-    """An ONNX file with what it does not say itself.
+    """An ONNX file with the labels of its classes and the meaning of its scores.
 
     Parameters
     ----------
     source : path or bytes
         The file, or its content.
     classes : sequence, optional
-        Labels of the graph's columns, in their order. By default those that the file names (a
-        JSON list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
+        Labels of the graph's columns, in their order. By default the file's own labels (a JSON
+        list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
     scores : {"probabilities", "logits", "labels"}, optional
         What the graph gives. By default it is found by running rows: scores of every row that are
         at least 0 and add up to 1 are probabilities, others logits.
@@ -63,12 +63,11 @@ class OnnxModel:
 
 
 class GraphForm(NamedTuple):
-    """How a classifier's graph is to be read.
+    """Meaning of a classifier's outputs.
 
-    `label` and `score` are places among the outputs, None where there is none. `columns` is the
-    number of score columns; one column is of the second of two classes. `names` are the labels of
-    the columns; `positions` says that the label output holds places among them, not the labels
-    themselves.
+    `label` and `score` are indices of outputs, None for a missing one. `columns` is the number of
+    score columns; one column is the score of the second of two classes. `names` are the labels of
+    the columns; `positions` says that the label output holds indices of them, not the labels.
     """
 
     scores: Scores
@@ -94,8 +93,8 @@ class FormedGraph:
 
     `model` is an ONNX file with one input tensor of numbers, for instances of any `shape`; errors
     call it `what`. The form is found on `x`, float32 (n, n_values), or on random numbers. `content`
-    is the graph with the input ``x``. InputError if it is no such file, takes instances of another
-    shape, onnxruntime does not run it, or it gives nothing that can be read.
+    is the graph with the input ``x``. InputError if it is not such a file, takes instances of
+    another shape, cannot be run by onnxruntime, or gives neither labels nor scores.
     """
 
     def __init__(
@@ -105,11 +104,11 @@ class FormedGraph:
         what: str,
         x: NDArray[np.float32] | None = None,
     ) -> None:
-        given = model if isinstance(model, OnnxModel) else OnnxModel(model)
+        onnx_model = model if isinstance(model, OnnxModel) else OnnxModel(model)
         self._what = what
-        self._wanted = given.scores
+        self._wanted = onnx_model.scores
         self._n_values = math.prod(shape)
-        graph, names = read_graph(given.source, shape, what)
+        graph, names = read_graph(onnx_model.source, shape, what)
         self.content: bytes = graph.SerializeToString(deterministic=True)
         rows = x
         if rows is None:
@@ -122,8 +121,8 @@ class FormedGraph:
             raise InputError(f"{what} gives scores that are not finite on the rows")
         self._found_labels = set() if label is None else set(values[label].ravel().tolist())
         text = any(isinstance(c, str) for c in self._found_labels)
-        if given.classes is not None:
-            names = np.asarray(given.classes).tolist()
+        if onnx_model.classes is not None:
+            names = np.asarray(onnx_model.classes).tolist()
         if names is None:
             self.form = self.form._replace(positions=not text)
         else:
@@ -139,8 +138,8 @@ class FormedGraph:
     def margins_model(self, order: NDArray[np.int64] | None) -> tuple[GraphModel, Link]:
         """Make the graph from rows to margins, and their link to probabilities.
 
-        Probabilities become margins as their logarithms: the softmax of the margins is what the
-        graph gives. `order` gives the column of each class where it is another than the graph's.
+        Probabilities become margins as their logarithms, whose softmax gives them back. `order` is
+        the column of each class where the graph has another order.
         Raises InputError if it gives labels alone.
         """
         form = self.form
@@ -149,22 +148,23 @@ class FormedGraph:
                 f"{self._what} gives labels alone; a gate needs its probabilities or logits: "
                 "export the graph with that output"
             )
-        parts = GraphTail(self.content)
-        scores = parts.add("Cast", [parts.model.graph.output[form.score].name], to=1)
-        scores = parts.add("Reshape", [scores, parts.value([-1, form.columns], np.int64)])
+        tail = GraphTail(self.content)
+        scores = tail.add("Cast", [tail.model.graph.output[form.score].name], to=1)
+        scores = tail.add("Reshape", [scores, tail.value([-1, form.columns], np.int64)])
         if order is not None and form.columns > 1:
-            scores = parts.add("Gather", [scores, parts.value(order, np.int64)], axis=1)
+            scores = tail.add("Gather", [scores, tail.value(order, np.int64)], axis=1)
+        # log p, or log p - log (1 - p) of a single column
         if form.scores == "probabilities":
-            given = scores
-            least = parts.value(LEAST)
-            scores = parts.add("Log", [parts.add("Max", [given, least])])
+            chances = scores
+            floor = tail.value(LEAST)
+            scores = tail.add("Log", [tail.add("Max", [chances, floor])])
             if form.columns == 1:
-                rest = parts.add("Sub", [parts.value(1.0), given])
-                rest = parts.add("Log", [parts.add("Max", [rest, least])])
-                scores = parts.add("Sub", [scores, rest])
+                complement = tail.add("Sub", [tail.value(1.0), chances])
+                complement = tail.add("Log", [tail.add("Max", [complement, floor])])
+                scores = tail.add("Sub", [scores, complement])
         turned = order is not None and form.columns == 1
-        parts.add("Neg" if turned else "Identity", [scores], "margins")
-        return parts.finish(self._n_values, form.columns), form.link
+        tail.add("Neg" if turned else "Identity", [scores], "margins")
+        return tail.finish(self._n_values, form.columns), form.link
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -173,7 +173,9 @@ class FormedGraph:
         try:
             session = open_session(self.content)
             values = session.run(None, {"x": x})
-            alone = [session.run(None, {"x": x[i : i + 1]}) for i in range(min(ALONE, len(x)))]
+            single_runs = [
+                session.run(None, {"x": x[i : i + 1]}) for i in range(min(ALONE, len(x)))
+            ]
         except Exception as error:  # onnxruntime's own errors share no base
             raise InputError(
                 f"{self._what}: onnxruntime does not run it on instances of this shape, one or "
@@ -182,7 +184,7 @@ class FormedGraph:
         names = [output.name for output in session.get_outputs()]
         label, score = self._places(names, values, len(x))
         for k in (label, score):
-            if k is not None and not _is_by_row(values[k], [outputs[k] for outputs in alone]):
+            if k is not None and not _is_by_row(values[k], [outputs[k] for outputs in single_runs]):
                 raise InputError(
                     f"{self._what}: the output {names[k].removeprefix('g_')!r} of a batch is not "
                     "that of its rows; export it with a free first dimension"
@@ -203,32 +205,32 @@ class FormedGraph:
         labels_ = [k for k in rows if values[k].dtype.kind != "f" and values[k].size == n]
         scores = [k for k in rows if values[k].dtype.kind == "f"]
         if len(scores) > 1:
-            shown = ", ".join(names[k].removeprefix("g_") for k in scores)
+            listed = ", ".join(names[k].removeprefix("g_") for k in scores)
             scores = [k for k in scores if any(w in names[k].lower() for w in ("prob", "logit"))]
             if not scores:
                 raise InputError(
-                    f"{self._what} has several outputs of scores ({shown}); keep one of them"
+                    f"{self._what} has several outputs of scores ({listed}); keep one of them"
                 )
         if self._wanted == "labels":
             scores = []
         if (not scores and not labels_) or (not scores and self._wanted not in (None, "labels")):
-            shown = ", ".join(
+            listed = ", ".join(
                 f"{name} {getattr(v, 'dtype', 'table')} {np.shape(v)}"
                 for name, v in zip(names, values, strict=True)
             )
             raise InputError(
                 f"{self._what} must give {self._wanted or 'labels, probabilities or logits'}, one "
-                f"row an instance; its outputs are [{shown}]"
+                f"row an instance; its outputs are [{listed}]"
             )
         return next(iter(labels_), None), next(iter(scores), None)
 
-    def _keep_second_column(self, place: int) -> None:
+    def _keep_second_column(self, index: int) -> None:
         """Let an output have the second of two columns alone."""
-        parts = GraphTail(self.content)
-        output = parts.model.graph.output[place]
-        scores = parts.add("Reshape", [output.name, parts.value([-1, 2], np.int64)])
-        output.name = parts.add("Gather", [scores, parts.value([1], np.int64)], axis=1)
-        self.content = parts.model.SerializeToString(deterministic=True)
+        tail = GraphTail(self.content)
+        output = tail.model.graph.output[index]
+        scores = tail.add("Reshape", [output.name, tail.value([-1, 2], np.int64)])
+        output.name = tail.add("Gather", [scores, tail.value([1], np.int64)], axis=1)
+        self.content = tail.model.SerializeToString(deterministic=True)
 
     def _with_names(self, names: Sequence[Any], positions: bool) -> GraphForm:
         form = self.form
@@ -243,18 +245,18 @@ class FormedGraph:
 
 
 def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
-    """Whether rows run alone give what they give in a batch."""
-    if any(one.shape != values[:1].shape for one in alone):
+    """Whether rows give the same outputs alone as in a batch."""
+    if any(row.shape != values[:1].shape for row in alone):
         return False
-    found = np.concatenate(alone)
+    single = np.concatenate(alone)
     batch = values[: len(alone)]
     if batch.dtype.kind == "f":
-        return np.allclose(batch, found, rtol=1e-3, atol=1e-4, equal_nan=True)
-    return bool((batch == found).all())
+        return np.allclose(batch, single, rtol=1e-3, atol=1e-4, equal_nan=True)
+    return bool((batch == single).all())
 
 
 def _kind(scores: NDArray[np.float32]) -> Scores:
-    """Whether rows of scores are probabilities; those that are not finite say nothing."""
+    """Whether rows of scores are probabilities, judged by the finite ones."""
     chances = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
     inside = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
     fits = scores.shape[1] == 1 or bool((np.abs(chances.sum(axis=1) - 1.0) < 1e-3).all())
@@ -269,17 +271,17 @@ def graph_answer(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Get each row's place among the graph's own classes, and probabilities, in one run."""
     session = _session(content)
-    parts = [
+    runs = [
         session.run(None, {"x": np.ascontiguousarray(x[start : start + BATCH])})
         for start in range(0, max(len(x), 1), BATCH)
     ]
     position = None
     if form.label is not None:
-        position = _positions(np.concatenate([outputs[form.label] for outputs in parts]), form)
+        position = _positions(np.concatenate([outputs[form.label] for outputs in runs]), form)
         if form.score is None:
             return position, np.eye(form.n_classes)[position]
     assert form.score is not None
-    scores = _matrix(np.concatenate([outputs[form.score] for outputs in parts]))
+    scores = _matrix(np.concatenate([outputs[form.score] for outputs in runs]))
     if form.scores == "logits":
         chances = probabilities(scores, form.link)
     else:
@@ -299,12 +301,12 @@ def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
     return scores.astype(np.float32).reshape(len(scores), -1)
 
 
-def _positions(found: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
+def _positions(labels_: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
     """Places among the graph's own classes of the labels that it gave."""
-    known = range(form.n_classes) if form.positions else form.names or ()
-    place = {name: i for i, name in enumerate(known)}
-    values, where = np.unique(found.ravel(), return_inverse=True)
-    unknown = [label for label in values.tolist() if label not in place]
+    class_names = range(form.n_classes) if form.positions else form.names or ()
+    index_of = {name: i for i, name in enumerate(class_names)}
+    values, inverse = np.unique(labels_.ravel(), return_inverse=True)
+    unknown = [label for label in values.tolist() if label not in index_of]
     if unknown:
         raise InputError(f"the graph gives label {unknown[0]!r}, which is not among its classes")
-    return np.array([place[label] for label in values.tolist()], np.int64)[where]
+    return np.array([index_of[label] for label in values.tolist()], np.int64)[inverse]

@@ -1,8 +1,8 @@
 """Examine a given high-cost model: its accuracy on rows that it has not seen.
 
 A model that has seen the rows it is measured on answers some of them from memory. Clones of a
-given classifier, fitted without the rows, measure what it is worth; where it cannot be cloned, a
-reference of our own says what can be expected on these rows.
+given classifier, fitted without the rows, measure its real accuracy. Where it cannot be cloned, a
+reference model of our own says how much can be expected on these rows.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gatewise_training.learners.given_models.estimator_fits import fit_weights, 
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 CHANCE = 0.05
-"""Probability at most that an excess over the reference is chance, for it to be called memory."""
+"""Largest probability of chance with which an excess over the reference is called memory."""
 
 
 def can_be_cloned(estimator: Any) -> bool:
     """Whether a fitted classifier has unfitted clones: nothing in it is frozen."""
     if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
         return False
-    parts = [estimator, *estimator.get_params(deep=True).values()]
-    return not any(type(part).__name__ == "FrozenEstimator" for part in parts)
+    estimators = [estimator, *estimator.get_params(deep=True).values()]
+    return not any(type(inner).__name__ == "FrozenEstimator" for inner in estimators)
 
 
 def unseen_answers(
@@ -42,24 +42,26 @@ def unseen_answers(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
     """Get answers of clones of a fitted classifier that have not seen the rows.
 
-    Shapes: `classes` (n_classes,) the data's labels, `x_calibration` (n_calibration, n_features);
-    returns `labels` (n_validation,), `probabilities` (n_validation, n_classes), those of the
-    validation rows, and `calibration_labels` (n_calibration,).
+    Shapes: `classes` (n_classes,) the data's labels, `x_calibration` (n_calibration, n_features).
+    Returns, of the validation rows, `labels` (n_validation,) and `probabilities` (n_validation,
+    n_classes), and of the calibration rows `calibration_labels` (n_calibration,).
     """
-    parts = [rows for rows, _ in plan.folds]
-    if x_calibration is not None and len(parts) > 1:
-        parts.append(plan.fit_rows)
+    training_rows = [rows for rows, _ in plan.folds]
+    if x_calibration is not None and len(training_rows) > 1:
+        training_rows.append(plan.fit_rows)
     parallel = joblib.Parallel(return_as="generator")
     models = []
-    for model in parallel(joblib.delayed(_clone)(plan, estimator, classes, p) for p in parts):
+    for model in parallel(
+        joblib.delayed(_clone)(plan, estimator, classes, p) for p in training_rows
+    ):
         models.append(model)
-        report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(parts)}")
-    found = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
-    aside = None if x_calibration is None else models[-1].labels(x_calibration)
+        report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
+    answers = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
+    calibration_labels = None if x_calibration is None else models[-1].labels(x_calibration)
     return (
-        np.concatenate([label for label, _ in found]),
-        np.concatenate([chances for _, chances in found]),
-        aside,
+        np.concatenate([label for label, _ in answers]),
+        np.concatenate([chances for _, chances in answers]),
+        calibration_labels,
     )
 
 
@@ -96,26 +98,27 @@ def memorised(
     if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
         kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
     y = plan.y[plan.validation_rows]
-    best = np.zeros(len(y), bool)
+    best_is_right = np.zeros(len(y), bool)
     splitter = plan.splitter.take(plan.validation_rows)
     for kind in kinds:
-        found = [
+        predictions = [
             kind.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
             for rows, unseen in plan.folds
         ]
-        right = np.concatenate(found) == y
-        best = right if right.sum() > best.sum() else best
-    model = answers == y
-    better = int((model & ~best).sum())
-    worse = int((best & ~model).sum())
+        is_right = np.concatenate(predictions) == y
+        best_is_right = is_right if is_right.sum() > best_is_right.sum() else best_is_right
+    model_is_right = answers == y
+    better = int((model_is_right & ~best_is_right).sum())
+    worse = int((best_is_right & ~model_is_right).sum())
     if better <= worse:
         return None
+    # the sign test of the rows, or a test of the groups' mean difference
     if splitter.n_groups is not None:  # its error is that of a normal distribution already
-        gain = model.astype(float) - best
+        gain = model_is_right.astype(float) - best_is_right
         error = splitter.clustered_error((gain - gain.mean()) / len(gain))
         pvalue = float(norm.sf(gain.mean() / max(error, 1e-12)))
     else:
         pvalue = binomtest(better, better + worse, alternative="greater").pvalue
     if pvalue > CHANCE:
         return None
-    return float(model.mean()), float(best.mean())
+    return float(model_is_right.mean()), float(best_is_right.mean())

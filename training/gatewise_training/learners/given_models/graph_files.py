@@ -1,7 +1,7 @@
 """Given ONNX files as graphs over rows of numbers, behind which nodes can be put.
 
-What is inside stays as it is. Nodes before it bring a row of values into the shape and type of its
-input; nodes behind it turn its outputs into those of a stage or a worker.
+A graph stays as it is inside. Nodes before it bring a row of values into the shape and type of its
+input; nodes behind it turn its outputs into the outputs of a stage or a worker.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def read_graph(
 ) -> tuple[onnx.ModelProto, list[Any] | None]:
     """Read and check a file; get its graph and the labels of the classes that it names.
 
-    The graph has one input ``x``, float32 (n, n_values), for instances of this shape; there are no
-    ZipMap nodes, no shapes of inner values and no texts in it. `what` is the model's name in
-    errors.
+    The graph has one input ``x``, float32 (n, n_values), for instances of this shape, and neither
+    ZipMap nodes nor shapes of inner values nor texts. `what` is the model's name in errors.
     """
     import onnx
 
@@ -64,13 +63,13 @@ def read_graph(
 
 
 def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    found = list(graph.initializer)
+    tensors = list(graph.initializer)
     for node in graph.node:
         for attribute in node.attribute:
-            found += [attribute.t, *attribute.tensors]
+            tensors += [attribute.t, *attribute.tensors]
         for inner in inner_graphs(node):
-            found += _tensors(inner)
-    return found
+            tensors += _tensors(inner)
+    return tensors
 
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -105,11 +104,12 @@ def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.Mo
     from onnx import TensorProto, helper
 
     graph = model.graph
-    known = {t.name for t in graph.initializer}
-    inputs = [i for i in graph.input if i.name not in known]
+    constants = {t.name for t in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in constants]
     if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
-        shown = ", ".join(i.name.removeprefix("g_") for i in inputs)
-        raise InputError(f"{what} must have one input, a tensor; it has [{shown}]")
+        listed = ", ".join(i.name.removeprefix("g_") for i in inputs)
+        raise InputError(f"{what} must have one input, a tensor; it has [{listed}]")
+    # type and shape of its input
     kind = inputs[0].type.tensor_type.elem_type
     if kind not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
         raise InputError(f"{what}'s input must be numbers, not {TensorProto.DataType.Name(kind)}")
@@ -117,28 +117,32 @@ def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.Mo
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None
         for d in inputs[0].type.tensor_type.shape.dim
     ]
-    wanted, order = _layout(dims, shape, what)
+    instance_shape, order = _layout(dims, shape, what)
+    # cast, reshape, transpose, as needed
     nodes = []
     value = "x"
     if kind != 1:
         nodes.append(helper.make_node("Cast", [value], ["gw_cast"], to=kind))
         value = "gw_cast"
-    held: Shape = shape if order is not None else wanted
-    if held != (math.prod(shape),):
-        graph.initializer.append(helper.make_tensor("gw_shape", 7, [1 + len(held)], [-1, *held]))
+    reshaped: Shape = shape if order is not None else instance_shape
+    if reshaped != (math.prod(shape),):
+        graph.initializer.append(
+            helper.make_tensor("gw_shape", 7, [1 + len(reshaped)], [-1, *reshaped])
+        )
         nodes.append(helper.make_node("Reshape", [value, "gw_shape"], ["gw_shaped"]))
         value = "gw_shaped"
     if order is not None:
         nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
         value = "gw_layout"
     nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
+    # the new nodes go first: ONNX wants topological order
     body = list(graph.node)
-    kept = [i for i in graph.input if i.name in known]
+    constant_inputs = [i for i in graph.input if i.name in constants]
     del graph.node[:], graph.input[:]
     graph.node.extend([*nodes, *body])
     source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
-    graph.input.extend([source, *kept])
-    for output in graph.output:  # what it says of their shapes is found out by running it
+    graph.input.extend([source, *constant_inputs])
+    for output in graph.output:  # declared shapes may be wrong: a run finds them
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     return model
@@ -154,26 +158,30 @@ def _layout(
     >>> _layout([None, 3, 32, 32], (32, 32, 3), "model")
     ((3, 32, 32), (0, 3, 1, 2))
     """
-    own = dims[1:]
+    graph_dims = dims[1:]
     size = math.prod(shape)
-    solid = [d for d in own if d != 1]
-    plain = [d for d in shape if d != 1]
-    if len(own) == 1 and own[0] in (None, size):
+    long_dims = [d for d in graph_dims if d != 1]
+    long_shape = [d for d in shape if d != 1]
+    if len(graph_dims) == 1 and graph_dims[0] in (None, size):
         return (size,), None
-    if len(own) == len(shape) and all(d in (None, s) for d, s in zip(own, shape, strict=True)):
+    if len(graph_dims) == len(shape) and all(
+        d in (None, s) for d, s in zip(graph_dims, shape, strict=True)
+    ):
         return shape, None
-    if len(solid) == len(plain) and all(d in (None, p) for d, p in zip(solid, plain, strict=True)):
-        found = iter(plain)
-        return tuple(1 if d == 1 else next(found) for d in own), None
-    if len(shape) == 3 and len(own) == 3:
+    if len(long_dims) == len(long_shape) and all(
+        d in (None, p) for d, p in zip(long_dims, long_shape, strict=True)
+    ):
+        remaining = iter(long_shape)
+        return tuple(1 if d == 1 else next(remaining) for d in graph_dims), None
+    if len(shape) == 3 and len(graph_dims) == 3:
         for axes, order in (((2, 0, 1), (0, 3, 1, 2)), ((1, 2, 0), (0, 2, 3, 1))):
             moved = tuple(shape[a] for a in axes)
-            if all(d in (None, m) for d, m in zip(own, moved, strict=True)):
+            if all(d in (None, m) for d, m in zip(graph_dims, moved, strict=True)):
                 return moved, order
-    if len(shape) == 1 and None not in own and math.prod(d or 0 for d in own) == size:
-        return tuple(d or 0 for d in own), None
-    shown = ", ".join("n" if d is None else str(d) for d in own)
-    raise InputError(f"{what} takes instances of shape ({shown}), the rows have {shape}")
+    if len(shape) == 1 and None not in graph_dims and math.prod(d or 0 for d in graph_dims) == size:
+        return tuple(d or 0 for d in graph_dims), None
+    listed = ", ".join("n" if d is None else str(d) for d in graph_dims)
+    raise InputError(f"{what} takes instances of shape ({listed}), the rows have {shape}")
 
 
 class GraphTail:
@@ -183,22 +191,22 @@ class GraphTail:
         import onnx
 
         self.model = onnx.load_model_from_string(content)
-        taken = [name for node in self.model.graph.node for name in node.output]
-        self._made = sum(name.startswith("gw_") for name in taken)  # names of an earlier tail
+        names = [name for node in self.model.graph.node for name in node.output]
+        self._made = sum(name.startswith("gw_") for name in names)  # names of an earlier tail
 
     def add(
         self, kind: str, inputs: list[str], name: str = "", n_outputs: int = 1, **attributes: Any
     ) -> str:
-        """Add a node, and return the name of its first output."""
+        """Add a node and return the name of its first output."""
         from onnx import helper
 
         domain = attributes.get("domain", "")
         if domain and domain not in {o.domain for o in self.model.opset_import}:
             self.model.opset_import.append(helper.make_opsetid(domain, ML_OPSET))
-        made = name or f"gw_{self._made}_{len(self.model.graph.node)}"
-        outputs = [made, *(f"{made}_{k}" for k in range(1, n_outputs))]
+        output = name or f"gw_{self._made}_{len(self.model.graph.node)}"
+        outputs = [output, *(f"{output}_{k}" for k in range(1, n_outputs))]
         self.model.graph.node.append(helper.make_node(kind, inputs, outputs, **attributes))
-        return made
+        return output
 
     def value(self, numbers: Any, dtype: Any = np.float32) -> str:
         """Add a constant, and return its name."""
@@ -231,14 +239,14 @@ class GraphTail:
 def _keep_used(graph: onnx.GraphProto) -> None:
     """Leave out nodes and constants that no output depends on."""
     used = {output.name for output in graph.output}
-    kept = []
+    used_nodes = []
     for node in reversed(graph.node):
         if used & set(node.output):
             used |= set(node.input)
-            kept.append(node)
+            used_nodes.append(node)
     constants = [t for t in graph.initializer if t.name in used]
     inputs = [i for i in graph.input if i.name in used | {"x"}]
     del graph.node[:], graph.initializer[:], graph.input[:]
-    graph.node.extend(reversed(kept))
+    graph.node.extend(reversed(used_nodes))
     graph.initializer.extend(constants)
     graph.input.extend(inputs)

@@ -1,7 +1,7 @@
-"""Which classifiers a worker can run as a graph: found out from their types, before any fit.
+"""Classifiers that a worker can run as a graph, recognised by their types before any fit.
 
-The names are those for which the graph decides as the estimator does; what is listed here is
-converted and compared in the tests of export.
+The graph of each listed type decides as the estimator does: the tests of export convert and compare
+them all.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ADVICE = (
 
 
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
-"""Libraries with classifiers that are converted; those of others stay opaque."""
+"""Libraries with classifiers that are converted; classifiers of other libraries stay opaque."""
 
 
 def library_name(estimator: Any) -> str | None:
@@ -59,9 +59,9 @@ def library_name(estimator: Any) -> str | None:
 
 def _same(kind: type, estimator: Any) -> bool:
     """Whether a subclass predicts as the class of the library does."""
-    own = type(estimator)
+    kind_of_estimator = type(estimator)
     names = ("predict", "predict_proba", "transform", "decision_function")
-    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
+    return all(getattr(kind_of_estimator, n, None) is getattr(kind, n, None) for n in names)
 
 
 def needs_backend(model: Any) -> bool:
@@ -81,9 +81,9 @@ def check_packable(model: Any) -> None:
     if not hasattr(model, "get_params") or needs_backend(model):
         return
     problems = [
-        f"{library_name(part) or type(part).__name__}{_inside(part, model)}: {why}"
-        for part in _parts(model)
-        for why in _problems(part)
+        f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
+        for estimator in _parts(model)
+        for why in _problems(estimator)
     ]
     if problems:
         raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
@@ -95,13 +95,13 @@ def _inside(part: Any, model: Any) -> str:
 
 def _parts(model: Any) -> Iterator[Any]:
     """The estimator and all that it is made of."""
-    seen = [model, *model.get_params(deep=True).values()]
-    found: list[Any] = []
-    for part in seen:
-        whole = hasattr(part, "get_params") and not isinstance(part, type)
-        if whole and not any(part is other for other in found):
-            found.append(part)
-    yield from found
+    candidates = [model, *model.get_params(deep=True).values()]
+    estimators: list[Any] = []
+    for candidate in candidates:
+        is_estimator = hasattr(candidate, "get_params") and not isinstance(candidate, type)
+        if is_estimator and not any(candidate is estimator for estimator in estimators):
+            estimators.append(candidate)
+    yield from estimators
 
 
 def _problems(part: Any) -> Iterator[str]:
@@ -116,6 +116,7 @@ def _problems(part: Any) -> Iterator[str]:
         if option in params and not any(value is a or value == a for a in able):
             yield f"{option}={value!r} has no exact form"
 
+    # options without an exact form in the graph
     if name == "CalibratedClassifierCV":
         yield from refuse("method", "sigmoid")
     elif name == "FunctionTransformer":
@@ -138,9 +139,9 @@ def _problems(part: Any) -> Iterator[str]:
             yield "its estimator gives no probabilities"
     elif name == "StackingClassifier":
         yield from refuse("stack_method", "auto", "predict_proba")
-        for own, inner in part.estimators:
+        for name_of_part, inner in part.estimators:
             if not isinstance(inner, str) and not hasattr(inner, "predict_proba"):
-                yield f"its part {own!r} gives no probabilities"
+                yield f"its part {name_of_part!r} gives no probabilities"
     elif name == "OneHotEncoder":
         for categories in getattr(part, "categories_", ()):
             if categories.dtype.kind == "f" and (categories != categories.round()).any():

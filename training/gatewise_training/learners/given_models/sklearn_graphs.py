@@ -94,13 +94,13 @@ def _options(estimator: Any) -> dict[Any, dict[str, Any]]:
     options: dict[Any, dict[str, Any]] = {StandardScaler: {"div": "div"}}
     if hasattr(estimator, "predict_proba"):
         options[id(estimator)] = {"zipmap": False}
-    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
-    for part in getattr(last, "calibrated_classifiers_", ()):
-        inner = part.estimator
+    final = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    for calibrated in getattr(final, "calibrated_classifiers_", ()):
+        inner = calibrated.estimator
         # without this, a pipeline inside a calibration is calibrated on its probabilities
         # where scikit-learn takes its decision function (sklearn-onnx issue 1246)
         if (
-            isinstance(last, CalibratedClassifierCV)
+            isinstance(final, CalibratedClassifierCV)
             and isinstance(inner, Pipeline)
             and hasattr(inner, "decision_function")
         ):
