@@ -209,7 +209,7 @@ def python_witnesses(case: Case) -> None:
             bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 reading = Reading(rows[i], meter, lambda: np.inf)
-                output = stages.visit(s, reading, allow_missing=True)
+                output = stages[s].visit(reading, allow_missing=True)
                 assert_bits(
                     np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
                 )

@@ -131,7 +131,7 @@ def test_simulations_and_checks_take_the_functions(system, packed, tmp_path):
         with pytest.raises(InputError, match=r"'spread' is .*give blocks=.*or --block spread="):
             asked()
     of_system = gw.pack(system, tmp_path / "again", sample=x[:20])  # with the functions it has
-    small = {"devices": 2, "seconds": 60.0, "baselines": False, "link": "none"}
+    small = {"devices": 2, "time": "60s", "baselines": False, "link": "none"}
     given = gw.simulate(packed, x, y, blocks={"spread": spread}, **small).report
     assert given.policies == gw.simulate(of_system, x, y, **small).report.policies
     for policy in gw.simulate(of_system, x, y, **small | {"baselines": True}).report.policies:

@@ -46,7 +46,7 @@ def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     np.testing.assert_allclose(system.cost(new)[stopped], 0.3)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:32])
     assert gw.verify(system, bundle, new).agrees
-    assert bundle.manifest.stages[0].origin == "given"
+    assert bundle.manifest.stages[0].kind == "graph"
     with gw.Device(bundle) as device:
         answer = device.answer(new[stopped][0])
     assert (answer.cost, answer.stage) == (pytest.approx(0.3), 0)
