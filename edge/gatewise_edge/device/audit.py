@@ -69,17 +69,17 @@ class AuditSampler:
     def probability(self, confidence: float) -> float:
         """Probability to audit an answer of this confidence, in [0, 1]; remembers it."""
         latest, ordered = self._latest, self._sorted
-        part = None
+        rank = None
         if len(ordered) >= _WARM:
             below, upto = bisect_left(ordered, confidence), bisect_right(ordered, confidence)
-            part = (below + upto + 1) / 2 / (len(ordered) + 1)
+            rank = (below + upto + 1) / 2 / (len(ordered) + 1)
         latest.append(confidence)
         insort(ordered, confidence)
         if len(latest) > _REMEMBERED:
             del ordered[bisect_left(ordered, latest.popleft())]
-        if part is None:
+        if rank is None:
             return self.share
-        return min(1.0, _EVEN * self.share + self._excess * math.exp(-part / _UNCERTAIN))
+        return min(1.0, _EVEN * self.share + self._excess * math.exp(-rank / _UNCERTAIN))
 
 
 @cache

@@ -43,23 +43,23 @@ class Endpoint:
         key_file: str | Path | None = None,
     ) -> None:
         try:
-            parts = urlsplit(url)
+            address = urlsplit(url)
         except ValueError:  # a bracket without its other half, or no address in a pair
             raise InputError(f"the broker's URL must be {_FORM}, an IPv6 address in []") from None
-        self.host, self.port = _host_and_port(parts)
+        self.host, self.port = _host_and_port(address)
         host = f"[{self.host}]" if ":" in self.host else self.host
-        self.url = f"{parts.scheme}://{host}:{self.port}"
-        self.user = unquote(parts.username) if parts.username else None
-        self.password = unquote(parts.password) if parts.password else None
-        self.tls = parts.scheme == "mqtts"
+        self.url = f"{address.scheme}://{host}:{self.port}"
+        self.user = unquote(address.username) if address.username else None
+        self.password = unquote(address.password) if address.password else None
+        self.tls = address.scheme == "mqtts"
         if key_file is not None and cert_file is None:
             raise InputError(f"key_file {key_file} needs its cert_file beside it")
         files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
-        for what, path in files.items():
+        for option, path in files.items():
             if path is not None and not self.tls:
-                raise InputError(f"{what} is for TLS; the broker's URL must begin with mqtts://")
+                raise InputError(f"{option} is for TLS; the broker's URL must begin with mqtts://")
             if path is not None and not Path(path).is_file():
-                raise InputError(f"{what} {path} does not exist")
+                raise InputError(f"{option} {path} does not exist")
         self._own = None if cert_file is None else (str(cert_file), key_file)
         self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
 
@@ -107,7 +107,7 @@ class Endpoint:
 
 
 def _host_and_port(parts: SplitResult) -> tuple[str, int]:
-    shown = f"{parts.scheme}://{parts.hostname or ''}"
+    text = f"{parts.scheme}://{parts.hostname or ''}"
     if parts.scheme not in ("mqtt", "mqtts"):
         raise InputError(
             "the broker's URL must begin with mqtt:// or mqtts://, as mqtt://localhost"
@@ -115,14 +115,14 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     try:
         port = parts.port
     except ValueError:
-        raise InputError(f"broker {shown}: the port is not a number up to 65535") from None
+        raise InputError(f"broker {text}: the port is not a number up to 65535") from None
     host = parts.hostname or ""
     try:
         host.encode("idna")  # as a look-up does; what it raises, paho's thread would not survive
     except UnicodeError:
         host = ""
     if not host or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InputError(f"broker {shown}: the URL must be {_FORM}")
+        raise InputError(f"broker {text}: the URL must be {_FORM}")
     return host, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 

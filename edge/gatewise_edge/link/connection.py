@@ -237,8 +237,8 @@ class BrokerConnection:
         descriptor = connection.fileno()
         next_tick = time.monotonic() + _TICK
         while self._client.socket() == connection:
-            wanted = select.POLLIN | (select.POLLOUT if self._client.want_write() else 0)
-            poller.register(descriptor, wanted)
+            events = select.POLLIN | (select.POLLOUT if self._client.want_write() else 0)
+            poller.register(descriptor, events)
             unread = self._endpoint.tls and connection.pending() > 0
             ready = dict(poller.poll(0 if unread else 1000.0 * _TICK))
             if wake_receiver.fileno() in ready:

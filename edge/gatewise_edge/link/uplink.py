@@ -157,12 +157,12 @@ class Uplink:
         self, instances: Instances, model: str, version: str, *, deadline: float
     ) -> InFlight | str:
         """Send one request; return it, or the answers' reason for making none."""
-        made = self._make(instances, model, version, deadline)
-        if isinstance(made, str):
+        flight = self._make(instances, model, version, deadline)
+        if isinstance(flight, str):
             self.release()
-            return made
-        self._transmit(made, made.payload)
-        return made
+            return flight
+        self._transmit(flight, flight.payload)
+        return flight
 
     def admit_audit(self) -> bool:
         """Decide whether an answer may be audited: the cloud replies, and few audits are out."""

@@ -1,1 +1,1 @@
-"""Sensors."""
+"""Sources of instances: sensors, tables, streams and windows."""

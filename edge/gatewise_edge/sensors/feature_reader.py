@@ -299,9 +299,9 @@ class WindowSource:
     ) -> None:
         self._graph, self._signal = signal.graph, signal
         self._reader = reader
-        one = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
+        windows = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
         try:
-            self._window = signal.checked(one)  # type: ignore[arg-type]
+            self._window = signal.checked(windows)  # type: ignore[arg-type]
             self._values = signal.graph.start(self._window[0])
         except InputError as error:
             raise InputError(f"no instance: {error}") from None
@@ -319,7 +319,7 @@ class WindowSource:
             columns, label = graph.columns(number), graph.blocks[number].label
             members = range(columns.start, columns.stop)
             try:
-                found = self._computed(number, until)[0]
+                values = self._computed(number, until)[0]
             except StillReading:
                 text = f"block {label} was not computed in time"
                 known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
@@ -327,7 +327,7 @@ class WindowSource:
                 failure = SensorError(label, f"block {label} cannot be computed: {error}")
                 known.fail(members, failure, spare=spare)
             else:
-                known.enter(columns, found)
+                known.enter(columns, values)
 
     def _computed(self, number: int, until: float) -> NDArray[Any]:
         """Features of a block; StillReading if it is a function that is not done in time."""

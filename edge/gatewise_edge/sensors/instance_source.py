@@ -69,12 +69,12 @@ def read_pieces(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
 
 def split_lines(pieces: Iterable[bytes], longest: int) -> Iterator[Sequence[str | None]]:
     """Whole lines, as they come; None stands for one that is longer than `longest` bytes."""
-    rest, too_long = b"", False
+    remainder, too_long = b"", False
     for piece in chain(pieces, [b"\n"]):
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, remainder = (remainder + piece).split(b"\n")
         texts: list[str | None] = [line.decode("utf-8", "replace") for line in lines]
         if too_long and texts:
             texts[0], too_long = None, False
-        if too_long or len(rest) > longest:
-            rest, too_long = b"", True
+        if too_long or len(remainder) > longest:
+            remainder, too_long = b"", True
         yield texts

@@ -220,8 +220,8 @@ class Sensors:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
             inside = [k for k, g in enumerate(costs.group.tolist()) if given_by(name, g)]
             among = list(dict.fromkeys(column_of[k] for k in inside))
-            others = [c for c in among if columns[c] not in self._features]
-            add(name, others, partial(_group_cells, name, group, among, columns))
+            group_columns = [c for c in among if columns[c] not in self._features]
+            add(name, group_columns, partial(_group_cells, name, group, among, columns))
         for name, own in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {what}")
@@ -327,8 +327,8 @@ class _BoundSensors:
     ) -> None:
         """See :class:`FeatureSource`."""
         until = time.monotonic() + timeout
-        wanted: list[int] = features.tolist()
-        for k in wanted:
+        indices: list[int] = features.tolist()
+        for k in indices:
             sensor = self._sensors.get(k)
             if sensor is None:
                 name = self._names[k]
@@ -342,12 +342,12 @@ class _BoundSensors:
                     if not spare:
                         raise failure
         if timeout == math.inf:
-            self._read_in_turn(wanted, known, until, spare, None)
+            self._read_in_turn(indices, known, until, spare, None)
             return
         if not self._timed:
-            self._run(wanted, known, until, spare)
+            self._run(indices, known, until, spare)
             return
-        for k in wanted:
+        for k in indices:
             if known.have[k] or k in known.failures:
                 continue
             now = time.monotonic()
@@ -415,14 +415,14 @@ def _group_cells(
     name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
 ) -> dict[int, Any]:
     """Values of a group's members, from a mapping by name or a sequence in their order."""
-    given = sensor()
-    if isinstance(given, Mapping):
-        missing = [names[k] for k in members if names[k] not in given]
+    cells = sensor()
+    if isinstance(cells, Mapping):
+        missing = [names[k] for k in members if names[k] not in cells]
         if missing:
             raise SensorError(name, f"group sensor {name!r} gave no {missing[0]!r}")
-        return {k: given[names[k]] for k in members}
-    if len(given) != len(members):
+        return {k: cells[names[k]] for k in members}
+    if len(cells) != len(members):
         raise SensorError(
-            name, f"group sensor {name!r} gave {len(given)} values for {len(members)} features"
+            name, f"group sensor {name!r} gave {len(cells)} values for {len(members)} features"
         )
-    return dict(zip(members, given, strict=True))
+    return dict(zip(members, cells, strict=True))

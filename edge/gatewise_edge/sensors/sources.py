@@ -90,14 +90,14 @@ class InstanceReader:
         """Read what JSON or Python code gave; the instance is an InputError if it is none."""
         if isinstance(given, Mapping):
             given = {name: _plain(value) for name, value in given.items()}
-            kept = {name: given[name] for name in self.keep if name in given}
+            passed_on = {name: given[name] for name in self.keep if name in given}
         else:
-            kept = {}
+            passed_on = {}
         try:
             instance = self._instance(given)
         except InputError as error:
             instance = error
-        return instance, {"kept": kept} if kept else {}
+        return instance, {"kept": passed_on} if passed_on else {}
 
     def read_json(self, line: str) -> Item:
         """Read a JSON line; InputError if a key is unknown or stands twice, ValueError if bad."""
@@ -162,26 +162,26 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
     if table.ignored:
         note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
     columns = () if encoder is None else encoder.columns
-    known = {column.name for column in columns if column.fill is not None}
+    filled_columns = {column.name for column in columns if column.fill is not None}
     for names, what in (
         (
-            [n for n in table.absent if n in known],
+            [n for n in table.absent if n in filled_columns],
             "filled in every row, as empty cells in training",
         ),
         (
-            [n for n in table.absent if n not in known],
+            [n for n in table.absent if n not in filled_columns],
             "missing in every row; where a stage needs one, the cloud answers, or the last "
             "finished stage, or there is an error, if it is the first",
         ),
     ):
         if names:
             more = len(names) - _MOST_SHOWN
-            shown = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
-            note(f"{data} has no column {shown}: {what}")
+            listed = ", ".join(names[:_MOST_SHOWN]) + (f" (and {more} more)" if more > 0 else "")
+            note(f"{data} has no column {listed}: {what}")
     errors = table.bad
     if errors and encoder is not None:  # the device knows which cells it needs
-        others = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
-        note(f"{errors[min(errors)]}{others}: a failed sensor, where a stage needs the cell")
+        more_rows = f" (and {len(errors) - 1} more rows)" if len(errors) > 1 else ""
+        note(f"{errors[min(errors)]}{more_rows}: a failed sensor, where a stage needs the cell")
         errors = {}
     rows = zip(table.rows, table.kept, strict=True)
     return InstanceSource(
@@ -218,12 +218,12 @@ def _polled(
     data: str, function: Callable[[], Any], reader: InstanceReader, first: Any, stop: Stop
 ) -> Iterator[list[Item]]:
     """Rows of a function that is called for each; one that fails is an instance's error."""
-    given, pause = first, _FIRST_PAUSE
-    while given is not None:
-        yield [reader.read(given)]
+    value, pause = first, _FIRST_PAUSE
+    while value is not None:
+        yield [reader.read(value)]
         while True:
             try:
-                (given,) = _take(map(operator.call, (function,)), stop)
+                (value,) = _take(map(operator.call, (function,)), stop)
             except Exception as error:
                 yield [(_failed(data, error), {})]
                 stop.pause(pause)
@@ -238,26 +238,26 @@ def _drawn(
 ) -> Iterator[list[Item]]:
     while True:
         try:
-            taken = _take(rows, stop)
+            drawn_rows = _take(rows, stop)
         except Exception as error:
             # A generator that raised is at its end.
             raise _failed(f"--data {data}", error) from error
-        if not taken:
+        if not drawn_rows:
             return
-        yield [reader.read(taken[0])]
+        yield [reader.read(drawn_rows[0])]
 
 
 def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
     """Draw one row; one that came with a stop request is kept."""
-    taken: list[Any] = []
+    rows_taken: list[Any] = []
     try:
         with stop.interrupts():
             # One step of the interpreter, so that no signal comes between drawing and keeping.
-            taken.extend(islice(rows, 1))
+            rows_taken.extend(islice(rows, 1))
     except Stopped:
-        if not taken:
+        if not rows_taken:
             raise
-    return taken
+    return rows_taken
 
 
 def _failed(what: str, error: Exception) -> InputError:

@@ -74,8 +74,8 @@ def _windows(batches: Iterator[_Batch], windower: Windower) -> Iterator[list[Ite
                 if seconds is None and timed and windower.rate_hz is not None:
                     seconds = window.start / windower.rate_hz
                 time = None if seconds is None else round(seconds, 6)
-                place = {"start": window.start, "time": time}
-                ready.append((window.values, place | ({"gap": True} if gap else {})))
+                position = {"start": window.start, "time": time}
+                ready.append((window.values, position | ({"gap": True} if gap else {})))
                 gap = False
         yield ready
 
@@ -149,12 +149,12 @@ def _pieces(given: str, stop: Stop) -> Iterator[bytes]:
 
 def _connected(url: str) -> socket.socket:
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        address = urlsplit(url)
+        host, port = address.hostname, address.port
         (host or "").encode("idna")  # as a look-up does
     except ValueError:
         host, port = None, None
-    if not host or port is None or parts.path.strip("/"):
+    if not host or port is None or address.path.strip("/"):
         raise InputError(f"--signal {url}: give tcp://host:port")
     try:
         return socket.create_connection((host, port), _CONNECT_SECONDS)
@@ -181,13 +181,13 @@ def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
 def _of_bytes(pieces: Iterator[bytes], signal: SignalInput, dtype: str) -> Iterator[_Batch]:
     kind = np.dtype(dtype).newbyteorder("<")
     size = kind.itemsize * int(np.prod(signal.shape[1:]))
-    rest = b""
+    remainder = b""
     for piece in pieces:
-        rest += piece
-        whole = len(rest) // size * size
-        values = np.frombuffer(rest[:whole], kind).astype(dtype)
+        remainder += piece
+        whole = len(remainder) // size * size
+        values = np.frombuffer(remainder[:whole], kind).astype(dtype)
         yield [_Samples(values.reshape(-1, *signal.shape[1:]))]
-        rest = rest[whole:]
+        remainder = remainder[whole:]
 
 
 def _of_lines(pieces: Iterator[bytes], signal: SignalInput, name: str) -> Iterator[_Batch]:

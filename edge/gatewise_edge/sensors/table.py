@@ -154,7 +154,7 @@ def read_row(given: object, names: Sequence[str]) -> Values:
     if isinstance(given, dict):
         given = in_order(given, names)
     while isinstance(given, list) and len(given) and all(isinstance(v, list) for v in given):
-        given = [value for part in given for value in part]  # an array, row by row
+        given = [value for values in given for value in values]  # an array, row by row
     if not isinstance(given, list) or len(given) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"

@@ -94,7 +94,7 @@ def edge(
         stop = stack.enter_context(Stop())
         store = None if settings.store is None else Store(settings.store)
         bundles = open_bundles(settings.bundle, store, settings.public_key)
-        first = bundles[-1].manifest
+        first_manifest = bundles[-1].manifest
         instances = open_instances(settings, bundles[-1], stop)
         resume = settings.resume
         log = None if resume is None else stack.enter_context(open_log(resume, settings.data))
@@ -103,7 +103,7 @@ def edge(
         if store is not None and updater is None:
             # No trial is held here: this start does not count against one.
             stack.callback(store.save, starts=0)
-        make = partial(_make_device, settings, link, instances.sensors, first.column_names)
+        make = partial(_make_device, settings, link, instances.sensors, first_manifest.column_names)
         runtime = stack.enter_context(first_that_runs(make, bundles))
         model = runtime.bundle.manifest.release
         if link is not None:
@@ -123,7 +123,7 @@ def edge(
         smoothing = None
         if settings.smooth is not None:
             smoothing = Smoothing(
-                settings.smooth, first.classes, lambda: runtime.bundle.manifest.classes
+                settings.smooth, first_manifest.classes, lambda: runtime.bundle.manifest.classes
             )
             delay = f"a change that lasts shows {smoothing.delay} windows later"
             note(f"--smooth {settings.smooth}: {delay}")

@@ -113,8 +113,8 @@ class EdgeMetrics(Collector):
             return
         self._answers.labels(end.route).inc()
         if end.route == "fallback":
-            known = end.reason in self._reasons or len(self._reasons) < _MOST_REASONS
-            reason = end.reason if known else "other"
+            is_listed = end.reason in self._reasons or len(self._reasons) < _MOST_REASONS
+            reason = end.reason if is_listed else "other"
             self._reasons.add(reason)
             self._fallbacks.labels(reason).inc()
         self._latency.observe(end.latency_ms / 1000.0)
@@ -136,9 +136,9 @@ class EdgeMetrics(Collector):
         yield gauge("gatewise_offload_ratio", "Answers by the cloud, of all.", [((), ratio)])
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
-        taken = getattr(link, "takeovers", 0)
+        takeovers = getattr(link, "takeovers", 0)
         text = "Connections taken over by another device with this id."
-        yield counter("gatewise_takeovers", text, [((), taken)])
+        yield counter("gatewise_takeovers", text, [((), takeovers)])
         expires = getattr(link, "certificate_expires", None)
         text = "When its certificate expires, in Unix seconds."
         yield gauge("gatewise_certificate_expires", text, [((), expires)])
@@ -147,8 +147,10 @@ class EdgeMetrics(Collector):
         counts = self._device.counters.items()
         moved = [([k[6:]], n) for k, n in counts if k.startswith("bytes_")]
         yield counter("gatewise_bytes", "Payload bytes, up and down.", moved, "direction")
-        others = (*_ROUTES, "errors")
-        events = [([k], n) for k, n in counts if k not in others and not k.startswith("bytes_")]
+        route_counts = (*_ROUTES, "errors")
+        events = [
+            ([k], n) for k, n in counts if k not in route_counts and not k.startswith("bytes_")
+        ]
         yield counter("gatewise_device", "Requests and responses.", events, "event")
         state = [([k], value) for k, value in self._device.gauges.items()]
         yield gauge("gatewise_device_state", "Current state.", state, "what")

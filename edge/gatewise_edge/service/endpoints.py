@@ -71,10 +71,10 @@ class Endpoints(ThreadingHTTPServer):
         """Serve a connection on a thread of its own, if there may be one more."""
         with self._lock:
             now = time.monotonic()
-            for other, since in self._since.items():
+            for connection, since in self._since.items():
                 if now - since > _LONGEST:
                     with contextlib.suppress(OSError):
-                        other.shutdown(socket.SHUT_RDWR)  # its thread ends, and makes room
+                        connection.shutdown(socket.SHUT_RDWR)  # its thread ends, and makes room
             full = len(self._since) >= _MOST
             if not full:
                 self._since[request] = now

@@ -93,14 +93,14 @@ def run_loop(
         try:
             if smoothing is not None and "gap" in known:
                 smoothing.restart()
-            found = _classify(classify, instance)
-            if isinstance(found, Answer):
+            outcome = _classify(classify, instance)
+            if isinstance(outcome, Answer):
                 beat.note_answer()
-            elif not isinstance(found, InputError):  # no restart mends an instance that is wrong
+            elif not isinstance(outcome, InputError):  # no restart mends an instance that is wrong
                 beat.note_failure()
             for observe in observers:
-                observe(found)
-            document = {"row": number, **known, **_described(found, smoothing)}
+                observe(outcome)
+            document = {"row": number, **known, **_described(outcome, smoothing)}
             if log is not None:
                 log.write(document)
             with writing:
@@ -238,12 +238,12 @@ class AnswerTotals:
 
     def in_words(self) -> str:
         """Format the :meth:`summary` as a line."""
-        found = self.summary()
-        text = f"{found['instances']} instances: {self}"
-        if found["mean_cost"] is None:
+        summary = self.summary()
+        text = f"{summary['instances']} instances: {self}"
+        if summary["mean_cost"] is None:
             return text
-        latency = found["latency_ms"]
+        latency = summary["latency_ms"]
         return (
-            f"{text}; mean cost {found['mean_cost']:.4g}; "
+            f"{text}; mean cost {summary['mean_cost']:.4g}; "
             f"latency p50 {latency['p50']:.2f} ms, p95 {latency['p95']:.2f} ms"
         )

@@ -187,14 +187,14 @@ class Troubles:
 
     def found(self) -> dict[str, str | None]:
         """What is wrong with each part that there is; None: nothing."""
-        found: dict[str, str | None] = {}
+        troubles: dict[str, str | None] = {}
         if self._link is not None:
             lost = self._link_error or f"broker {self._link.url} is not connected"
-            found["link"] = None if self._link.ready else lost
-            found["device id"] = self._link.trouble
+            troubles["link"] = None if self._link.ready else lost
+            troubles["device id"] = self._link.trouble
             if self._link.ready:
                 self._link_error = ""
-        return found | {name: part.trouble for name, part in self._parts.items()}
+        return troubles | {name: part.trouble for name, part in self._parts.items()}
 
     def __str__(self) -> str:
         return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)

@@ -95,9 +95,9 @@ class Heartbeat:
         starts = list(self._since.values())
         if starts and self._clock() - min(starts) > self._patience:
             return "an instance is long past its deadline"
-        first = self._first_failure
-        if first is not None and self._latest_failure - first > self._patience:
-            seconds = self._latest_failure - first
+        first_failure = self._first_failure
+        if first_failure is not None and self._latest_failure - first_failure > self._patience:
+            seconds = self._latest_failure - first_failure
             return f"no instance could be answered in {seconds:.0f} s: see the errors"
         return None
 

@@ -97,8 +97,8 @@ class State(Record, frozen=True):
     @property
     def kept(self) -> list[str]:
         """The active release and one that has proved itself, the best to run first."""
-        found = [self.active, self.proved if self.on_trial else self.previous]
-        return [digest for digest in found if digest]
+        digests = [self.active, self.proved if self.on_trial else self.previous]
+        return [digest for digest in digests if digest]
 
 
 class _Copy(Record, frozen=True):
@@ -110,19 +110,19 @@ class _Copy(Record, frozen=True):
 
 def read_state(folder: Path) -> tuple[State, bool]:
     """Read the newer of the whole copies; also whether a state was lost."""
-    found, lost = [], False
+    states, lost = [], False
     for name in _COPIES:
         try:
             with (folder / name).open("rb") as file:
-                found.append(_read(file.read(_MOST_BYTES + 1)))
+                states.append(_read(file.read(_MOST_BYTES + 1)))
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, DocumentError):
             _LOG.error("%s is not used: it is damaged, or cannot be read", folder / name)
             lost = True
-    if not found:
+    if not states:
         return State(), lost
-    return max(found, key=lambda state: state.number), False
+    return max(states, key=lambda state: state.number), False
 
 
 def write_state(folder: Path, state: State) -> None:

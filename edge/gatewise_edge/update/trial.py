@@ -51,9 +51,9 @@ class Trial:
         """
         with self._lock:
             if before is not None:
-                late, seen = before
+                late, n_seen = before
                 self._before.clear()
-                self._before.extend(i < late for i in range(seen))
+                self._before.extend(i < late for i in range(n_seen))
             self.running, self._began = True, self._clock()
             self.good, self.bad, self._spent = good, bad, seconds
 
@@ -96,9 +96,9 @@ class Trial:
         """What the answers say so far; None: not enough, or it is over."""
         if not self.running:
             return None
-        seen = self.good + self.bad
+        n_seen = self.good + self.bad
         usual = sum(self._before) / len(self._before) if self._before else 0.0
-        if self.bad >= _FEWEST_BAD and self.bad > max(_TOLERATED, 1.5 * usual) * seen:
+        if self.bad >= _FEWEST_BAD and self.bad > max(_TOLERATED, 1.5 * usual) * n_seen:
             return "failed"
         if self.good >= self._answers and self.seconds >= self._needed:
             return "passed"

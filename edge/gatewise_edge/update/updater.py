@@ -262,9 +262,9 @@ class Updater:
             self._checked = self._clock()
             self._due = self._checked + self._settings.interval * random.uniform(0.75, 1.25)
         self.store.lock()
-        offers, seen = self._client.refresh(self.store.state.seen)
-        if seen != self.store.state.seen:
-            self.store.save(seen=seen)
+        offers, versions = self._client.refresh(self.store.state.seen)
+        if versions != self.store.state.seen:
+            self.store.save(seen=versions)
         offers = [offer for offer in offers if offer.model == self.model]
         offered = [offer for offer in offers if offer.is_for(self._id)]
         valid = {offer.digest for offer in offers if offer.rollout}
