@@ -1,8 +1,8 @@
 """ONNX graphs written from flat arrays, byte for byte the same everywhere.
 
 Protocol buffers are encoded here, so that a device can write a stage's graph again from its arrays
-and compare the hash: no ``onnx`` package, and no graph of ours is ever parsed to be trusted. Field
-numbers are those of ``onnx.proto3``.
+and compare the hash: no ``onnx`` package, and no graph of ours is ever parsed to be trusted.
+``onnx.proto3`` gives the field numbers.
 
 A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs).
 Labels, probabilities and the decision to stop are the runtime's, so a graph stays as small and as
@@ -148,7 +148,7 @@ class GraphWriter:
     def add(
         self, kind: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
     ) -> None:
-        """Add a node; names of its inputs and outputs stand with blanks between them."""
+        """Add a node; `inputs` and `outputs` are names with blanks between them."""
         node = _texts(1, inputs.split()) + _texts(2, outputs.split()) + _texts(4, [kind])
         node += b"".join(_bytes(5, _attribute(*item)) for item in attributes.items())
         self._nodes.append(node + (_texts(7, [domain]) if domain else b""))

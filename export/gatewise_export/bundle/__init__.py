@@ -1,1 +1,1 @@
-"""Bundle."""
+"""The bundle format: manifest, files, signature; read without trust."""

@@ -1,7 +1,7 @@
 """Arrays in npz files, written the same each time and read without trust.
 
-No pickle is ever loaded, and no memory is reserved for what is not there. Standard library and
-numpy alone: a device uses this.
+No pickle is ever loaded, and no memory is reserved for bytes that a file lacks. A device uses this
+module: it needs the standard library and numpy alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_
 
 MOST_ARRAYS = 2048
 MOST_BYTES = 64 << 20
+#: Bytes of an array's entry in the zip file's list; its name is short.
 MOST_ENTRY_BYTES = 512
-"""In a zip file's list; an array's name is short."""
 MOST_HEADER_BYTES = 1 << 16
 CHUNK = 1 << 20
 #: Header of an npy file as numpy writes it (numpy.lib.format): no other text is interpreted.
@@ -36,13 +36,30 @@ _HEADER = re.compile(
     re.DOTALL,
 )
 
+#: Errors of zipfile and numpy on damaged or hostile files.
+_READING_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    SyntaxError,
+    ArithmeticError,
+    OSError,
+    EOFError,
+    RecursionError,
+    Warning,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Make an npz file; the same arrays give the same bytes."""
     members = {}
     for name, array in arrays.items():
         content = io.BytesIO()
-        plain = np.ascontiguousarray(array).reshape(array.shape)  # of no dimension, too
+        # ascontiguousarray gives an array of no dimension one; reshape takes it away
+        plain = np.ascontiguousarray(array).reshape(array.shape)
         np.lib.format.write_array(content, plain, allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
     return zip_bytes(members)
@@ -60,7 +77,7 @@ def read_arrays(
     `most_bytes` is the memory that all arrays together may take; they are read-only.
     """
     arrays: dict[str, NDArray[Any]] = {}
-    taken = 0
+    n_bytes = 0
     try:
         check_entry_list(content, most_arrays * MOST_ENTRY_BYTES)
         with open_zip(io.BytesIO(content)) as members:
@@ -71,15 +88,12 @@ def read_arrays(
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} stands twice")
-                data = _inflate(members, entry, most_bytes - taken)
+                data = _inflate(members, entry, most_bytes - n_bytes)
                 if data is None:
                     raise ValueError(f"arrays larger than {most_bytes} B")
-                taken += data.nbytes
+                n_bytes += data.nbytes
                 arrays[name] = _array(data)
-    except (
-        ValueError, TypeError, LookupError, SyntaxError, ArithmeticError, OSError, EOFError,
-        RecursionError, Warning, struct.error, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
+    except _READING_ERRORS as error:
         raise BundleError(f"{file} cannot be read: {one_line(error)}") from error
     return arrays
 

@@ -95,14 +95,14 @@ class Bundle:
             A public Ed25519 key in PEM, or its content. The bundle must be signed
             by this key.
         for_device : bool, default False
-            Do without the high-cost model's file where it is not there: a device never needs it.
+            Allow the high-cost model's file to be absent: a device never needs it.
 
         Raises
         ------
         BundleError
             If there is no bundle, or it needs a newer Gatewise.
         SignatureError
-            If there is a key, and the bundle is not signed, or not by it.
+            If there is a key, and no signature of the bundle is by it.
         ManifestError
             If the manifest is malformed.
         DamagedFileError
@@ -150,8 +150,8 @@ class Bundle:
     def read(self, name: str, *, most: int | None = None) -> bytes:
         """Read the file `name` that the manifest lists, with its size and hash checked.
 
-        DamagedFileError if it is not listed, missing, not what was packed, or of more than `most`
-        bytes.
+        Raises DamagedFileError if the file is not listed, is missing, differs from the packed one,
+        or has more than `most` bytes.
         """
         spec = self.manifest.files.get(name)
         if most is not None and spec is not None and spec.size > most:
@@ -193,8 +193,8 @@ class Bundle:
     def read_stage(self, stage: int) -> Stage:
         """Read the stage at index `stage` of the active point's chain as training has it."""
         spec = self.manifest.stages[stage]
-        features, lazy = self.manifest.stage_inputs(stage), spec.kind == "lazy"
-        acquisition: Acquisition = "node" if lazy else "stage"
+        features = self.manifest.stage_inputs(stage)
+        acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
         return Stage(self.read_model(spec), features, spec.link, spec.score, acquisition)
 
     def read_block_models(self) -> None:
@@ -235,7 +235,8 @@ class Bundle:
         return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        manifest, point = self.manifest, self.manifest.active_point
+        manifest = self.manifest
+        point = manifest.active_point
         costs = manifest.exit_costs().tolist()
         rows: list[tuple[object, ...]] = [
             (f"{s}", stage.kind, len(stage.inputs), f"{costs[s]:.4g}", threshold(limit))
@@ -262,8 +263,9 @@ class Bundle:
         return bundle
 
     def _check_files(self, *, for_device: bool) -> None:
-        """Check every file; hold those that a device is about to read."""
-        manifest, absent = self.manifest, self.absent()
+        """Check every file; hold small files that a device reads next."""
+        manifest = self.manifest
+        absent = self.absent()
         if absent and not for_device:
             raise DamagedFileError(
                 absent[0],
@@ -282,11 +284,12 @@ class Bundle:
                 self._checked[name] = b"".join(self._checked_chunks(name))
 
     def _checked_chunks(self, name: str) -> Iterator[bytes]:
-        """Read a file in chunks; DamagedFileError at its end if it is not what was packed."""
+        """Read a file in chunks; raise DamagedFileError at its end if it differs from packing."""
         spec = self.manifest.files.get(name)
         if spec is None:
             raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
-        digest, size = hashlib.sha256(), 0
+        digest = hashlib.sha256()
+        size = 0
         with self._storage.reading(name) as file:
             while chunk := file.read(min(CHUNK, spec.size + 1 - size)):
                 size += len(chunk)
@@ -311,18 +314,34 @@ def set_operating_point(
 ) -> Bundle:
     """Switch the bundle at `path` to another operating point: rewrite its manifest, no graph.
 
-    `point` is an index into the manifest's operating points, `bounds` the least recall and
-    precision by class that it keeps, in place of the manifest's. A signed bundle needs a key,
-    NAME.key, as `sign`. Returns the bundle opened anew. BundleError if it cannot be read, has no
-    such point, or is signed and there is no key; SignatureError if it bears a signature by this
-    very key that does not fit.
+    Parameters
+    ----------
+    path : str or Path
+    point : int
+        Index into the manifest's operating points.
+    sign : str or Path, optional
+        Private key, NAME.key; a signed bundle needs it.
+    bounds : pair of sequences, optional
+        Least recall and precision by class that the point keeps; by default the manifest's stay.
+
+    Returns
+    -------
+    Bundle
+        The bundle at this point, opened again.
+
+    Raises
+    ------
+    BundleError
+        If the bundle cannot be read, lacks this point, or is signed and there is no key.
+    SignatureError
+        If it bears a signature by this very key that does not fit.
     """
     bundle, signer = open_to_sign(path, sign, for_device=True)
     claimed = bundle.claimed_keys()
     if signer is None and claimed:
         raise BundleError(
             f"bundle {path} is signed by key {claimed[0]}: another operating point must be "
-            "signed, too, so give the key (--sign NAME.key)"
+            "signed as well, so give the key (--sign NAME.key)"
         )
     manifest = bundle.manifest.with_active(point)
     if bounds is not None:
@@ -338,10 +357,10 @@ def set_operating_point(
 def open_to_sign(
     path: str | Path, sign: str | Path | None, *, for_device: bool
 ) -> tuple[Bundle, Signer | None]:
-    """Open a bundle that a key, if there is one, shall sign.
+    """Open a bundle to be signed by the key `sign`, if it is given.
 
-    Where it bears that key's signature already, this must fit: what was tampered with must not
-    get a good one.
+    A signature by that key that the bundle bears already must fit, because an altered bundle must
+    not get a good signature.
     """
     signer = None if sign is None else Signer(sign)
     bundle = Bundle.open(path, for_device=for_device)
@@ -351,7 +370,7 @@ def open_to_sign(
 
 
 def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
-    """The manifest's bytes; with a key only if they are signed by it."""
+    """Read the manifest's bytes; with a key, demand its signature."""
     for attempt in range(ATTEMPTS):
         with storage.reading(MANIFEST) as file:
             text = file.read(MOST_MANIFEST_BYTES + 1)
@@ -368,17 +387,17 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
             key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
             break
         except SignatureError:
-            # perhaps another operating point was chosen between the two readings
+            # another operating point may have been chosen between the two readings: read again
             if attempt == ATTEMPTS - 1:
                 raise
     return text
 
 
-def _check_runtime(path: Path, wanted: str) -> None:
+def _check_runtime(path: Path, min_version: str) -> None:
     def numbers(version: str) -> tuple[int, ...]:
         return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
 
-    if numbers(wanted) > numbers(__version__):
+    if numbers(min_version) > numbers(__version__):
         raise BundleError(
-            f"bundle {path} needs gatewise {wanted} or newer; this is {__version__}: update it"
+            f"bundle {path} needs gatewise {min_version} or newer; this is {__version__}: update it"
         )

@@ -1,4 +1,4 @@
-"""Decisions that follow from every model's outputs; those expected of ``sample.npz``.
+"""Decisions that follow from every model's outputs, and the expected ones of ``sample.npz``.
 
 The sample holds rows and each model's outputs. Which stage answers, the label and the cost follow
 from these and from the active thresholds, so that another operating point needs no other sample.
@@ -18,6 +18,7 @@ from gatewise.decision import answers, exit_stages, split
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
 
+#: Largest difference of a feature, as a part of its largest value in the sample.
 CLOSE = 1e-4
 
 
@@ -46,10 +47,10 @@ def decided(
     cloud_labels: NDArray[np.int64] | None,
     cloud_probabilities: NDArray[Any] | None,
 ) -> Outcome:
-    """Decide from all outputs, and what each stage acquires, as a device does one by one."""
-    parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
-    exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
-    choices = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
+    """Decide rows from the outputs of every stage and its acquired features, as a device does."""
+    split_outputs = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
+    exits = exit_stages([score for _, score in split_outputs], manifest.active_point.thresholds)
+    choices = [answers(m, s.link) for (m, _), s in zip(split_outputs, manifest.stages, strict=True)]
     if cloud_labels is not None:
         choices.append(cloud_labels)
     # without a cloud the last stage's answer stands
@@ -70,8 +71,8 @@ def expected_sample(
     """Check the sample's arrays and add the decisions at the active operating point.
 
     The file holds ``X``, without the values of raw windows, which ``windows`` has; ``stage_<i>``
-    for each stage listed in the manifest, and ``bought_<i>`` for those of kind lazy; with a
-    high-cost model ``cloud_label`` and ``cloud_probabilities``. The result is that of
+    for each stage listed in the manifest, and ``bought_<i>`` for each lazy one; with a high-cost
+    model ``cloud_label`` and ``cloud_probabilities``. The result is that of
     :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
@@ -81,13 +82,15 @@ def expected_sample(
     if not n:
         raise BundleError("sample.npz holds no rows: nothing can be compared with it")
     if signal is not None:
-        shape, dtype = signal.shape, np.dtype(signal.dtype).type
-        out["windows"] = _checked(arrays, "windows", dtype, (n, *shape))
+        dtype = np.dtype(signal.dtype).type
+        out["windows"] = _checked(arrays, "windows", dtype, (n, *signal.shape))
         if signal.raw:
             out["X"] = np.concatenate([out["X"], signal.values(out["windows"])], axis=1)
-    margins, acquired = [], []
+    margins = []
+    acquired = []
     for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
-        stage, columns = manifest.every_stage[number], None
+        stage = manifest.every_stage[number]
+        columns = None
         outputs = _checked(arrays, f"stage_{number}", np.float32, (n, stage.outputs))
         margins.append(outputs)
         out[f"stage_{i}"] = outputs
@@ -105,18 +108,18 @@ def expected_sample(
 
 
 def unlike_features(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Find sample windows that the blocks give other features of here, shape (n,).
+    """Mark sample windows with other features on this machine, shape (n,).
 
-    Other: by more than :data:`CLOSE` of the feature's largest value in the sample; processors
+    A feature may differ by :data:`CLOSE` of its largest value in the sample, because processors
     differ in the last bits of a Fourier transform or a logarithm.
     """
     expected = sample["X"]
     if manifest.signal is None:
         return np.zeros(len(expected), np.bool_)
-    found = manifest.signal.features(sample["windows"])
+    features = manifest.signal.features(sample["windows"])
     scale = np.maximum(np.nanmax(np.abs(expected), axis=0, initial=0.0), 1e-6)
-    apart = np.abs(found - expected) > CLOSE * scale
-    return np.asarray((apart | (np.isnan(found) != np.isnan(expected))).any(axis=1))
+    differs = np.abs(features - expected) > CLOSE * scale
+    return np.asarray((differs | (np.isnan(features) != np.isnan(expected))).any(axis=1))
 
 
 def _checked(

@@ -1,8 +1,8 @@
-"""``stage_<i>.npz``: a stage's model as flat arrays, the one truth from which all else is made.
+"""``stage_<i>.npz``: a stage's model as flat arrays, from which every other form is made.
 
-The arrays are those of the classes in :mod:`gatewise.models`, which say their types and dimensions.
-Nothing in a file is trusted: trees that were read can be walked for any row, end, and give finite
-margins. Standard library and numpy alone: a device reads it.
+The classes in :mod:`gatewise.models` say the arrays' types and dimensions. Nothing in a file is
+trusted: a walk through trees that were read ends for any row, and their margins are finite. A
+device uses this module: it needs the standard library and numpy alone.
 """
 
 from __future__ import annotations
@@ -131,11 +131,12 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
 
 
 def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
-    """Find what keeps nodes from being trees.
+    """Name the array that breaks the form of trees, and the reason; None if none does.
 
-    Every node but the roots is the child of one node above it, in the same tree.
+    Every node but the roots must be the child of one earlier node of the same tree.
     """
-    n_nodes, roots = trees.n_nodes, trees.roots
+    n_nodes = trees.n_nodes
+    roots = trees.roots
     ascending = len(roots) and roots[0] == 0 and (roots[1:] > roots[:-1]).all()
     if not ascending or roots[-1] >= n_nodes:
         return "roots", "must ascend from 0, inside the array"

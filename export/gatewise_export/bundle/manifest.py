@@ -109,7 +109,7 @@ class MissingSpec(Record, frozen=True):
 
 
 class StageSpec(Record, frozen=True):
-    """A stage: its model's files, its inputs, and how its outputs are to be read.
+    """A stage: its model's files, its inputs, and the meaning of its outputs.
 
     A model of kind ``trees``, ``linear`` or ``kernel`` has two files: `arrays`, npz, and `graph`,
     ONNX, written from them; the stage acquires all its inputs, then runs. ``lazy`` are trees
@@ -165,27 +165,27 @@ class FileSpec(Record, frozen=True):
 class ManifestDocument(Record, frozen=True, kw_only=True):
     """The document ``manifest.json``.
 
-    Of the bundle: `schema_version` of this form, `min_runtime_version`, the oldest Gatewise that
-    can read it, `name` and `version`, levels of MQTT topics, `created`, ISO 8601 in UTC, and its
-    `files` by name.
+    The bundle has the `schema_version` of this form, `min_runtime_version`, the oldest Gatewise
+    that can read it, `name` and `version`, levels of MQTT topics, `created`, ISO 8601 in UTC, and
+    its `files` by name.
 
-    Of an answer: `task` says whether it is a class, a measured value or a document's score; of
+    The `task` of an answer says whether it is a class, a measured value or a document's score; of
     classes, `classes` are the user's labels, all of one type, whose indices models give. Where it
     is a value, there is no cloud, each chain is one stage with one margin and link ``identity``,
     and that margin is the answer.
 
-    Of an instance: `features` are its columns, in order, `groups` share prices, `prices` are those
-    of an offload, and `missing` says whether NaN is a value. Of raw columns `encoder` makes the
-    features, of windows `signal`; if that is raw, the window's own values are the last features,
+    The `features` of an instance are its columns, in order, `groups` share prices, `prices` are an
+    offload's, and `missing` says whether NaN is a value. `encoder` makes the features from raw
+    columns, `signal` from windows; if that is raw, the window's own values are the last features,
     and a request holds these. `instance` is shape and type of an array, whose values in row-major
     order are the features; None: a row of float32 features. One name, ``instance`` or ``window``,
     may stand for all values of an array of one price.
 
-    Of models: `every_stage` is a stage of some chain, `chains` hold indices of these, `link` is
-    that of the last stage listed, `cloud` the high-cost model. `largest_request` is the payload of
+    `every_stage` lists the stages of all chains, `chains` hold their indices, `link` is the last
+    listed stage's, `cloud` the high-cost model. `largest_request` is the payload of
     a request with one instance, in bytes; 0 without a cloud.
 
-    Of their figures: `operating_points`, `active` the index of the active one. On validation data
+    `operating_points` hold the figures, `active` is the index of the active one. On validation data
     `reference_accuracy`, `reference_weighted_accuracy` and `reference_recall`, by class, are the
     high-cost model's, and `class_rows` are the rows of each class. `min_recall` and `min_precision`
     are bounds by class that the active point keeps. An instance may cost at most
@@ -231,7 +231,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
 class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     """A manifest with all its features listed, and its signal ready to compute.
 
-    Attributes are those of :class:`ManifestDocument`; `features` and inputs name each value of an
+    It has the attributes of :class:`ManifestDocument`; `features` and inputs name each value of an
     array.
     """
 
@@ -285,10 +285,10 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     @property
     def last_exit(self) -> int:
         """The last exit that an instance may take; the number of stages: the high-cost model."""
-        last = len(self.stages) - (self.cloud is None)
+        n_exits = len(self.stages) + (self.cloud is not None)
         if self.max_instance_cost is None:
-            return last
-        return min(last, last_exit_within(self.exit_costs(), self.max_instance_cost))
+            return n_exits - 1
+        return min(n_exits - 1, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def with_active(self, point: int) -> Manifest:
         """Get the same manifest at operating point `point`; ManifestError if there is none."""
@@ -331,7 +331,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def acquired_names(self) -> tuple[str, ...]:
-        """Names of what a device must have: the columns, or the window and functions of blocks."""
+        """Names that a device must provide: the columns, or the window and functions of blocks."""
         if self.signal is None:
             return self.column_names
         blocks = [b for b in self.signal.graph.blocks if isinstance(b, FunctionBlock)]
@@ -357,8 +357,8 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
         """Features that stage `stage` acquires, bool (n_features,): all its inputs.
 
-        With `columns`, (n, n_inputs), those of its inputs that each instance acquires: (n,
-        n_features).
+        `columns`, bool (n, n_inputs), restricts them to the inputs that each instance acquires; the
+        shape is then (n, n_features).
         """
         inputs = self.stage_inputs(stage)
         shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
@@ -417,6 +417,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     @property
     def _arrays(self) -> dict[str, tuple[str, ...]]:
         """Names of the values of an instance or a window, by the name that may stand for them."""
+        # an instance lists all its values; a raw window's values follow the blocks' features
         arrays = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
         window = () if self.signal is None else self.signal.window_names
         return arrays | ({WINDOW: window} if window else {})
@@ -425,14 +426,17 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         """Features as a document lists them: one stands for an array's values of one price."""
         features = list(self.features)
         for array, names in self._arrays.items():
-            others, values = features[: -len(names)], features[-len(names) :]
-            same = {(f.own, f.group) for f in values}
-            if tuple(f.name for f in values) == names and len(same) == 1:
-                features = [*others, msgspec.structs.replace(values[0], name=array)]
+            values = features[-len(names) :]
+            prices = {(f.own, f.group) for f in values}
+            if tuple(f.name for f in values) == names and len(prices) == 1:
+                features = [
+                    *features[: -len(names)],
+                    msgspec.structs.replace(values[0], name=array),
+                ]
         return tuple(features)
 
     def _with_listed_inputs(self, model: Any) -> Any:
-        """A stage or the high-cost model with one name in place of all values of an array."""
+        """Get a stage or the high-cost model with an array among its inputs, not its values."""
         for array, names in self._arrays.items():
             if model.inputs == names:
                 return msgspec.structs.replace(model, inputs=(array,))

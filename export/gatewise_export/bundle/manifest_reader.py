@@ -32,7 +32,7 @@ from gatewise_export.bundle.signing import SIGNATURE
 from gatewise_signals.document import read_signal
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
-#: Files of a bundle: a stage's two, and those of blocks.
+#: Files of a bundle: two for each stage, one for each network that is a block.
 MAX_FILES: Final = 4096
 #: Bytes of all files of a bundle (2 GiB): each is read through on opening.
 MAX_BYTES: Final = 2 << 30
@@ -90,11 +90,11 @@ def _fail(field: str, why: str) -> NoReturn:
 def _check_unique(field: str, values: Sequence[Any], what: str) -> None:
     if len(set(values)) == len(values):
         return
-    seen: set[Any] = set()
+    earlier: set[Any] = set()
     for value in values:
-        if value in seen:
+        if value in earlier:
             _fail(field, f"{what} {value!r} stands twice")
-        seen.add(value)
+        earlier.add(value)
 
 
 # -- an instance and its answer ----------------------------------------------------------------
@@ -125,18 +125,18 @@ def _check_created(text: str) -> None:
 
 
 def _check_groups(document: ManifestDocument) -> None:
-    """Refuse groups that nothing belongs to or requires, and such that are not listed."""
+    """Refuse groups that no feature belongs to and no group requires, and unlisted groups."""
     groups = document.groups
     _check_unique("groups", [g.name for g in groups], "group")
-    known = {g.name for g in groups}
+    group_names = {g.name for g in groups}
     for i, feature in enumerate(document.features):
-        if feature.group is not None and feature.group not in known:
+        if feature.group is not None and feature.group not in group_names:
             _fail(f"features[{i}].group", f"{feature.group!r} is not among the groups")
     _check_unique("features", [f.name for f in document.features], "feature")
     required = {name for group in groups for name in group.requires}
-    if required - known:
-        _fail("groups", f"{min(required - known)!r} is required, but not listed")
-    empty = known - {f.group for f in document.features} - required
+    if required - group_names:
+        _fail("groups", f"{min(required - group_names)!r} is required, but not listed")
+    empty = group_names - {f.group for f in document.features} - required
     if empty:
         _fail("groups", f"no feature is in {min(empty)!r}")
     try:
@@ -148,7 +148,7 @@ def _check_groups(document: ManifestDocument) -> None:
 def _all_features(
     document: ManifestDocument, signal: SignalInput | None
 ) -> tuple[FeatureSpec, ...]:
-    """Put the values of an array in the place of the one name that stands for them."""
+    """List the features; the values of an array replace the one name that stands for them."""
     features: list[FeatureSpec] = list(document.features)
     instance: InstanceSpec | None = document.instance
     values: Iterable[str] = () if signal is None else signal.window_names
@@ -161,8 +161,8 @@ def _all_features(
         if [f.name for f in features] == [INSTANCE]:
             values = instance.names
     if values:
-        one = features.pop()
-        features += [FeatureSpec(name, one.own, one.group) for name in values]
+        array = features.pop()
+        features += [FeatureSpec(name, array.own, array.group) for name in values]
     if instance is not None and len(features) != instance.n_values:
         _fail(
             "features",
@@ -177,33 +177,34 @@ def _all_features(
 
 def _with_inputs(field: str, model: Any, names: tuple[str, ...]) -> Any:
     """Check the inputs of a stage or of the high-cost model; list the values of an array."""
-    known = set(names)
+    feature_names = set(names)
     for array in (INSTANCE, WINDOW):
-        if model.inputs == (array,) and array not in known:
+        if model.inputs == (array,) and array not in feature_names:
             values = tuple(name for name in names if name.startswith(f"{array}["))
             if values:
                 return msgspec.structs.replace(model, inputs=values)
     for i, name in enumerate(model.inputs):
-        if name not in known:
+        if name not in feature_names:
             _fail(f"{field}.inputs[{i}]", f"{name!r} is not a feature")
     _check_unique(f"{field}.inputs", model.inputs, "feature")
     return model
 
 
 def _check_files(manifest: Manifest) -> None:
-    """Demand that the files listed are those that the manifest uses, each once."""
+    """Demand that the manifest lists the files that it uses, each once, and no others."""
     used = [name for stage in manifest.every_stage for name in stage.files]
     used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
     used += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used) > MAX_FILES:
         _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
+    # a model under such a name would be overwritten, or read in place of the document
     for name in (MANIFEST, SIGNATURE):
         if name in used:
             _fail("files", f"{name!r} is no name for a model")
     _check_unique("files", used, "two models share the file")
-    strange = set(manifest.files) ^ set(used)
-    if strange:
-        _fail("files", f"and what the manifest uses differ in {min(strange)!r}")
+    differing = set(manifest.files) ^ set(used)
+    if differing:
+        _fail("files", f"and what the manifest uses differ in {min(differing)!r}")
     if sum(file.size for file in manifest.files.values()) > MAX_BYTES:
         _fail("files", f"of more than {MAX_BYTES} B together")
 
@@ -225,9 +226,9 @@ def _check_stages(manifest: Manifest) -> None:
             )
         if manifest.answers_values and (stage.link, stage.score) != ("identity", "margin"):
             _fail(field, f"must have link 'identity' and score 'margin' for task {manifest.task!r}")
-    if manifest.link != manifest.every_stage[-1].link:
-        last = manifest.every_stage[-1].link
-        _fail("link", f"is {manifest.link!r}, the last stage's is {last!r}")
+    last_link = manifest.every_stage[-1].link
+    if manifest.link != last_link:
+        _fail("link", f"is {manifest.link!r}, the last stage's is {last_link!r}")
 
 
 def _check_stage_files(field: str, stage: StageSpec) -> None:

@@ -1,4 +1,4 @@
-"""Bundles put in the place of others, and copies of bundles: as one file, signed, for devices.
+"""Write a bundle where another was, and copy bundles: as one file, signed, for devices.
 
 A copy's manifest stays as it is, byte for byte, so that a signature of it stays good.
 """
@@ -54,10 +54,9 @@ def repack(
 
 @contextmanager
 def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Write a bundle's files beside `path`; they take its place if the block ends well.
+    """Write a bundle's files next to `path`, and rename them to it if the block ends well.
 
-    `path` is as :func:`check_destination` returned it; the files are where the block says until
-    then.
+    `path` is what :func:`check_destination` returned. The block gets the place of the files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -83,7 +82,7 @@ def _put_in_place(fresh: Path, path: Path) -> None:
     try:
         os.rename(path, old)
         os.rename(fresh, path)
-    except BaseException:  # an interruption, too
+    except BaseException:  # an interruption as well
         if not path.exists():
             os.rename(old, path)
         raise
@@ -101,9 +100,8 @@ def _remove(path: Path) -> None:
 def check_destination(path: str | Path) -> Path:
     """Refuse a place that holds anything but a bundle, or that no bundle can be written to.
 
-    To be called before work is spent on a new one.
-
-    Gives the place; what a link leads to, since a link stays a link.
+    Call it before work is spent on a new bundle. Returns the place; a link stays a link, so the
+    place is the link's target.
     """
     path = Path(path)
     if path.name in ("", ".."):
@@ -132,11 +130,11 @@ def check_destination(path: str | Path) -> Path:
 def _check_writable(path: Path) -> None:
     """Make and remove a file where a bundle would be written first, or in the folder above."""
     try:
-        above = path.parent
-        while not above.exists():
-            above = above.parent
-        name = path.name if above == path.parent else "gatewise"
-        probe = above / f".{name}.{secrets.token_hex(4)}"
+        folder = path.parent
+        while not folder.exists():
+            folder = folder.parent
+        name = path.name if folder == path.parent else "gatewise"
+        probe = folder / f".{name}.{secrets.token_hex(4)}"
         probe.mkdir()
         probe.rmdir()
     except OSError as error:

@@ -1,6 +1,6 @@
 """Ed25519 signatures of bundles.
 
-``SIGNATURE``, beside ``manifest.json``, is ASCII text::
+``SIGNATURE``, next to ``manifest.json``, is ASCII text::
 
     gatewise signature 1
     ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
@@ -111,11 +111,12 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        content, shown = _key_file(path), f"key {path}"
+        content = _key_file(path)
+        label = f"key {path}"
         load = functools.partial(load_pem_private_key, password=None)
-        key = _loaded(load, content, shown, wanted="private", other="public")
+        key = _loaded(load, content, label, wanted="private", other="public")
         if not isinstance(key, Ed25519PrivateKey):
-            raise InputError(f"{shown} is no Ed25519 key: openssl genpkey -algorithm ed25519")
+            raise InputError(f"{label} is no Ed25519 key: openssl genpkey -algorithm ed25519")
         self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
 

@@ -34,8 +34,8 @@ from gatewise_export.bundle.zip_files import (
     zip_entry,
 )
 
+#: Bytes of a zip file's list of entries, which is read whole into memory.
 MOST_DIRECTORY_BYTES = 1 << 20
-"""A zip file's list of entries is at most this large: it is read whole into memory."""
 
 
 def open_storage(path: Path) -> Storage:
@@ -71,9 +71,9 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Write a file whole or not at all: beside it first, then renamed over it.
+    """Write a file whole or not at all: under another name first, then renamed.
 
-    With a `mode` it has that from its first byte on, whatever the umask, and its owner stays.
+    With a `mode` the file has it from its first byte on, whatever the umask, and keeps its owner.
     """
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)  # by a writer that was killed
@@ -90,7 +90,7 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
 
 def read_signature_file(storage: Storage) -> list[Signature] | None:
-    """The signatures beside a manifest; None where there is no SIGNATURE file."""
+    """Read the signatures of a manifest; None without a SIGNATURE file."""
     if not storage.has(SIGNATURE):
         return None
     with storage.reading(SIGNATURE) as file:
@@ -128,11 +128,11 @@ class _Folder:
     def write_manifest(
         self, text: bytes, signature: Signature | None, files: Collection[str]
     ) -> None:
-        """Put another manifest, and its signature, in place of the old ones; `files` stay.
+        """Replace the manifest and its signature; `files` stay.
 
-        A signed bundle stays whole whenever this is cut short: the new signature is put beside the
-        old one, then the new manifest takes its place, then the old signature goes. Each step is
-        one rename, and after each the manifest in place is covered.
+        A signed bundle stays whole if this is interrupted: SIGNATURE gets the new signature after
+        the old one, then the manifest is replaced, then the old signature goes. Each step is one
+        rename, and after each step a signature covers the manifest.
         """
         if signature is not None:
             with self.reading(MANIFEST) as file:
@@ -162,9 +162,12 @@ class _Archive:
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
         with self._opened() as reader:
-            if (times := reader.namelist().count(name)) != 1:
-                how = f"stands in it {'twice' if times == 2 else f'{times} times'}"
-                raise self._damaged(name, how if times else "is missing")
+            n_entries = reader.namelist().count(name)
+            if n_entries == 0:
+                raise self._damaged(name, "is missing")
+            if n_entries > 1:
+                times = "twice" if n_entries == 2 else f"{n_entries} times"
+                raise self._damaged(name, f"stands in it {times}")
             try:
                 with open_entry(reader, reader.getinfo(name)) as file:
                     yield file

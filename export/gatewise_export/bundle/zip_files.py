@@ -17,8 +17,8 @@ _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
+#: The last bytes of a zip file, which say how long its list of entries is.
 TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
-"""The last bytes of a file that tell how long its list of entries is."""
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
@@ -40,7 +40,7 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
 
 
 def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
-    """Open a zip file to read; BadZipFile if it is none, or of a version not known here."""
+    """Open a zip file to read; raise BadZipFile if zipfile cannot read its format."""
     try:
         return zipfile.ZipFile(file)
     except RuntimeError as error:  # how zipfile refuses a later version of the format
@@ -48,7 +48,7 @@ def open_zip(file: Path | IO[bytes]) -> zipfile.ZipFile:
 
 
 def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
-    """Open a file of a zip file; BadZipFile if it is neither stored nor deflated as it is."""
+    """Open an entry; raise BadZipFile unless it is stored or deflated, and not encrypted."""
     if entry.compress_type not in _METHODS:
         raise zipfile.BadZipFile("it is compressed otherwise than by deflate")
     if entry.flag_bits & _NOT_PLAIN:
@@ -58,9 +58,10 @@ def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 
 def check_entry_list(tail: bytes, most: int) -> None:
     """Refuse a zip file with a list of entries, read whole into memory, longer than `most` B."""
-    at = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
-    if at < 0 or len(tail) - at < _END.size:
+    end = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
+    if end < 0 or len(tail) - end < _END.size:
         raise ValueError("its zip file is cut off")
-    length = _END.unpack_from(tail, at)[5]
-    if length > most or tail[max(0, at - _LOCATOR_BYTES) : at].startswith(_ZIP64_LOCATOR):
+    length = _END.unpack_from(tail, end)[5]
+    # a zip64 locator before the end record would replace this length by one of 64 bits
+    if length > most or tail[max(0, end - _LOCATOR_BYTES) : end].startswith(_ZIP64_LOCATOR):
         raise ValueError(f"the zip file's list of entries is larger than {most} B")

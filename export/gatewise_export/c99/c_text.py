@@ -19,19 +19,29 @@ from gatewise.errors import InputError
 from gatewise_training.operating_points.packed_size import width
 
 WIDTH = 96
+#: Bytes of C's types.
 SIZES = {
-    "int8_t": 1, "int16_t": 2, "int32_t": 4, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4,
-}  # fmt: skip
+    "int8_t": 1,
+    "int16_t": 2,
+    "int32_t": 4,
+    "uint8_t": 1,
+    "uint16_t": 2,
+    "uint32_t": 4,
+    "float": 4,
+}
+#: Text in the first line of every file: only files that bear it are replaced.
 MARK = "Written by gatewise"
-"""In the first line of every file."""
-TAKEN = {
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else",
-    "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "main", "register",
-    "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef",
-    "union", "unsigned", "void", "volatile", "while",
-}  # fmt: skip
+#: Keywords of C99 (6.4.1) and ``main``, which the example's program defines.
+RESERVED_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "auto break case char const continue default do double else enum extern float for goto if "
+        "inline int long main register restrict return short signed sizeof static struct switch "
+        "typedef union unsigned void volatile while",
+    )
+)
+#: Beginning of a line of a template that names the section after it.
 SECTION = "//// "
-"""Begins a line of a template that names the section after it."""
 
 
 def filled(file: str, section: str = "", **values: object) -> str:
@@ -41,11 +51,11 @@ def filled(file: str, section: str = "", **values: object) -> str:
 
 @functools.cache
 def sections(file: str) -> dict[str, str]:
-    """Sections of a file of the folder ``templates`` by name, what comes before them by ``""``."""
+    """Sections of a file of the folder ``templates`` by name; ``""`` names the lines before."""
     text = (resources.files(__package__) / "templates" / file).read_text("ascii")
     first, *others = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
-    named = (part.split("\n", 1) for part in others)
-    return {"": first[1:] + "\n"} | {name: body + "\n" for name, body in named}
+    bodies = dict(section.split("\n", 1) for section in others)
+    return {"": first[1:] + "\n"} | {name: body + "\n" for name, body in bodies.items()}
 
 
 def smallest(most: int) -> str:
@@ -81,13 +91,13 @@ def enumerated(prefix: str, values: Sequence[object]) -> str:
         M_CLASS_HOT_DOG = 0,
         M_CLASS_HOT_DOG_1 = 1
     """
-    taken: dict[str, None] = {}
+    names: dict[str, None] = {}  # a set in order
     for i, value in enumerate(values):
         name = f"{prefix}_{safe(value).upper()}"
-        while name in taken:
+        while name in names:
             name += f"_{i}"
-        taken[name] = None
-    return ",\n".join(f"    {name} = {i}" for i, name in enumerate(taken))
+        names[name] = None
+    return ",\n".join(f"    {name} = {i}" for i, name in enumerate(names))
 
 
 def quoted(value: object) -> str:
@@ -121,7 +131,8 @@ class Tables:
         plain = self._aliases.get(kind, kind)
         words = [number(v) if plain == "float" else str(v) for v in flat.tolist()]
         self.nbytes += len(flat) * SIZES[plain]
-        lines, line = [], "   "
+        lines = []
+        line = "   "
         for word in words:
             if len(line) + len(word) + 2 > WIDTH:
                 lines.append(line)
@@ -141,14 +152,14 @@ class Tables:
 
 
 def template_names(prefix: str) -> dict[str, str]:
-    """What templates take: the mark, the version, the prefix of names, the rules of floats."""
+    """Fill-ins of all templates: mark, version, prefix of names, rules of floats."""
     names = {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
     return names | {"float_rules": sections("float_rules.c")[""]}
 
 
 def identifier(name: str) -> str:
     """Check that a name can begin names of C."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in TAKEN:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in RESERVED_WORDS:
         raise InputError(
             f"name {name!r} cannot begin names of C: take small letters, digits and '_', "
             "beginning with a letter, and no word of the language"
@@ -159,7 +170,11 @@ def identifier(name: str) -> str:
 def identifier_from(title: str) -> str:
     """Make an identifier of a bundle's name."""
     word = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:40]
-    return word if re.match(r"[a-z]", word) and word not in TAKEN else f"model_{word}".rstrip("_")
+    return (
+        word
+        if re.match(r"[a-z]", word) and word not in RESERVED_WORDS
+        else f"model_{word}".rstrip("_")
+    )
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:

@@ -1,7 +1,4 @@
-"""What is written as C: the stages on the device, their thresholds, and what follows them.
-
-One form of a fitted system and of a bundle, at the active operating point.
-"""
+"""A fitted system or a bundle at its active operating point: the form that C is written from."""
 
 from __future__ import annotations
 
@@ -38,9 +35,9 @@ class Expected:
 class Cascade:
     """The stages that a device runs, one after another: the first ones of the active point's chain.
 
-    `takes_missing`: whether NaN is a value to them; `offloads`: whether something follows that
-    answers what no stage stops for, `cloud_takes_missing`: whether NaN is a value to that, and
-    `request`: the features that it is sent, None for all. `rows`, (n, n_features), and the
+    `takes_missing`: whether NaN is a value to them; `offloads`: whether the cloud answers an
+    instance that no stage stops for, `cloud_takes_missing`: whether NaN is a value to the cloud,
+    and `request`: the features of a request, None for all. `rows`, (n, n_features), and the
     `windows` that they were computed from by `signal` are for the self-test. `lean`: models of
     stages that never stop are left out.
     """
@@ -66,7 +63,7 @@ class Cascade:
         return tuple(
             not self.lean
             or threshold is not None
-            or stage.acquisition == "node"  # what it acquires depends on its trees
+            or stage.acquisition == "node"  # its trees decide which features it acquires
             or (s == last and not self.offloads)
             for s, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
         )
@@ -75,21 +72,19 @@ class Cascade:
     def outputs(self) -> tuple[int, ...]:
         """Number of outputs of each stage; 0 where its model is left out."""
         return tuple(
-            stage.model.n_outputs if held else 0
-            for stage, held in zip(self.stages, self.holds, strict=True)
+            stage.model.n_outputs if has_model else 0
+            for stage, has_model in zip(self.stages, self.holds, strict=True)
         )
 
     def expected(self, x: Matrix) -> Expected:
-        """What C must answer, computed by the flat models in Python.
-
-        Shapes: `x` (n, n_features).
-        """
+        """Compute in Python what C must answer to the rows `x`, shape (n, n_features)."""
         outputs = tuple(stage.margins(x) for stage in self.stages)
-        parts = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
-        exits = exit_stages([score for _, score in parts], self.thresholds)
+        split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
+        exits = exit_stages([score for _, score in split_outputs], self.thresholds)
         last = np.minimum(exits, len(self.stages) - 1)
         answers = np.full((len(self.stages) + 1, len(x)), -1)
-        for s, (margins, _) in enumerate(parts):
+        # row s + 1: the label of the last stage up to s that has a model; row 0: none, -1
+        for s, (margins, _) in enumerate(split_outputs):
             answers[s + 1] = labels(margins) if self.holds[s] else answers[s]
         acquired = np.zeros(x.shape, np.bool_)
         for s, stage in enumerate(self.stages):

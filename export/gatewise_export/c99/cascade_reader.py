@@ -1,4 +1,4 @@
-"""Take a cascade that is to be written as C out of a fitted system or a bundle."""
+"""Read the cascade to write as C from a fitted system or a bundle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GIVEN = (
 
 
 def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = False) -> Cascade:
-    """Take what is to be written out of a fitted system, a bundle or its path; see :func:`to_c`."""
+    """Read the cascade of a fitted system, a bundle or its path; see :func:`to_c`."""
     if isinstance(source, str | Path):
         source = Bundle.open(source)
     if isinstance(source, Bundle):
@@ -79,7 +79,8 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     rows, windows = _sample(sample, len(manifest.features), manifest.signal)
     if sample is None:
         packed = bundle.sample()
-        rows, windows = packed["X"], packed.get("windows")
+        rows = packed["X"]
+        windows = packed.get("windows")
     cascade = Cascade(
         title=manifest.title,
         stages=stages,
@@ -100,7 +101,7 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
 
 
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
-    """Hold the models that were read back against what was computed at packing."""
+    """Compare the outputs of the models with the sample's, computed at packing."""
     sample = bundle.sample()
     for s, outputs in enumerate(cascade.expected(sample["X"]).outputs):
         if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):

@@ -36,8 +36,8 @@ def c99(
 ) -> None:
     """Write a bundle's device stages as C99, for a microcontroller.
 
-    At the active operating point. No heap, tables in flash, a callback that acquires a feature;
-    decisions are those of the bundle, bit for bit. `make test` in the folder runs the sample.
+    At the active operating point. No heap, tables in flash, one callback to acquire features;
+    decisions equal the bundle's, bit for bit. `make test` in the folder runs the sample.
 
     Example:
 

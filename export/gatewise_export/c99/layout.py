@@ -1,4 +1,4 @@
-"""What an instance keeps in memory, and how values become codes.
+"""Memory of an instance, and codes of values.
 
 A *slot* holds a feature that some stage may acquire.
 
@@ -26,11 +26,11 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.trees import PackedTrees, pack_trees
 
 Coded = Literal[8, 16]
+#: How C holds thresholds.
 Form = Coded | Literal["float"]
-"""How C holds thresholds."""
 
+#: Bytes of stack that calls may take; `make test-c` measures the use of real compilers.
 FRAMES = 512
-"""Bytes of stack that calls may take; `make test-c` measures what compilers really take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class StageLayout:
 class Layout:
     """The memory of an instance, and its sizes in bytes.
 
-    `columns`, (n_slots,), ascending: the feature that each slot holds. `n_outputs`: most outputs of
-    a stage. `edges`: the thresholds of each slot; empty if not coded.
+    `columns`, (n_slots,), ascending: the feature that each slot holds. `n_outputs`: the largest
+    number of outputs of a stage. `edges`: the thresholds of each slot; empty if not coded.
     """
 
     columns: NDArray[np.int64]
@@ -86,6 +86,7 @@ class Layout:
         """Bit of a test that sends NaN to the left; 0 if none does."""
         if not any(forest.nan_left.any() for forest in self.forests):
             return 0
+        # the highest bit of the smallest type that holds a slot and this bit
         return 1 << next(b for b in (7, 15, 31) if self.n_values <= 1 << b)
 
     @property
@@ -105,14 +106,15 @@ class Layout:
 
     @property
     def instance_bytes(self) -> int:
-        """Of the struct that the caller holds: values, outputs, codes, and what is known."""
-        words = self.n_values + self.n_outputs + 1  # and the feature that was refused
+        """Bytes of the struct that the caller holds: values, outputs, codes, and flags."""
+        # 4 bytes per value, per output and for the refused feature; then codes and a flag per value
+        words = self.n_values + self.n_outputs + 1
         codes = 0 if self.coded is None else self.n_values * self.coded // 8
         return 4 * words + -(-(codes + self.n_values) // 4) * 4
 
     @property
     def stack_bytes(self) -> int:
-        """At most, of all calls together, the callback and the instance apart."""
+        """Largest use of the stack by all calls, without the callback and the instance."""
         return FRAMES + 4 * self.widest_kernel
 
     @property
@@ -134,7 +136,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
             continue
         model = stage.model
         assert not isinstance(model, GraphModel)  # refused where the stages were read
-        own = (
+        packed_model = (
             pack_trees(model, slots, takes_missing=cascade.takes_missing)
             if isinstance(model, TreeEnsemble)
             else model
@@ -142,7 +144,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
         stages.append(
             StageLayout(
                 slots=slots,
-                model=own,
+                model=packed_model,
                 n_margins=stage.n_margins,
                 lazy=stage.acquisition == "node",
                 score=None if cascade.thresholds[s] is None else stage.score,
@@ -155,25 +157,27 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
         coded=None,
         edges=(),
     )
-    tests = sum(len(forest.slot) for forest in layout.forests)  # without any nothing is to be coded
-    return layout if coded is None or not tests else _with_codes(layout, cascade, coded)
+    n_tests = sum(len(forest.slot) for forest in layout.forests)
+    return layout if coded is None or not n_tests else _with_codes(layout, cascade, coded)
 
 
 def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
     """Collect every slot's thresholds, and replace them by their ranks."""
-    found: list[list[NDArray[np.float32]]] = [[] for _ in layout.columns]
+    thresholds: list[list[NDArray[np.float32]]] = [[] for _ in layout.columns]
     for forest in layout.forests:
         for i in np.unique(forest.slot).tolist():
-            found[i].append(forest.threshold[forest.slot == i])
-    edges = tuple(np.unique(np.concatenate(f)) if f else np.zeros(0, np.float32) for f in found)
-    for i, marks in enumerate(edges):
-        _check_width(i, len(marks), layout, cascade, coded)
+            thresholds[i].append(forest.threshold[forest.slot == i])
+    empty = np.zeros(0, np.float32)
+    edges = tuple(np.unique(np.concatenate([empty, *of_slot])) for of_slot in thresholds)
+    for i, slot_edges in enumerate(edges):
+        _check_width(i, len(slot_edges), layout, cascade, coded)
 
     def with_codes(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
         for i in np.unique(forest.slot).tolist():
-            here = forest.slot == i
-            code[here] = np.searchsorted(edges[i], forest.threshold[here])
+            tests = forest.slot == i
+            # value <= edges[i] exactly where code(value) <= i
+            code[tests] = np.searchsorted(edges[i], forest.threshold[tests])
         return replace(forest, code=code)
 
     stages = tuple(
@@ -184,7 +188,7 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
 
 
 def _check_width(slot: int, count: int, layout: Layout, cascade: Cascade, coded: Coded) -> None:
-    """A value of n edges has n + 1 codes; NaN has the largest code of all."""
+    """Refuse more edges than codes: n edges have n + 1 codes, and NaN has the largest of all."""
     most = (1 << coded) - (2 if cascade.takes_missing else 1)
     if count > most:
         name = cascade.feature_names[int(layout.columns[slot])]

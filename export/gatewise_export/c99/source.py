@@ -20,6 +20,7 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, StageLayout
 from gatewise_export.c99.trees import PackedTrees
 
+#: Template of the code that runs tables.
 ENGINE = "engine.c"
 
 
@@ -42,14 +43,14 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
         "Class margins of each stage.",
     )
     sent = _sent(cascade, layout)
-    # Where no refused value can go on, there is no code for it.
+    # A refused value goes on to the cloud only if the cloud can do without it.
     passes = cascade.offloads and not cascade.takes_missing and not sent.all()
     if passes and sent.any():
         tables.add("sent", sent.astype(int), "uint8_t", "What the cloud cannot do without.")
-    parts = _engine(layout, prefix, takes_missing=cascade.takes_missing)
-    tables.text("\n" + parts["types"] + "\n")
+    engine = _engine(layout, prefix, takes_missing=cascade.takes_missing)
+    tables.text("\n" + engine["types"] + "\n")
     if layout.coded is not None:
-        ends = np.cumsum([0, *(len(marks) for marks in layout.edges)])
+        ends = np.cumsum([0, *map(len, layout.edges)])
         tables.add(
             "edge_start", ends, c_text.smallest(int(ends[-1])), "Thresholds, feature by feature."
         )
@@ -73,7 +74,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
         offload=part("offload missing") if passes else "",
     )
     helper = part("missing", sent="(sent[i] || " if sent.any() else "(") if passes else ""
-    code = part("top") + flag + str(tables) + parts["code"] + stages
+    code = part("top") + flag + str(tables) + engine["code"] + stages
     files = {
         f"{prefix}.h": c_text.filled("model.h", **fill),
         f"{prefix}.c": code + helper + bottom,
@@ -83,7 +84,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
 
 
 def _sent(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
-    """Which slots a request carries as what may not be missing, shape (n_slots,)."""
+    """Mark the slots of a request that may not be missing, shape (n_slots,)."""
     if cascade.cloud_takes_missing:
         return np.zeros(layout.n_slots, np.bool_)
     if cascade.request is None:
@@ -92,7 +93,7 @@ def _sent(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
-    """Fill-ins of the templates."""
+    """Fill-ins of the model's templates."""
     code = f"    {layout.code_type} code[{layout.n_values}];\n"
     numbers = {
         "n_features": len(cascade.feature_names),
@@ -128,22 +129,21 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
 
 
 def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, str]:
-    """Write the C of the parts that a layout needs, and of no others.
-
-    ``types`` is what the tables need, ``code`` follows the tables.
-    """
+    """Write only the C that a layout needs: ``types`` before the tables, ``code`` after them."""
     stages = layout.stages
     fill: dict[str, object] = {"p": prefix, "slot": layout.list_type, "code": layout.code_type}
-    types, code = [], []
+    types = []
+    code = []
+    # trees
     if layout.forests:
         types.append(
             c_text.filled(ENGINE, "tree types", **_tree_types(layout), **_leaf_code(layout))
         )
-    takes = any(stage.lazy or len(stage.slots) for stage in stages)
-    if layout.coded is not None and takes:
+    acquires = any(stage.lazy or len(stage.slots) for stage in stages)
+    if layout.coded is not None and acquires:
         nan = f"    if (v != v)\n        return {layout.nan_code};\n" if takes_missing else ""
         code.append(c_text.filled(ENGINE, "codes", code=layout.code_type, nan=nan))
-    if takes:
+    if acquires:
         code.append(_take(layout, prefix, takes_missing))
     if any(len(stage.slots) for stage in stages if not stage.lazy):
         code.append(c_text.filled(ENGINE, "take all", **fill))
@@ -153,6 +153,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
         code.append(_walk(layout, prefix, lazy=True))
+    # linear models and kernel machines
     fill |= {
         "squarings": SQUARINGS,
         "exponent": 2**SQUARINGS,
@@ -162,6 +163,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
         if any(isinstance(stage.model, kind) for stage in stages):
             types.append(c_text.filled(ENGINE, f"{name} type", **fill))
             code.append(c_text.filled(ENGINE, name, **fill))
+    # stop scores and the label
     rules = {stage.score for stage in stages}
     code += [rule.c_code for name, rule in STOP_RULES.items() if name in rules]
     if any(stage.model is not None for stage in stages):
@@ -182,21 +184,23 @@ def _tree_types(layout: Layout) -> dict[str, str]:
 
 
 def _leaf_code(layout: Layout) -> dict[str, str]:
-    """How a leaf is read: some stages may hold bytes, others floats."""
-    small = {byte_leaves(forest.value) is not None for forest in layout.forests}
-    a_byte, a_float = "t->step * (float)t->small[leaf]", "t->value[leaf]"
-    return {
-        "small": "    const int8_t *small;    /* in steps, a power of two; 0: value has them */\n"
+    """C that reads a leaf: some stages may hold bytes, others floats."""
+    has_bytes = {byte_leaves(forest.value) is not None for forest in layout.forests}
+    byte_leaf = "t->step * (float)t->small[leaf]"
+    leaf = "t->value[leaf]"
+    if has_bytes == {True}:
+        leaf = byte_leaf
+    elif len(has_bytes) == 2:
+        leaf = f"t->small ? {byte_leaf} : {leaf}"
+    members = (
+        "    const int8_t *small;    /* in steps, a power of two; 0: value has them */\n"
         "    float step;\n"
-        if True in small
-        else "",
-        "leaf": f"t->small ? {a_byte} : {a_float}" if len(small) == 2
-        else a_byte if True in small else a_float,
-    }  # fmt: skip
+    )
+    return {"small": members if True in has_bytes else "", "leaf": leaf}
 
 
 def _take(layout: Layout, prefix: str, takes_missing: bool) -> str:
-    """The function that acquires a feature."""
+    """Write the function that acquires one feature."""
     return c_text.filled(
         ENGINE,
         "take",
@@ -208,8 +212,9 @@ def _take(layout: Layout, prefix: str, takes_missing: bool) -> str:
 
 
 def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
-    """The loop over trees, with the tests that these trees make."""
-    flag, coded = layout.nan_flag, layout.coded is not None
+    """Write the loop over trees, with the tests that these trees make."""
+    flag = layout.nan_flag
+    coded = layout.coded is not None
     is_nan = f"x[slot] == {layout.nan_code}" if coded else "x[slot] != x[slot]"
     return c_text.filled(
         ENGINE,
@@ -234,11 +239,11 @@ def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
 
 
 def _stage_function(
-    tables: c_text.Tables, layout: Layout, place: int, stage: StageLayout, prefix: str
+    tables: c_text.Tables, layout: Layout, number: int, stage: StageLayout, prefix: str
 ) -> str:
     """Add a stage's tables; write the function that runs it."""
-    name = f"stage_{place}"
-    tables.text(f"\n/* stage {place} */\n")
+    name = f"stage_{number}"
+    tables.text(f"\n/* stage {number} */\n")
     lines = []
     if not stage.lazy:
         tables.add(f"{name}_inputs", stage.slots, layout.list_type)
@@ -302,22 +307,24 @@ def _forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees
 
 def _sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
     """Add the tables of a linear model or kernel machine."""
-    parts, sizes = ["mean", "scale", "weights", "bias"], f"{model.n_features}, {model.n_outputs}"
+    arrays = ["mean", "scale", "weights", "bias"]
+    sizes = f"{model.n_features}, {model.n_outputs}"
     kind = "linear"
     if isinstance(model, KernelModel):
         kind = "kernel"
-        parts.insert(2, "landmarks")
+        arrays.insert(2, "landmarks")
         rate = c_text.number(float(model.rate))
         sizes = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
-    for part in parts:
-        tables.add(f"{name}_{part}", getattr(model, part), "float")
-    fields = ", ".join(f"{name}_{part}" for part in ("inputs", *parts))
+    for array in arrays:
+        tables.add(f"{name}_{array}", getattr(model, array), "float")
+    fields = ", ".join(f"{name}_{array}" for array in ("inputs", *arrays))
     tables.text(f"static const {kind}_type {name} = {{{fields}, {sizes}}};\n")
 
 
 def _stage_case(cascade: Cascade, layout: Layout, s: int) -> str:
     """Write the case that runs a stage and compares its stop score with the threshold."""
-    stage, threshold = layout.stages[s], cascade.thresholds[s]
+    stage = layout.stages[s]
+    threshold = cascade.thresholds[s]
     stops = "0"
     if threshold is not None:
         score = f"{stage.score}_score(it->output, {stage.n_margins})"

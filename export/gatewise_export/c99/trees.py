@@ -1,9 +1,9 @@
 """Trees in the form that C walks: inner nodes alone, each before its left and its right part.
 
 A node is a test, a threshold and the number of inner nodes of its left part: the left child comes
-next, the right one so many later, and a leaf is where a part is empty. A tree of n inner nodes has
-n + 1 leaves, so leaves need no links either. With one float a leaf, float thresholds and small
-tables that is 6 to 8 bytes an inner node and 4 a leaf, instead of 21 a node in the flat arrays.
+next, the right child after the left part, and a leaf is where a part is empty. A tree of n inner
+nodes has n + 1 leaves, so leaves need no links either. With one float per leaf, float thresholds
+and small tables, an inner node takes 6 to 8 bytes and a leaf 4; a node of the flat arrays takes 21.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def pack_trees(
 ) -> PackedTrees:
     """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
 
-    `slots`, (n_features,), are those of its columns.
+    `slots`, (n_features,), holds the slot of each column.
 
     >>> tree = TreeEnsemble(
     ...     feature=np.array([3, -1, 0, -1, -1]), threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
@@ -79,11 +79,12 @@ def pack_trees(
 def _values(
     trees: TreeEnsemble, leaf: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-    """Values of the leaves: one number if each tree adds to one output alone, else a row."""
+    """Values of the leaves: one number each if every tree adds to one output, else a row each."""
     if (trees.output >= 0).all():
         return trees.value[leaf, :1], trees.output.astype(np.int64)
     tree = np.searchsorted(trees.roots, np.flatnonzero(leaf), side="right") - 1
-    output, value = trees.output[tree], trees.value[leaf]
+    output = trees.output[tree]
+    value = trees.value[leaf]
     # adding a 0 changes no sum that began as 0
     rows = np.where((output < 0)[:, None], value, np.float32(0))
     scalar = np.flatnonzero(output >= 0)

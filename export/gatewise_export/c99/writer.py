@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CSource:
-    """What was written, and what it takes.
+    """Files of C that were written, and their sizes.
 
-    `name` begins every public name. `coded` is None also where there are no trees to code.
-    `n_slots` of the `n_features` columns of an instance are those that stages may acquire. Bytes:
-    of the const arrays (flash), of the struct that holds an instance (memory), of stack at most,
-    instance and callback apart. `signals`: the blocks that compute the features from windows, where
-    there are such.
+    `name` begins every public name. `coded` is None also where there are no trees to code. Stages
+    may acquire `n_slots` of the `n_features` columns of an instance. `table_bytes`: the const
+    arrays (flash). `instance_bytes`: the struct that holds an instance (memory). `stack_bytes`: the
+    largest use of the stack, without instance and callback. `signals`: the blocks that compute
+    the features from windows, if there are any.
     """
 
     folder: Path
@@ -62,13 +62,13 @@ def to_c(
 ) -> CSource:
     """Write the device's stages, at the active operating point, as C99.
 
-    Exit stage, label, acquired features and margins are those of Python, bit for bit. The C needs
-    no heap and of the library only ``fabsf`` (which compilers know); all tables are const.
+    Exit stage, label, acquired features and margins equal Python's, bit for bit. The C needs no
+    heap, and from the library only ``fabsf`` (which compilers know); all tables are const.
 
     Parameters
     ----------
     source : fitted system, Bundle, or path of a bundle
-        Instances that no stage stops for are to be offloaded.
+        The caller of the C offloads an instance that no stage stops for.
     folder : str or Path
         Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
         ``Makefile``; files that were written by this before are replaced, no others. Where features
@@ -125,7 +125,8 @@ def write_cascade(
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     c_text.identifier(name)
     layout, texts, table_bytes = _smallest(cascade, coded, name)
-    names, n_rows = c_text.template_names(name), len(cascade.rows)
+    names = c_text.template_names(name)
+    n_rows = len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
     files = texts | {
@@ -149,7 +150,7 @@ def write_cascade(
         table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
         stack_bytes=layout.stack_bytes,
-        sample_rows=len(cascade.rows),
+        sample_rows=n_rows,
         signals=signals,
     )
 
@@ -163,13 +164,13 @@ def _smallest(
         with suppress(ConversionError):  # too many thresholds of a feature
             layouts.append(lay_out(cascade, 8))
     written = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
-    return min(written, key=lambda found: found[2])
+    return min(written, key=lambda form: form[2])
 
 
 def _signals(
     cascade: Cascade, layout: Layout, name: str
 ) -> tuple[SignalSource | None, dict[str, str]]:
-    """Write the blocks that stages read, and those of a request that C can compute."""
+    """Write the blocks that stages read, and the blocks of a request that C can compute."""
     signal = cascade.signal
     if signal is None or not layout.n_slots:
         return None, {}
@@ -193,18 +194,18 @@ def _main(signals: SignalSource | None, names: dict[str, str]) -> dict[str, str]
 
 def _makefile(signals: SignalSource | None, name: str) -> str:
     more = ["_signals", "_signals_selftest"] if signals else []
-    parts = [f"{name}{part}.o" for part in ("", "_names", "_selftest", *more)]
+    modules = [f"{name}{ending}" for ending in ("", "_names", "_selftest", *more)]
     return c_text.filled(
         "Makefile.in",
-        objects=" ".join(["main.o", *parts]),
-        headers=" ".join(f"{name}{part}.h" for part in ("", *more[:1])),
-        sized=" ".join(f"{name}{part}.o" for part in ("", *more[:1])),
+        objects=" ".join(["main.o", *(f"{module}.o" for module in modules)]),
+        headers=" ".join(f"{name}{ending}.h" for ending in ("", *more[:1])),
+        sized=" ".join(f"{name}{ending}.o" for ending in ("", *more[:1])),
         **c_text.template_names(name),
     )
 
 
 def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
-    """Write a function that answers the sample rows and counts those that differ from Python."""
+    """Write a function that answers the sample rows and counts the rows unlike Python's."""
     x = cascade.rows
     expected = cascade.expected(x)
     n = len(x)

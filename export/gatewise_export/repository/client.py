@@ -1,4 +1,4 @@
-"""The device's side of a repository: what it offers, verified, and the files of a release.
+"""The device's side of a repository: its verified offers, and the files of a release.
 
 python-tuf checks signatures, thresholds, expiry and versions, and keeps the newest metadata in a
 folder. If a file there is damaged it counts as not there, and an older version would be taken
@@ -44,7 +44,7 @@ class RepositoryClient:
 
     `urls` are places of the same repository; the next one is used after a failure. `trust` is the
     root metadata that the device was given. Fetching a release may take `longest` seconds. Raises
-    InputError if a URL is of another kind, or `trust` is no root metadata.
+    InputError if a URL is of another kind, or `trust` does not hold root metadata.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RepositoryClient:
             raise InputError(f"--trust {trust} is no root metadata: {error}") from None
 
     def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
-        """Fetch and verify what is offered now; return it, and the versions seen with it.
+        """Fetch and verify the current offers; return them, and the versions of the metadata.
 
         Where the folder cannot be written the metadata goes to memory, so that a device learns of a
         withdrawn release all the same. Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
@@ -107,8 +107,9 @@ class RepositoryClient:
                 bootstrap=self._trust,
             )
             client.refresh()
-            found = self._read_versions(folder)
-            for role, (version, keys) in found.items():
+            versions = self._read_versions(folder)
+            # no older version under the same keys: a rollback (TUF specification, 5.4 to 5.6)
+            for role, (version, keys) in versions.items():
                 before = seen.get(role)
                 if before is not None and before[1] == keys and version < before[0]:
                     text = f"{role} {version} is older than {before[0]}, which was seen before"
@@ -116,8 +117,9 @@ class RepositoryClient:
             targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
             raise self._error(error, "metadata") from error
-        self._client, self._targets = client, targets.targets
-        return read_offers(targets), found
+        self._client = client
+        self._targets = targets.targets
+        return read_offers(targets), versions
 
     def release(self, offer: OfferedRelease, folder: Path) -> Release:
         """Fetch the ``release.json`` of an offer into a folder."""
@@ -137,7 +139,8 @@ class RepositoryClient:
 
     def fetch(self, release: Release, name: str, path: Path) -> None:
         """Fetch one file of a release."""
-        target, spec = self._targets.get(f"{release}/{name}"), release.files[name]
+        target = self._targets.get(f"{release}/{name}")
+        spec = release.files[name]
         listed = (spec.size, spec.sha256)
         if target is None or (target.length, target.hashes.get("sha256")) != listed:
             raise UpdateError("bundle", f"{release}: {name} is not signed as it is listed")
@@ -151,14 +154,14 @@ class RepositoryClient:
             raise self._error(error, "fetch") from error
 
     def _read_versions(self, folder: Path) -> Seen:
-        """Versions of the metadata in the folder: those that were verified just now."""
+        """Read the versions of the metadata in a folder, which was just verified."""
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
-        found: Seen = {"root": (root.version, "")}
+        versions: Seen = {"root": (root.version, "")}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
             keys = ",".join(sorted(root.roles[role].keyids))
-            found[role] = (metadata.signed.version, keys)
-        return found
+            versions[role] = (metadata.signed.version, keys)
+        return versions
 
     def _error(self, error: Exception, reason: str) -> UpdateError:
         """Make an UpdateError; a later try begins with the next place."""

@@ -32,10 +32,10 @@ _CHUNK: Final = 64 << 10
 class BoundedFetcher(FetcherInterface):
     """Fetch within the time that :meth:`allow` gives.
 
-    Beside the system's authorities those of `ca_file` are trusted. The server may be silent for
-    `timeout` seconds. Nothing is waited for while `cancelled` says so, which is asked before and
-    after connecting: call :meth:`interrupt` when that changes. `received` counts bytes of files.
-    Raises InputError if `ca_file` cannot be used.
+    The authorities in `ca_file` are trusted in addition to the system's. The server may be silent
+    for `timeout` seconds. A fetch ends if `cancelled` returns true, which is called before and
+    after connecting: call :meth:`interrupt` when its value changes. `received` counts bytes of
+    files. Raises InputError if `ca_file` cannot be used.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BoundedFetcher(FetcherInterface):
     ) -> None:
         self._ca_file = ca_file
         if ca_file is not None:
-            _ = self._context  # what is wrong with the file is said now
+            _ = self._context  # raises now if the file cannot be used
         self._timeout = timeout
         self._cancelled = cancelled
         self._end = 0.0
@@ -69,16 +69,16 @@ class BoundedFetcher(FetcherInterface):
         return context
 
     def allow(self, seconds: float) -> None:
-        """Give what is fetched from now on so much time in all."""
+        """Allow that many seconds in all for the fetches from now on."""
         self._end = time.monotonic() + seconds
 
     def cut(self) -> None:
-        """End what is under way, and all that is asked for later."""
+        """End the current fetch, and refuse later ones."""
         self._closed.set()
         self.interrupt()
 
     def interrupt(self) -> None:
-        """End what is under way: the thread that waits finds the connection at its end."""
+        """End the current fetch: the thread that waits finds the connection closed."""
         with self._lock:
             for handle in self._handles:
                 with contextlib.suppress(OSError):
@@ -104,8 +104,9 @@ class BoundedFetcher(FetcherInterface):
         timer.start()
         try:
             with self._connection(url) as connection:
-                parts = urlsplit(url)
-                path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+                split_url = urlsplit(url)
+                query = f"?{split_url.query}" if split_url.query else ""
+                path = f"{split_url.path}{query}"
                 connection.request("GET", path, headers={"User-Agent": "gatewise"})
                 response = connection.getresponse()
                 if response.status != 200:
@@ -114,7 +115,8 @@ class BoundedFetcher(FetcherInterface):
                     )
                 while chunk := response.read(_CHUNK):
                     yield self._counted(chunk)
-                if self._is_over():  # what was cut off may look like an end
+                # without a length a connection that was cut looks like the end of the file
+                if self._is_over():
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:
                     raise DownloadError(f"{url}: the connection ended early")
@@ -129,21 +131,22 @@ class BoundedFetcher(FetcherInterface):
 
     @contextlib.contextmanager
     def _connection(self, url: str) -> Iterator[HTTPConnection]:
-        """Connect; TLS takes over the socket, so that it is a second handle which is kept."""
-        parts = urlsplit(url)
-        host, secure = parts.hostname or "", parts.scheme == "https"
-        port = parts.port or (443 if secure else 80)
+        """Connect; list a second handle for :meth:`interrupt`, since TLS takes over the socket."""
+        split_url = urlsplit(url)
+        host = split_url.hostname or ""
+        secure = split_url.scheme == "https"
+        port = split_url.port or (443 if secure else 80)
         connection = (HTTPSConnection if secure else HTTPConnection)(host, port)
-        own = socket.create_connection((host, port), self._timeout)
-        with own, own.dup() as handle, contextlib.closing(connection):
+        plain_socket = socket.create_connection((host, port), self._timeout)
+        with plain_socket, plain_socket.dup() as handle, contextlib.closing(connection):
             with self._lock:
                 self._handles.append(handle)
             try:
                 if self._is_over():
                     self.interrupt()
-                connection.sock = own
+                connection.sock = plain_socket
                 if secure:
-                    connection.sock = self._context.wrap_socket(own, server_hostname=host)
+                    connection.sock = self._context.wrap_socket(plain_socket, server_hostname=host)
                 yield connection
             finally:
                 with self._lock:

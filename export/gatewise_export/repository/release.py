@@ -38,11 +38,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 class UpdateError(GatewiseError):
-    """A repository, release or file that is not taken.
+    """A repository, release or file that a device refuses.
 
     `reason`: a short code, fit for a counter: ``fetch`` (it cannot be fetched), ``metadata`` (it is
-    not signed as it must be, has expired, or is older than what was seen), ``bundle`` or
-    ``self-test`` (what is in it), ``store`` (the disk).
+    not signed as it must be, has expired, or is older than one seen before), ``bundle`` or
+    ``self-test`` (its content), ``store`` (the disk).
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -85,7 +85,7 @@ class Release(Record, frozen=True):
         return encode_json(self, indent=1)
 
     def damaged_file(self, folder: Path) -> str | None:
-        """Name a file that a folder lacks or holds otherwise than listed; None: all are whole."""
+        """Name a file that a folder lacks or holds with another hash; None if all are whole."""
         files = self.files.items()
         return next((n for n, spec in files if not has_file(folder / n, spec.sha256)), None)
 
@@ -94,7 +94,7 @@ class Release(Record, frozen=True):
     ) -> str | None:
         """Say why a device cannot run it, or return None if it can.
 
-        `features` are those that it can acquire, `runtime` is its Gatewise, `hardware` its machine.
+        `features` are its features, `runtime` is its version of Gatewise, `hardware` its machine.
         """
         if self.model != model:
             return f"it is of the model {self.model!r}, not {model!r}"
@@ -132,8 +132,9 @@ class OfferedRelease:
         A device's draw is a hash of its id and the release's, so that a growing share only adds
         devices, and each release begins with others.
         """
-        drawn = hashlib.sha256(f"{device}\0{self}".encode()).digest()
-        return int.from_bytes(drawn[:8]) * WHOLE < self.rollout << 64
+        digest = hashlib.sha256(f"{device}\0{self}".encode()).digest()
+        # draw / 2^64 < rollout / WHOLE, in whole numbers
+        return int.from_bytes(digest[:8]) * WHOLE < self.rollout << 64
 
 
 def read_offers(targets: Targets) -> list[OfferedRelease]:
@@ -143,7 +144,8 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
         model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
         if name == RELEASE and isinstance(custom, dict):
-            serial, rollout = custom.get("serial"), custom.get("rollout")
+            serial = custom.get("serial")
+            rollout = custom.get("rollout")
             if isinstance(serial, int) and isinstance(rollout, int):
                 digest = target.hashes["sha256"]
                 offers.append(OfferedRelease(model, version, serial, rollout, digest))
@@ -170,7 +172,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_rollout(share: float) -> None:
-    """Raise InputError if a `share` is none that a release can be offered to."""
+    """Raise InputError unless a `share` of the devices is above 0 and up to 1."""
     if not 0 < share <= 1:
         raise InputError(f"a rollout of {share:g}; give a share above 0, at most 1 (100%)")
 

@@ -6,9 +6,10 @@
     <folder>/targets/     <model>/<version>/<sha256>.<file>
 
 Roles are signed by Ed25519 keys in a folder of their own, which is never served: ``root`` names
-the keys of all roles, ``targets`` the files, ``snapshot`` and ``timestamp`` what is current; these
-two expire soon, so that a device notices when it is kept from news. Files are written before what
-names them and ``timestamp.json`` last: a writer that is killed leaves the repository as it was.
+the keys of all roles, ``targets`` the files, ``snapshot`` and ``timestamp`` the current versions;
+these two expire soon, so that a device notices when it is kept from news. A file is written before
+the metadata that name it, and ``timestamp.json`` last: a writer that is killed leaves the
+repository as it was.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from gatewise_export.repository.release import (
 ROLES: Final = ("root", "targets", "snapshot", "timestamp")
 #: Days until the metadata of a role expires.
 LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
-#: Days before their end in which root and targets are signed anew.
+#: Days before their end in which root and targets are signed again.
 SOON: Final = 90.0
 
 
@@ -64,16 +65,16 @@ class Repository:
     """A repository of releases and the keys that sign it.
 
     `folder`: of a repository that :meth:`init` made. `keys`: folder of private keys, NAME.key in
-    PEM; by default ``<folder>.keys``. Each change needs those of the roles that it signs. Raises
-    InputError if there is no repository, its metadata do not verify, or a key cannot be read.
+    PEM; by default ``<folder>.keys``. A change needs the keys of the roles that it signs. Raises
+    InputError if the repository is missing, its metadata do not verify, or a key cannot be read.
     """
 
     def __init__(
         self, folder: str | Path, keys: str | Path | None = None, *, load: bool = True
     ) -> None:
         self.folder = Path(folder)
-        beside = self.folder.with_name(f"{self.folder.name}.keys")
-        self.keys = beside if keys is None else Path(keys)
+        default_keys = self.folder.with_name(f"{self.folder.name}.keys")
+        self.keys = default_keys if keys is None else Path(keys)
         self._files = self.folder / "metadata"
         self._signed: dict[str, Metadata[Any]] = {}  # by role
         if load:
@@ -81,7 +82,7 @@ class Repository:
 
     @property
     def root_file(self) -> Path:
-        """The newest root metadata: what a new device is given to trust."""
+        """The newest root metadata, for the trust of a new device."""
         return self._files / f"{self._signed['root'].signed.version}.root.json"
 
     @property
@@ -117,25 +118,25 @@ class Repository:
         `threshold` of the `root_keys` must sign the root metadata. Raises InputError if there is a
         repository or a key already.
         """
-        made = cls(folder, keys, load=False)
+        repository = cls(folder, keys, load=False)
         if not 1 <= threshold <= root_keys:
             raise InputError(f"a threshold of {threshold} with {root_keys} keys; give 1 to all")
-        if made._files.exists():
+        if repository._files.exists():
             raise InputError(f"{folder} holds a repository already")
-        for path in (made._files, made.folder / "targets"):
+        for path in (repository._files, repository.folder / "targets"):
             path.mkdir(parents=True, exist_ok=True)
-        made.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = Root(consistent_snapshot=True)
         for role in ROLES:
             for _ in range(root_keys if role == "root" else 1):
-                root.add_key(made._new_key(role).public_key, role)
+                root.add_key(repository._new_key(role).public_key, role)
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
             signed.version = 0  # the first writing makes it 1
-            made._signed[role] = Metadata(signed)
-        with made._changing(load=False):
-            made._write("root", "targets", "snapshot", "timestamp")
-        return made
+            repository._signed[role] = Metadata(signed)
+        with repository._changing(load=False):
+            repository._write("root", "targets", "snapshot", "timestamp")
+        return repository
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -150,14 +151,14 @@ class Repository:
     def find(self, name: str) -> OfferedRelease:
         """Get the release called `name`, ``model/version`` or a version that one model has.
 
-        Raises InputError if there is no such release, or there are several.
+        Raises InputError if it holds none or several.
         """
-        found = [o for o in self.offers() if name in (str(o), o.version)]
-        if len(found) != 1:
-            there = ", ".join(map(str, self.offers())) or "none"
-            how = "several releases" if found else "no release"
-            raise InputError(f"{how} named {name!r}; the repository holds: {there}")
-        return found[0]
+        matches = [o for o in self.offers() if name in (str(o), o.version)]
+        if len(matches) != 1:
+            names = ", ".join(map(str, self.offers())) or "none"
+            number = "several releases" if matches else "no release"
+            raise InputError(f"{number} named {name!r}; the repository holds: {names}")
+        return matches[0]
 
     def release(self, offer: OfferedRelease) -> Release:
         """Read the ``release.json`` of an offer."""
@@ -190,29 +191,29 @@ class Repository:
                 for name, content in files.items()
             }
             release = Release(
-                1,
-                manifest.name,
-                manifest.version,
-                {n: FileSpec(t.hashes["sha256"], t.length) for n, t in targets.items()},
-                manifest.acquired_names,
-                manifest.min_runtime_version,
-                tuple(hardware),
+                release=1,
+                model=manifest.name,
+                version=manifest.version,
+                files={n: FileSpec(t.hashes["sha256"], t.length) for n, t in targets.items()},
+                features=manifest.acquired_names,
+                runtime=manifest.min_runtime_version,
+                hardware=tuple(hardware),
             )
             if release.files.get(RELEASE) is not None:
                 raise BundleError(f"bundle {bundle}: {RELEASE} is no name for a model")
             files[RELEASE] = release.to_json()
             target = TargetFile.from_data(f"{where}/{RELEASE}", files[RELEASE], ["sha256"])
-            known = self._signed["targets"].signed.targets.get(target.path)
-            if known is not None:
-                if known.hashes == target.hashes:
+            present = self._signed["targets"].signed.targets.get(target.path)
+            if present is not None:
+                if present.hashes == target.hashes:
                     return release
                 raise InputError(f"{where} is there with other files: give it another version")
             target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
-            for name, each in (targets | {RELEASE: target}).items():
-                path = self._target_path(each.path, each.hashes["sha256"])
+            for name, file in (targets | {RELEASE: target}).items():
+                path = self._target_path(file.path, file.hashes["sha256"])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, files[name])
-                self._signed["targets"].signed.targets[each.path] = each
+                self._signed["targets"].signed.targets[file.path] = file
             self._write("targets", "snapshot", "timestamp")
         return release
 
@@ -246,23 +247,24 @@ class Repository:
         longer at the `expected_version`.
         """
         if name is None:
-            first = {o.model: o for o in reversed(self.offers()) if o.rollout}
-            if len(first) != 1:
-                raise InputError("no release is offered" if not first else "name the release")
-            name = str(*first.values())
+            # offers are in the order of preference: the last one entered for a model is its first
+            wanted = {o.model: o for o in reversed(self.offers()) if o.rollout}
+            if len(wanted) != 1:
+                raise InputError("name the release" if wanted else "no release is offered")
+            name = str(*wanted.values())
         with self._changing():
             self._expect(expected_version)
             offer = self.find(name)
             return self._offer(offer, offer.serial, 0) if offer.rollout else offer
 
     def refresh(self) -> dict[str, datetime]:
-        """Sign snapshot and timestamp anew, and what else expires soon; nothing else changes.
+        """Sign snapshot, timestamp and roles that expire soon again; nothing else changes.
 
         Returns when root or targets expire, if that is soon and too few of their keys are here.
         """
         soon = datetime.now(UTC) + timedelta(days=SOON)
         with self._changing():
-            left: dict[str, datetime] = {}
+            unsigned: dict[str, datetime] = {}
             due = []
             for role in ("targets", "root"):
                 expires = self._signed[role].signed.expires
@@ -272,13 +274,13 @@ class Repository:
                     self._signers(role)
                     due.append(role)
                 except InputError:
-                    left[role] = expires
+                    unsigned[role] = expires
             self._write(*(r for r in due if r == "targets"), "snapshot", "timestamp")
             self._write(*(r for r in due if r == "root"))  # last, as where a key is replaced
-        return left
+        return unsigned
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:
-        """Replace a key of a role by a new one and sign its metadata anew.
+        """Replace a key of a role by a new one and sign its metadata again.
 
         `revoke` is the id of the old key; by default the role's first. Returns the new key's id.
         """
@@ -289,16 +291,17 @@ class Repository:
             old = revoke or root.roles[role].keyids[0]
             if old not in root.roles[role].keyids:
                 raise InputError(f"{old} is no key of {role}")
-            before, of_role = self._signers("root"), self._signers(role)
+            root_signers = self._signers("root")
+            role_signers = self._signers(role)
             fresh = self._new_key(role).public_key
             root.revoke_key(old, role)
             root.add_key(fresh, role)
-            # Signed by the old keys, too: it holds under the root before and under the next one.
+            # The old keys sign as well, so that it holds under the root before and the next one.
             if role == "targets":
-                self._write("targets", also=of_role)
+                self._write("targets", also=role_signers)
             if role != "root":
-                self._write("snapshot", "timestamp", also=of_role)
-            self._write("root", also=before)
+                self._write("snapshot", "timestamp", also=role_signers)
+            self._write("root", also=root_signers)
             for path in self.keys.glob("*.key"):
                 if read_signer(path).public_key.keyid == old:
                     path.rename(path.with_suffix(".revoked"))
@@ -308,7 +311,7 @@ class Repository:
 
     @contextlib.contextmanager
     def _changing(self, *, load: bool = True) -> Iterator[None]:
-        """Hold the repository for one writer, with what the one before it has written."""
+        """Lock the repository for one writer, and read what the writer before it has written."""
         with (self.folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if load:
@@ -329,7 +332,8 @@ class Repository:
             numbers = [int(p.name.split(".")[0]) for p in self._files.glob("*.root.json")]
             if not numbers:
                 raise InputError(f"{self.folder} holds no repository: gatewise repo init")
-            root, timestamp = read(f"{max(numbers)}.root.json"), read("timestamp.json")
+            root = read(f"{max(numbers)}.root.json")
+            timestamp = read("timestamp.json")
             snapshot = read(f"{timestamp.signed.snapshot_meta.version}.snapshot.json")
             targets = read(f"{snapshot.signed.meta['targets.json'].version}.targets.json")
             self._signed = dict(zip(ROLES, (root, targets, snapshot, timestamp), strict=True))
@@ -346,7 +350,7 @@ class Repository:
         return read_signer(path)
 
     def _signers(self, role: str) -> list[CryptoSigner]:
-        """The role's keys that are here; InputError if they are too few."""
+        """Read the role's keys in the folder; raise InputError if they are too few to sign."""
         needed = self._signed["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
         signers = [s for s in signers if s.public_key.keyid in needed.keyids]

@@ -1,6 +1,6 @@
 """Blocks of signals as C99: fixed memory, steps computed when a feature is acquired.
 
-- :mod:`~gatewise_export.c99.signals.step_code`: what writes a step's C, its tables and memory;
+- :mod:`~gatewise_export.c99.signals.step_code`: the C of one step, its tables and memory;
 - :mod:`~gatewise_export.c99.signals.kinds`: the call of each kind of step;
 - :mod:`~gatewise_export.c99.signals.signal_source`: the two files put together;
   :mod:`~gatewise_export.c99.signals.signal_writer` writes them with their self-test.

@@ -22,7 +22,8 @@ def _channels(code: StepCode, step: Channels) -> None:
 
 
 def _pixels(code: StepCode, step: Pixels) -> None:
-    size, scale = math.prod(code.shape), float(step.scale)
+    size = math.prod(code.shape)
+    scale = float(step.scale)
     if code.input_shapes[0] == code.shape:
         code.call("pixels", size, scale)
     else:
@@ -39,9 +40,11 @@ def _frame(code: StepCode, step: images.Frame) -> None:
 
 
 def _quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
-    lower, _, part = time_domain.quantile_positions(step.at, code.length)
-    indices, parts = code.table(lower, "Sorted samples below"), code.floats(part, "Part of the way")
-    code.call_of_rows("quantiles", indices, parts, len(part), code.scratch(code.length))
+    # quantile = sorted[lower] + fraction * (sorted[lower + 1] - sorted[lower])
+    lower, _, fraction = time_domain.quantile_positions(step.at, code.length)
+    indices = code.table(lower, "Sorted samples below")
+    fractions = code.floats(fraction, "Part of the way")
+    code.call_of_rows("quantiles", indices, fractions, len(fraction), code.scratch(code.length))
 
 
 def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
@@ -64,7 +67,7 @@ def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
 
 
 def _transform(code: StepCode, samples: int) -> tuple[str | int | float, ...]:
-    """Arguments that describe the power spectrum of so many samples."""
+    """Arguments that describe the power spectrum of that many `samples`."""
     window, squares = spectra.weighted_hann(samples)
     size = spectra.fft_size(samples)
     turn = code.tables.transform(size)
@@ -83,7 +86,8 @@ def _band_powers(code: StepCode, step: spectra.BandPowers) -> None:
 
 def _moments(code: StepCode, step: spectra.SpectralMoments) -> None:
     hz = code.floats(step.source.hz(code.length), "Frequencies of bins")
-    scale, work = float(-np.log(code.length)), code.scratch(2 * code.length)
+    scale = float(-np.log(code.length))
+    work = code.scratch(2 * code.length)
     code.call_of_rows("spectral_moments", hz, float(step.rolloff), scale, work)
 
 
@@ -98,14 +102,15 @@ def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
 
 def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     bins, weights, starts = step.filters()
-    first = code.table(bins[starts], "First bins of mel bands")
+    first_bins = code.table(bins[starts], "First bins of mel bands")
     weight = code.floats(weights, "Their bins' weights")
     ends = code.table([*starts, len(bins)], "Where a band's weights begin")
-    filters = first, weight, ends, step.bands
+    filters = first_bins, weight, ends, step.bands
     if len(code.input_shapes[0]) == 3:
         code.call_of_rows("mel_bands", *filters)
         return
-    source = step.source  # it has no result of its own
+    # the spectrogram has no result: the mel bands of each frame are computed from its spectrum
+    source = step.source
     size = spectra.fft_size(source.frame)
     transform = _transform(code, source.frame)
     code.scratch(size + size // 2 + 1)
@@ -118,10 +123,11 @@ def _mel_energies(code: StepCode, step: sound.MelEnergies) -> None:
 
 
 def _mfcc(code: StepCode, step: sound.Mfcc) -> None:
-    channels, frames, bands = code.input_shapes[0]
+    _, frames, bands = code.input_shapes[0]
     rows = code.floats(sound.dct_rows(step.coefficients, bands), "Rows of the cosine transform")
     work = code.scratch(frames * (step.coefficients + 1))
-    code.call("mfcc", channels, frames, bands, rows, step.coefficients, step.parts, work)
+    settings = (rows, step.coefficients, step.parts)
+    code.call("mfcc", *code.input_shapes[0], *settings, work)
 
 
 # -- pictures ------------------------------------------------------------------------------
@@ -142,8 +148,8 @@ def _histogram(code: StepCode, step: images.GreyHistogram) -> None:
 
 
 def _edges(code: StepCode, step: images.Edges) -> None:
-    grid, factor = (step.rows, step.columns, step.directions), step.directions / math.pi
-    code.call("edges", *code.input_shapes[0], *grid, factor)
+    grid = (step.rows, step.columns, step.directions)
+    code.call("edges", *code.input_shapes[0], *grid, step.directions / math.pi)
 
 
 def _plain(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
@@ -151,6 +157,7 @@ def _plain(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
     return lambda code, step: code.call_of_rows(function, *(getattr(step, s) for s in settings))
 
 
+#: Writers of the steps that C can compute.
 KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     Channels: _channels,
     Pixels: _pixels,
@@ -180,4 +187,3 @@ KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
     images.GreyHistogram: _histogram,
     images.Edges: _edges,
 }
-"""What C can compute."""

@@ -19,13 +19,17 @@ from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.steps import Step
 
+#: C's types of a window's values, by numpy's names.
 ELEMENTS = {
-    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
     "float32": "float",
-}  # fmt: skip
+}
 STEPS = "signal_steps.c"
+#: Bytes of stack that calls may take, without the C library's; tests measure their real use.
 FRAMES = 768
-"""Bytes of stack that calls may take, the C library's apart; tests measure what they do take."""
 
 
 def write_signal_text(
@@ -49,14 +53,15 @@ def write_signal_text(
     if not blocks:
         raise InputError("features: give some of the blocks'")
     needs = [_in_order(graph, graph.blocks[b]) for b in blocks]
-    needed = [s for s in graph.steps if any(s in found for found in needs)]
+    needed = [s for s in graph.steps if any(s in block_steps for block_steps in needs)]
     _check_kinds(needed)
     inside = _inside_others(needed)
     steps = [s for s in needed if s not in inside]
     tables = SignalTables()
     codes = _codes(graph, steps, np.zeros(shape, dtype), tables)
     made = tables.finished()
-    lists = [[steps.index(s) for s in found if s not in inside] for found in needs]
+    # tables by block: its steps, and its span of features
+    lists = [[steps.index(s) for s in of_block if s not in inside] for of_block in needs]
     made.add("needs", np.concatenate(lists), smallest(len(steps)), "Steps of each block, in order")
     ends = np.cumsum([0, *map(len, lists)])
     made.add("needs_start", ends, smallest(int(ends[-1])))
@@ -64,8 +69,9 @@ def write_signal_text(
     made.add("first_feature", spans[:, 0], smallest(int(spans.max())), "Features of each block")
     made.add("end_feature", spans[:, 1], smallest(int(spans.max())))
     words, members = _members(codes)
-    results = [f"it->r{steps.index(graph.blocks[b])}[feature - {graph.columns(b).start}]"
-               for b in blocks]  # fmt: skip
+    results = [
+        f"it->r{steps.index(graph.blocks[b])}[feature - {graph.columns(b).start}]" for b in blocks
+    ]
     fill = template_names(prefix) | {
         "element": element,
         "shape": " x ".join(map(str, shape)),
@@ -110,22 +116,23 @@ def _is_read(columns: slice, features: Collection[int] | None) -> bool:
 
 
 def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
-    """A block and what it needs, each behind what it needs itself."""
-    found, waiting = set(), [block]
-    while waiting:
-        step = waiting.pop()
-        found.add(step)
-        waiting += step.inputs
-    return [step for step in graph.steps if step in found]
+    """List a block and the steps that it needs; each step follows the steps that it reads."""
+    needed = set()
+    unvisited = [block]
+    while unvisited:
+        step = unvisited.pop()
+        needed.add(step)
+        unvisited += step.inputs
+    return [step for step in graph.steps if step in needed]
 
 
 def _inside_others(steps: Sequence[Step]) -> set[Step]:
-    """Spectrograms with one reader, its mel spectrogram: each frame's spectrum is computed there.
+    """Spectrograms that one mel spectrogram alone reads.
 
-    So no more than one frame is kept.
+    The mel spectrogram computes each frame's spectrum itself, so that one frame is in memory.
     """
     readers = {s: [r for r in steps if s in r.inputs] for s in steps if type(s) is Spectrogram}
-    return {s for s, found in readers.items() if [type(r) for r in found] == [MelSpectrogram]}
+    return {s for s, steps in readers.items() if [type(r) for r in steps] == [MelSpectrogram]}
 
 
 def _check_kinds(steps: Sequence[Step]) -> None:
@@ -140,7 +147,7 @@ def _check_kinds(steps: Sequence[Step]) -> None:
 def _codes(
     graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
 ) -> list[StepCode]:
-    """The calls of steps; shapes are those of the results for a window of zeros."""
+    """Write the calls of steps; a `window` of zeros gives the shapes of their results."""
     values = graph.start(window)
     try:
         shapes = {step: values.of_step(step).shape[1:] for step in steps}
@@ -193,14 +200,14 @@ def _cases(bodies: Sequence[str], indent: str = "    ", ends: str = "break;") ->
 def _functions(calls: str, fill: dict[str, str]) -> str:
     """Write the functions that the calls need, and that these need, in the template's order."""
     texts = {name: filled(STEPS, name, **fill) for name in sections(STEPS) if name}
-    found: set[str] = set()
-    waiting = [calls]
-    while waiting:
-        text = waiting.pop()
-        called = {name for name in texts if re.search(rf"\b{name}\(", text)} - found
-        found |= called
-        waiting += [texts[name] for name in called]
-    return "".join(text for name, text in texts.items() if name in found)
+    needed: set[str] = set()
+    unread = [calls]
+    while unread:
+        text = unread.pop()
+        called = {name for name in texts if re.search(rf"\b{name}\(", text)} - needed
+        needed |= called
+        unread += [texts[name] for name in called]
+    return "".join(text for name, text in texts.items() if name in needed)
 
 
 def _comment(step: Step) -> str:

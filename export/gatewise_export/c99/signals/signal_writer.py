@@ -18,19 +18,19 @@ from gatewise_export.c99.signals.step_code import Shape
 from gatewise_signals.graph import SignalGraph
 
 SELFTEST = "signals_selftest.c"
+#: Largest difference of a feature, as a part of its largest absolute value in the sample.
 BOUND = 1e-5
-"""What a feature may differ by, as a part of its largest absolute value in the sample."""
+#: Bytes of the self-test's windows.
 MOST_SAMPLE_BYTES = 1 << 17
-"""Of the self-test's windows."""
 
 
 @dataclass(frozen=True)
 class SignalSource:
-    """What was written of blocks, and what it takes.
+    """Files of blocks that were written, and their sizes.
 
-    `shape` and `dtype` of a window; the steps and the features that can be acquired. Bytes: of the
-    const arrays (flash), of the struct that holds the steps' results on a machine of 32 bits
-    (memory), and of stack at most.
+    `shape` and `dtype` describe a window, `n_steps` and `n_features` count what can be acquired.
+    `table_bytes`: the const arrays (flash). `struct_bytes`: the struct that holds the steps'
+    results on a machine of 32 bits (memory). `stack_bytes`: the largest use of the stack.
     """
 
     files: tuple[str, ...]
@@ -54,7 +54,7 @@ def write_signals(
     sample: ArrayLike | None = None,
     features: Collection[int] | None = None,
 ) -> SignalSource:
-    """Write the blocks of `graph` as C99; :func:`to_c` does so for what has blocks.
+    """Write the blocks of `graph` as C99; :func:`to_c` does so for a system with blocks.
 
     `name` begins every public name of C. `shape` is that of a window, (samples,), (samples,
     channels), or a picture's; `dtype` int8, uint8, int16, uint16 or float32. `folder` gets
