@@ -197,7 +197,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         if bounds["max_instance_cost"] is not None:
             moved._cap_cost(bounds["max_instance_cost"])
         has_other_goal = any(v is not None for k, v in goal.items() if k != "max_loss")
-        total_loss, losses = split_loss(goal["max_loss"], beside=has_other_goal)
+        total_loss, losses = split_loss(goal["max_loss"], has_other_goal=has_other_goal)
         moved.class_bounds_ = self._changed_bounds(
             bounds["min_recall"],
             bounds["min_precision"],

@@ -162,7 +162,7 @@ class BudgetedModel(BaseEstimator, ABC):
     def _losses(self) -> tuple[float | None, Mapping[Any, float] | None]:
         """Split the `max_loss` of the settings into the loss of all rows and losses by class."""
         goals = (self.budget, getattr(self, "offload_rate", None))
-        return split_loss(self.max_loss, beside=any(goal is not None for goal in goals))
+        return split_loss(self.max_loss, has_other_goal=any(goal is not None for goal in goals))
 
     def _pick(self) -> OperatingPoint:
         """Take the operating point of the settings, or the one that loses least."""

@@ -152,27 +152,27 @@ def by_class(
 
 
 def split_loss(
-    given: float | Mapping[Any, float] | None, *, beside: bool
+    max_loss: float | Mapping[Any, float] | None, *, has_other_goal: bool
 ) -> tuple[float | None, Mapping[Any, float] | None]:
     """Split a `max_loss` into the bound on all rows and bounds by class.
 
-    The key None is the bound on all rows. Without it that bound is 1, or None if `beside` says that
-    there is another goal: the cheapest point that keeps the other bounds.
+    The key None is the bound on all rows. Without it that bound is 1, or None if there is
+    another goal: the cheapest point that keeps the other bounds.
     """
-    if not isinstance(given, Mapping):
-        return given, None
-    losses = {label: loss for label, loss in given.items() if label is not None}
-    if beside and None in given:
+    if not isinstance(max_loss, Mapping):
+        return max_loss, None
+    losses = {label: loss for label, loss in max_loss.items() if label is not None}
+    if has_other_goal and None in max_loss:
         raise InputError("max_loss: leave out None, the loss of all rows, beside another goal")
     if not losses:
         raise InputError("max_loss: a dict needs a class, as {'fault': 0.05}")
-    total = given.get(None, 1.0)
+    total = max_loss.get(None, 1.0)
     if not isinstance(total, Real) or not 0 <= total < math.inf:
         raise InputError(
             f"max_loss: None, the loss of all rows, is {total!r}, which must be a number of at "
             "least 0"
         )
-    return (None if beside else total), losses
+    return (None if has_other_goal else total), losses
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class Frontier:
             An InputError, if none is as small as `max_bytes`; it knows the smallest.
         """
         has_other_goal = budget is not None or offload_rate is not None
-        total, losses = split_loss(max_loss, beside=has_other_goal)
+        total, losses = split_loss(max_loss, has_other_goal=has_other_goal)
         bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision, losses)
         goal = {"budget": budget, "max_loss": total, "offload_rate": offload_rate}
         return self.pick(bounds, max_bytes, slack=slack, **goal)
