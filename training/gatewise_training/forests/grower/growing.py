@@ -30,7 +30,7 @@ class ColumnCodes(NamedTuple):
 
 
 class GrownNodes(NamedTuple):
-    """GrownNodes of trees, each array of shape (n_nodes,); `feature` is -1 at leaves."""
+    """Nodes of grown trees, each array of shape (n_nodes,); `feature` is -1 at leaves."""
 
     feature: Any
     threshold: Any
@@ -91,7 +91,7 @@ def partition(values: Any, is_left: Any, spare: Any) -> int:
 def write_split(
     nodes: Any, node: int, columns: Any, split: Any, nan_left: bool, child: int
 ) -> None:
-    """LeafSplit a node; its children are the nodes `child` and the next one, leaves at first."""
+    """Split a node; its children are the nodes `child` and `child + 1`, leaves at first."""
     nodes.feature[node] = split.feature
     nodes.threshold[node] = split_threshold(columns, split)
     nodes.nan_left[node] = nan_left
