@@ -157,9 +157,13 @@ class RepositoryClient:
         """Read the versions of the metadata in a folder, which was just verified."""
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
         versions: Seen = {"root": (root.version, "")}
+        # "If the timestamp and / or snapshot keys have been rotated, then delete the trusted
+        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). That is how a fleet
+        # recovers from versions that jumped ahead, those of targets in the snapshot included.
+        rotated_together = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
-            keys = ",".join(sorted(root.roles[role].keyids))
+            keys = ",".join(sorted(rotated_together | set(root.roles[role].keyids)))
             versions[role] = (metadata.signed.version, keys)
         return versions
 

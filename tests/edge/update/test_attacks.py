@@ -135,6 +135,23 @@ def test_a_thief_of_the_timestamp_key_and_fast_forward(at_8, fleet, server):
     at_8.refuses("metadata", "9")
 
 
+def test_targets_that_jumped_ahead_are_recovered_by_rotating_snapshot_keys(at_8, fleet):
+    """The keys of targets stay: the snapshot is what remembers their version."""
+    repository = fleet.repository
+    restored = repository._signed["targets"].signed.version
+    for version in (restored + 100, restored):
+        with repository._changing():
+            repository._signed["targets"].signed.version = version
+            repository._write("targets", "snapshot", "timestamp")
+        if version > restored:
+            at_8.settled()
+    fleet.publish("9")
+    at_8.refuses("metadata", "8")
+    repository.rotate_key("snapshot")
+    repository.rotate_key("timestamp")
+    at_8.reaches("9")
+
+
 def test_a_thief_of_all_online_keys_is_locked_out_by_rotation(at_8, fleet, server, tmp_path):
     """The operator, who has the root key, replaces what was stolen."""
     stolen = tmp_path / "stolen"
