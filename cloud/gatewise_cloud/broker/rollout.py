@@ -62,7 +62,7 @@ class RolloutReport:
     `running` devices run the release; `refused` ones left it because it failed there; `elsewhere`
     ones run another version of the model; `offline` ones are away; it is `offered` to those.
     `figures` has the counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost
-    model on each device that runs it, `other_figures` on each that runs another version.
+    model on each device that runs it, `others` on each that runs another version.
     """
 
     running: Set[str] = frozenset()
@@ -71,7 +71,7 @@ class RolloutReport:
     offline: Set[str] = frozenset()
     offered: Set[str] = frozenset()
     figures: Mapping[str, list[_Counts]] = field(default_factory=dict)
-    other_figures: Mapping[str, list[_Counts]] = field(default_factory=dict)
+    others: Mapping[str, list[_Counts]] = field(default_factory=dict)
 
     @classmethod
     def from_statuses(cls, statuses: Mapping[str, str], offer: OfferedRelease) -> Self:
@@ -92,7 +92,7 @@ class RolloutReport:
             offline=frozenset(words_of.keys() - online.keys()),
             offered=frozenset(device for device in words_of if offer.is_for(device)),
             figures=_figures(running.values()),
-            other_figures=_figures(elsewhere.values()),
+            others=_figures(elsewhere.values()),
         )
 
     def has_evidence(self, present: Set[str]) -> bool:
@@ -115,12 +115,12 @@ class RolloutReport:
     def excess(self, figure: str) -> tuple[float, float]:
         """Share of `figure` less that of the other versions, and the standard error of that."""
         share, error = self.share(figure)
-        other_share, other_error = _share(self.other_figures.get(figure, []))
+        other_share, other_error = _share(self.others.get(figure, []))
         return share - other_share, math.hypot(error, other_error)
 
     def n_reporting(self, figure: str) -> tuple[int, int]:
         """Devices that report `figure`: with this release, and with another version."""
-        return len(self.figures.get(figure, ())), len(self.other_figures.get(figure, ()))
+        return len(self.figures.get(figure, ())), len(self.others.get(figure, ()))
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Counts and shares; a share without reports is None."""
@@ -245,7 +245,7 @@ def roll_out(
     limits: AbortLimits,
     *,
     announce: Callable[[OfferedRelease], None],
-    read_report: Callable[[OfferedRelease], RolloutReport],
+    report: Callable[[OfferedRelease], RolloutReport],
     wait: Callable[[], None],
     progress: Callable[[OfferedRelease, RolloutReport], None],
     baseline: RolloutReport | None = None,
@@ -253,7 +253,7 @@ def roll_out(
     """Offer a release to growing shares of the devices; withdraw it once it passes a limit.
 
     In each step `wait` passes the time in which devices take the release and answer, then
-    `read_report` reads their statuses. The step is looked at again, up to ten times, until there is
+    `report` reads their statuses. The step is looked at again, up to ten times, until there is
     evidence; without evidence the release is withdrawn. Devices that were online in `baseline`, a
     report of before the first step, are expected to stay. An interrupted run leaves the release at
     its step; the next run goes on from there. The rollout ends where another change of the
@@ -269,36 +269,36 @@ def roll_out(
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer
     reached = offer.rollout / WHOLE if is_offered else 0.0
-    report = baseline or RolloutReport()
-    present = report.running | report.elsewhere
+    latest = baseline or RolloutReport()
+    present = latest.running | latest.elsewhere
     runners: Set[str] = frozenset()
     for share in [s for s in shares if s >= reached] or [shares[-1]]:
         larger = _offer_more(repository, offer, share, is_offered=is_offered)
         if larger is None:
             why = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
-            return RolloutEnd(repository.find(release), report, why, "superseded")
+            return RolloutEnd(repository.find(release), latest, why, "superseded")
         offer = larger
         is_offered = True
         announce(offer)
         for _ in range(_MAX_LOOKS):
             wait()
-            report = read_report(offer)
-            progress(offer, report)
-            reason = limits.reason_to_abort(report, len(runners & report.offline))
-            runners |= report.running
-            has_evidence = report.has_evidence(present | runners) and not limits.is_vague(report)
+            latest = report(offer)
+            progress(offer, latest)
+            reason = limits.reason_to_abort(latest, len(runners & latest.offline))
+            runners |= latest.running
+            has_evidence = latest.has_evidence(present | runners) and not limits.is_vague(latest)
             if has_evidence or reason is not None:
                 break
         if reason is None and has_evidence:
-            present = report.running | report.elsewhere
+            present = latest.running | latest.elsewhere
             continue
         offer = repository.rollback(release)
         announce(offer)
         if reason is not None:
-            return RolloutEnd(offer, report, reason, "withdrawn")
-        why = f"no evidence in {_MAX_LOOKS} looks: {len(report.running)} devices run it"
-        return RolloutEnd(offer, report, why, "no-evidence")
-    return RolloutEnd(offer, report)
+            return RolloutEnd(offer, latest, reason, "withdrawn")
+        why = f"no evidence in {_MAX_LOOKS} looks: {len(latest.running)} devices run it"
+        return RolloutEnd(offer, latest, why, "no-evidence")
+    return RolloutEnd(offer, latest)
 
 
 def _offer_more(

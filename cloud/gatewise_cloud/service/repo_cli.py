@@ -210,7 +210,7 @@ class _WatchedRollout(NamedTuple):
             shares,
             self.limits,
             announce=lambda offer: announce(repository, [offer], self.endpoint),
-            read_report=self._read_report,
+            report=self._read_report,
             wait=lambda: time.sleep(every),
             progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
             baseline=self._read_report(repository.find(release)),

@@ -56,7 +56,7 @@ class Worker:
     backend : callable, optional
         Makes a model's backend, given its manifest: see :func:`.backend_at`.
     **options
-        Fields of `settings`, in its absence.
+        Fields of `settings`, which take precedence.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Worker:
         backend: Callable[[Manifest], Backend] | None = None,
         **options: Any,
     ) -> None:
-        settings = replace(settings or WorkerSettings(**options), broker=broker)
+        settings = replace(settings or WorkerSettings(), broker=broker, **options)
         self._settings = settings
         self._endpoint = settings.endpoint()
         self.url = self._endpoint.url

@@ -9,9 +9,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gatewise import __version__
 from gatewise.errors import GatewiseError, InputError
@@ -71,6 +72,8 @@ class Updater:
         Not open yet; without one nothing is announced.
     clock : callable, default time.monotonic
         Seconds, steady.
+    **options
+        Fields of `settings`, which take precedence.
 
     Raises
     ------
@@ -83,11 +86,13 @@ class Updater:
     def __init__(
         self,
         store: Store,
-        settings: UpdateSettings,
+        settings: UpdateSettings | None = None,
         *,
         link: MqttLink | None = None,
         clock: Callable[[], float] = time.monotonic,
+        **options: Any,
     ) -> None:
+        settings = UpdateSettings(**options) if settings is None else replace(settings, **options)
         self.store = store
         self._settings = settings
         self._first = Path(settings.first)

@@ -62,7 +62,7 @@ def reported(running, refused=0, own=20.0, others=20.0, elsewhere=190):
         elsewhere=ids(refused, "bad") | ids(elsewhere, "old"),
         offered=ids(running) | ids(refused, "bad"),
         figures=figures(running, own),
-        other_figures=figures(elsewhere, others),
+        others=figures(elsewhere, others),
     )
 
 
@@ -74,7 +74,7 @@ def rolled_out(repository, shares, reports, limits=AbortLimits(worse_by=0.01)): 
         shares,
         limits,
         announce=lambda offer: steps.append(offer.rollout / 1e4),
-        read_report=lambda offer: reports(offer.rollout / 1e4),
+        report=lambda offer: reports(offer.rollout / 1e4),
         wait=lambda: None,
         progress=lambda offer, report: None,
     )
@@ -150,7 +150,7 @@ def watched(repository, fleet, becomes, *, baseline=False, limits=AbortLimits(fa
         (0.05, 0.25, 1.0),
         limits,
         announce=lambda offer: shares.append(offer.rollout / 1e4),
-        read_report=lambda offer: fleet.take(offer, becomes),
+        report=lambda offer: fleet.take(offer, becomes),
         wait=lambda: None,
         progress=lambda offer, report: None,
         baseline=before,
@@ -268,12 +268,12 @@ def test_shares_and_limits_that_cannot_be(repository):
 def test_a_figure_that_too_few_devices_report_is_named_as_not_compared():
     limits = AbortLimits(worse_by=0.01)
     seen = {"errors": [(0.0, 1000.0)] * 3, "fallbacks": [(0.0, 1000.0)] * 3}
-    without_audits = replace(reported(10), figures=seen, other_figures=seen)
+    without_audits = replace(reported(10), figures=seen, others=seen)
     reasons = limits.not_compared(without_audits)
     assert list(reasons) == ["disagreement"]
     assert "0 devices with the release and 0 with other versions" in reasons["disagreement"]
     assert "gatewise edge --audit" in reasons["disagreement"]
-    assert "disagreement" in limits.not_compared(replace(reported(2), other_figures=seen))
+    assert "disagreement" in limits.not_compared(replace(reported(2), others=seen))
     assert "disagreement" not in limits.not_compared(reported(3))
     assert AbortLimits(failed=0.1).not_compared(without_audits) == {}
 
@@ -341,7 +341,7 @@ def test_a_difference_is_vague_while_devices_have_yet_to_report():
     silent = replace(reported(10), figures={})
     assert limits.is_vague(silent)
     assert not limits.is_vague(replace(silent, running=ids(2)))
-    assert not limits.is_vague(replace(silent, other_figures={}))
+    assert not limits.is_vague(replace(silent, others={}))
     assert not limits.is_vague(reported(10))
 
 
@@ -359,7 +359,7 @@ def test_no_accident_stops_a_rollout():
             report = RolloutReport(
                 running=ids(20),
                 figures=found | {"disagreement": pairs[:20]},
-                other_figures=found | {"disagreement": pairs[20:]},
+                others=found | {"disagreement": pairs[20:]},
             )
             if limits.reason_to_abort(report):
                 aborted += 1
