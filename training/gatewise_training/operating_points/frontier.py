@@ -172,7 +172,7 @@ class Frontier:
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Get the same frontier with the curve of accuracy against offload rate.
 
-        Points that offload more hide some of these on the curve of accuracy against cost.
+        Those of `points` that offload more hide some on the curve of accuracy against cost.
         """
         listed = {*self.points, *self.others}
         further = [p for p in _undominated(points, _merit, _rate) if p not in listed]
