@@ -135,7 +135,7 @@ class Frontier:
         return self.reference_accuracy if weighted is None else weighted
 
     def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
-        """Get the same frontier with the points that serve some class better.
+        """Get the same frontier with those of `points` that serve some class better.
 
         With `bounds` on classes, also with the points that serve the bounded classes better.
         """
