@@ -155,7 +155,7 @@ def _forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
 
 
 def _leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
-    """Choose rows of a leaf that keep a forest within a stage's size, judged by one tree."""
+    """Choose rows per leaf that keep a forest within a stage's size, measured on one tree."""
     max_bytes = 0.95 * LARGEST_STAGE / n_trees
     rows = min_rows
     while rows < len(task.rows):

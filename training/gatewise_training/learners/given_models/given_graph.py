@@ -256,7 +256,7 @@ def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
 
 
 def _kind(scores: NDArray[np.float32]) -> Scores:
-    """Whether rows of scores are probabilities, judged by the finite ones."""
+    """Decide from the finite rows whether scores are probabilities or logits."""
     chances = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
     inside = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
     fits = scores.shape[1] == 1 or bool((np.abs(chances.sum(axis=1) - 1.0) < 1e-3).all())
