@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -68,6 +69,26 @@ def test_a_device_is_answered_after_packets_that_are_none(raw):
         raw.send(publish_packet(b"gw/v1/pi-1/rsp", sent[-1]))
         wait_until(lambda: received == sent, f"the response after {name}")
     link.close()
+
+
+#: The header of a PUBLISH of 250 MB, whose body never comes.
+HUGE = bytes([0x30]) + bytes([0x80 | (250_000_000 >> shift) & 127 for shift in (0, 7, 14)])
+HUGE += bytes([250_000_000 >> 21])
+
+
+@pytest.mark.parametrize("client", ["worker", "device"])
+def test_a_message_of_250_mb_is_refused_at_its_header(raw, bundle, client):
+    """The connection ends at the length, though no byte of the body has come; it is counted."""
+    device = MqttLink(raw.url, device="pi-1")
+    with Worker(bundle, raw.url, shared=False) if client == "worker" else closing(device) as peer:
+        if peer is device:
+            device.open(lambda payload: None)
+        raw.send(HUGE)
+
+        def n_oversized():
+            return peer.n_oversized if peer is device else peer.counters["oversized"]
+
+        wait_until(lambda: n_oversized() == 1, "the refusal")
 
 
 def test_packets_that_come_together_and_in_pieces_are_all_read(raw):

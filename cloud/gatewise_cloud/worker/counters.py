@@ -14,6 +14,7 @@ COUNTS: Final[dict[str, str]] = {
     "duplicates": "requests dropped since the same one was queued or being answered",
     "repeated": "requests answered again from memory",
     "expired": "requests dropped since their time to live was over",
+    "oversized": "connections that ended because a message was too large",
     "unsent": "messages dropped since the broker was not connected or did not keep up",
     "abandoned": "requests still queued when the time to drain was over",
     "queue_us": "microseconds that answered requests waited for their run, summed",

@@ -74,6 +74,11 @@ class MqttSession:
         return self._granted and self._broker.connected
 
     @property
+    def n_oversized(self) -> int:
+        """Connections that ended because a message was too large."""
+        return self._broker.n_oversized
+
+    @property
     def alive(self) -> bool:
         """Whether the network thread runs, once the session is open."""
         return self.connects == 0 or self._broker.alive

@@ -257,6 +257,7 @@ class Worker:
         models = list(self.models)  # they come and go
         return {
             **self._counters.snapshot(),
+            "oversized": self._session.n_oversized,
             "queued": self._server.queued,
             "connects": self._session.connects,
             "connected": self._session.connected,

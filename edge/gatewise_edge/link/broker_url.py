@@ -17,6 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise.errors import InputError
+from gatewise_edge.link.packet_limit import limited_context
 
 _LOG = logging.getLogger(__name__)
 
@@ -102,8 +103,7 @@ class Endpoint:
         """Give `client` the credentials and TLS settings."""
         if self.user is not None:
             client.username_pw_set(self.user, self.password)
-        if self._context is not None:
-            client.tls_set_context(self._context)
+        client.tls_set_context(limited_context(self._context))
 
 
 def _host_and_port(parts: SplitResult) -> tuple[str, int]:
@@ -130,6 +130,7 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> pah
     """Make a paho client for 3.1.1 with a clean session and no Nagle delay.
 
     At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
+    A packet above :data:`.MAX_PACKET` ends its connection at its header.
     """
     client = paho.Client(
         CallbackAPIVersion.VERSION2,

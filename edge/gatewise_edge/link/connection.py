@@ -99,6 +99,8 @@ class BrokerConnection:
         self._reason = ""
         #: Whether the last attempt to connect reached a broker.
         self.reached = False
+        #: Connections that ended because a packet was too large.
+        self.n_oversized = 0
         self._closing = threading.Event()
         self._wake_sender: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="gatewise-mqtt", daemon=True)
@@ -124,8 +126,7 @@ class BrokerConnection:
         connection: Any = self._client.socket()
         if self._events or connection is None:
             return bool(self._events)
-        pending = self._endpoint.tls and connection.pending() > 0
-        if pending:
+        if self._endpoint.tls and connection.pending() > 0:
             return True
         # select() refuses descriptors from 1,024 on.
         poller = select.poll()
@@ -258,9 +259,14 @@ class BrokerConnection:
 
     def _read(self) -> bool:
         """Handle what has come in; False if it is no MQTT: the connection cannot go on."""
+        connection: Any = self._client.socket()
         try:
             with self._reading:
                 self._client.loop_read()
+            if connection is not None and connection.oversized:
+                self.n_oversized += 1
+                self._reason = f"the broker sent a packet of {connection.oversized} bytes or more"
+                _LOG.warning("warning: %s: connecting again", self._reason)
         except Exception:
             _LOG.exception("a packet from the broker cannot be read: connecting again")
             self._reason = self._reason or "the broker sent a packet that cannot be read"

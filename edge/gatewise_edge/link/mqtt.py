@@ -147,8 +147,8 @@ class MqttLink:
         """Subscribe to one more topic, again on every connection; call this before opening.
 
         `topic` may be a filter such as ``gw/v1/model/<name>/manifest``. A broker that denies it is
-        logged; the link works without it. `handle` gets each message's payload, unchecked and at
-        most 256 MB by MQTT, on the network thread, perhaps more than once; it must not block, and
+        logged; the link works without it. `handle` gets each message's payload, unchecked, on
+        the network thread, perhaps more than once; it must not block, and
         what it raises is logged. InputError if the link is open already, or the topic is watched.
         """
         if self._open:
@@ -166,6 +166,11 @@ class MqttLink:
     def trouble(self) -> str | None:
         """That another device uses this id, while it does."""
         return self._identity.trouble
+
+    @property
+    def n_oversized(self) -> int:
+        """Connections that ended because the broker sent a packet that was too large."""
+        return self._broker.n_oversized
 
     @property
     def certificate_expires(self) -> float | None:

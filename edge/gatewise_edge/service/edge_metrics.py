@@ -139,6 +139,9 @@ class EdgeMetrics(Collector):
         takeovers = getattr(link, "takeovers", 0)
         text = "Connections taken over by another device with this id."
         yield counter("gatewise_takeovers", text, [((), takeovers)])
+        oversized = getattr(link, "n_oversized", 0)
+        text = "Connections that ended because a message was too large."
+        yield counter("gatewise_oversized", text, [((), oversized)])
         expires = getattr(link, "certificate_expires", None)
         text = "When its certificate expires, in Unix seconds."
         yield gauge("gatewise_certificate_expires", text, [((), expires)])

@@ -1,0 +1,95 @@
+"""Sockets that refuse an MQTT packet by the length in its header, before its body is read.
+
+paho-mqtt reads a packet of any length, up to 256 MB, into memory. It makes the sockets of its
+connections with the `wrap_socket` of the TLS context that it is given, so these classes come in
+there: a context's `sslsocket_class` for TLS, and a context that does not encrypt for TCP.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any, Final
+
+from gatewise_edge.checks import MAX_PAYLOAD
+
+#: Bytes of a packet at most. Payloads above :data:`MAX_PAYLOAD` but below it are answered with the
+#: reason, or counted as dead letters, and the connection stays.
+MAX_PACKET: Final = 2 * MAX_PAYLOAD
+
+
+class OversizedPacketError(OSError):
+    """A packet of more than :data:`MAX_PACKET` bytes; paho then closes the connection."""
+
+
+class PacketLimit:
+    """Mixin of a socket class: follows the headers of the packets that are received.
+
+    `oversized` is the length of the packet that it refused, 0 before.
+    """
+
+    oversized = 0
+    # A class of `ssl` makes its instances without calling a constructor.
+    _in_header = False
+    _length = 0
+    _shift = 0
+    _n_body_left = 0
+
+    def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
+        """Receive up to `n_bytes`; OversizedPacketError at the header of a packet too large."""
+        received: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
+        self._follow(received)
+        return received
+
+    def _follow(self, received: bytes) -> None:
+        position = 0
+        while position < len(received):
+            if self._n_body_left:
+                n_body = min(self._n_body_left, len(received) - position)
+                self._n_body_left -= n_body
+                position += n_body
+                continue
+            if self._in_header:
+                self._read_length(received[position])
+            else:
+                self._in_header = True
+                self._length = self._shift = 0
+            position += 1
+
+    def _read_length(self, byte: int) -> None:
+        """Take one byte of a length: seven bits, the lowest first, and whether more follow."""
+        self._length |= (byte & 127) << self._shift
+        self._shift += 7
+        if self._length > MAX_PACKET:
+            self.oversized = self._length
+            raise OversizedPacketError(f"a packet of at least {self._length} bytes")
+        if byte < 128:
+            self._in_header = False
+            self._n_body_left = self._length
+
+
+class PlainSocket(PacketLimit, socket.socket):
+    """A connection over TCP."""
+
+    def do_handshake(self) -> None:
+        """Do nothing: TCP has no handshake of its own here."""
+
+
+class TlsSocket(PacketLimit, ssl.SSLSocket):
+    """A connection over TLS."""
+
+
+class PlainContext(ssl.SSLContext):
+    """A context, as paho takes it, for connections that are not encrypted."""
+
+    def wrap_socket(self, sock: socket.socket, **_: Any) -> PlainSocket:  # type: ignore[override]
+        """Take a connected socket over."""
+        return PlainSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
+
+
+def limited_context(context: ssl.SSLContext | None) -> ssl.SSLContext:
+    """Make `context`, or one without encryption, refuse oversized packets."""
+    if context is None:
+        return PlainContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = TlsSocket
+    return context
