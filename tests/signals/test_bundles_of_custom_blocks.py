@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 
 import numpy as np
 import onnx
@@ -13,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 
 import gatewise as gw
 import gatewise_signals as sig
-from gatewise import imports
 from gatewise.errors import InputError
 from gatewise_edge.device import stage_models
 from gatewise_export.bundle.bundle import Bundle
@@ -94,26 +92,16 @@ def test_a_device_answers_as_the_system(system, packed, tmp_path):
     assert [answers[k].label for k in edge] == system.predict(x)[edge].tolist()
 
 
-def test_networks_are_opened_under_a_limit_of_memory(packed, monkeypatch):
-    limits = []
-    limits_at_opening = []
+def test_networks_are_tried_in_a_child_process_first(packed, monkeypatch):
+    calls = []
 
-    @contextmanager
-    def limited(n_bytes):
-        limits.append(n_bytes)
-        yield
-        limits.pop()
+    def check_loads(graph, x, limits):
+        calls.append(block._opened.cache_info().currsize)
 
-    def open_session(model):
-        limits_at_opening.append(limits[-1])
-        return imports.open_session(model)
-
-    monkeypatch.setattr(stage_models, "memory_limit", limited)
-    monkeypatch.setattr(block, "open_session", open_session)
+    monkeypatch.setattr(stage_models, "check_loads", check_loads)
     block._opened.cache_clear()
     gw.Device(packed, blocks={"spread": spread}).close()
-    (limit,) = limits_at_opening
-    assert 256 << 20 < limit < 257 << 20
+    assert calls == [0]
 
 
 def test_a_bundle_names_no_code(packed):

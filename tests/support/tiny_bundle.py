@@ -114,6 +114,23 @@ def growing_graph(size=22_600):
     )
 
 
+def costly_graph(size=256, turns=2000):
+    """The high-cost model, after products of constants that take long to load."""
+    products = [node("MatMul", f"A{t} A0", f"A{t + 1}") for t in range(turns)]
+    return _margins_graph(
+        [
+            node("Expand", "zero shape", "A0"),
+            *products,
+            node("ReduceSum", f"A{turns}", "nothing", keepdims=0),
+            node("MatMul", "x W", "m"),
+            node("Add", "m nothing", "margins"),
+        ],
+        W=CLOUD_W,
+        zero=np.float32(0.0),
+        shape=np.array([size, size]),
+    )
+
+
 def write_bundle(
     path,
     *,
@@ -125,6 +142,7 @@ def write_bundle(
     spoil=False,
     has_cloud=True,
     classes=CLASSES,
+    loading=None,
 ):
     """Write a bundle of one stage and a high-cost model that is linear in four features."""
     W = weights(classes=classes)
@@ -156,6 +174,7 @@ def write_bundle(
         "chains": [[0]],
         "stages": [stage(0, NAMES, "graph", link="softmax", outputs=classes)],
         "cloud": cloud if has_cloud else None,
+        "loading": loading,
         "operating_points": [DOCUMENT["operating_points"][0] | {"thresholds": [threshold]}],
     }
     return write(path, complete(document, files), files)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import decision
 from gatewise.errors import InputError
-from gatewise.memory import memory_limit
+from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
 from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
@@ -19,11 +19,6 @@ from gatewise_edge.errors import SelfTestError
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
-
-#: Bytes that loading and testing a model may take, and the bytes per byte of its graph: some
-#: operators make gigabytes of a few kilobytes.
-_MEMORY: Final = 1 << 30
-_MEMORY_PER_BYTE: Final = 8
 
 
 class CloudAnswer(NamedTuple):
@@ -81,14 +76,16 @@ class CloudModel:
         threads: int = 1,
         public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
+        load_bound: LoadLimits = LOAD_BOUND,
     ) -> CloudModel:
         """Load the cloud model of `bundle` and test it on the bundle's sample rows.
 
-        onnxruntime runs it with `threads`, unless a `backend` runs it; with a `public_key` the
-        bundle must be signed by its owner. BundleError if the bundle
-        cannot be read, a hash or the signature does not hold, or a graph is not allowed;
-        ModelError if it has no cloud model, onnxruntime does not load it, or it takes too much
-        memory; SelfTestError if a sample row gets another label than where the bundle was packed.
+        onnxruntime runs it with `threads`, once a child process has loaded it within the limits of
+        the bundle and the `load_bound`; or else a `backend` runs it. With a `public_key` the bundle
+        must be signed by its owner. BundleError if the bundle cannot be read, or a hash or the
+        signature does not hold; ModelError if it has no cloud model, onnxruntime does not load it,
+        or it takes too much memory or time; SelfTestError if a sample row gets another label than
+        where the bundle was packed.
         """
         bundle = open_bundle(bundle, public_key)
         if backend is not None:  # the operator's own code: its memory is not limited
@@ -102,10 +99,16 @@ class CloudModel:
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
                 "name its code with --backend python:module:attribute",
             )
-        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * manifest.files[cloud.file].size):
-            graph = bundle.read(cloud.file)
-            backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
-            return cls._tested(bundle, backend)
+        graph = bundle.read(cloud.file)
+        try:
+            check_loads(graph, _sample_inputs(bundle), manifest.loading, load_bound)
+        except GraphLoadError as error:
+            title = manifest.title
+            raise ModelError(
+                title, f"the cloud model of bundle {title} does not load: {error}"
+            ) from None
+        backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
+        return cls._tested(bundle, backend)
 
     @classmethod
     def _tested(cls, bundle: Bundle, backend: Backend) -> CloudModel:
@@ -177,10 +180,8 @@ class CloudModel:
         return CloudAnswer(labels, probabilities)
 
     def _self_test(self, bundle: Bundle) -> None:
-        sample = bundle.sample()
-        expected = sample["cloud_label"]
-        X = sample["X"][:, bundle.manifest.cloud_inputs()]
-        labels = self.run(np.ascontiguousarray(X, np.float32)).labels
+        expected = bundle.sample()["cloud_label"]
+        labels = self.run(_sample_inputs(bundle)).labels
         differing = int(np.count_nonzero(labels != expected))
         if differing:
             raise SelfTestError(
@@ -188,6 +189,12 @@ class CloudModel:
                 "rows otherwise than where it was packed: do not serve it",
                 {"cloud_label": differing},
             )
+
+
+def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
+    """Rows of a bundle's sample, as its cloud model takes them."""
+    X = bundle.sample()["X"][:, bundle.manifest.cloud_inputs()]
+    return np.ascontiguousarray(X, np.float32)
 
 
 def open_bundle(

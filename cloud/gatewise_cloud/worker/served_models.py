@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError
+from gatewise.graph_loading import LOAD_BOUND, LoadLimits
 from gatewise_cloud.models.cloud_model import CloudModel, open_bundle
 from gatewise_cloud.worker.batcher import ModelKey
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class ServedModels(Mapping[ModelKey, CloudModel]):
     """Models by name and version; safe across threads.
 
-    For `threads`, `public_key` and `backend` see :class:`.Worker`.
+    For `threads`, `public_key` and `backend` see :class:`.Worker`; no graph may take more than the
+    `load_bound` to load.
     """
 
     def __init__(
@@ -32,10 +34,12 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         threads: int = 1,
         public_key: str | Path | bytes | None = None,
         backend: Callable[[Manifest], Backend] | None = None,
+        load_bound: LoadLimits = LOAD_BOUND,
     ) -> None:
         self._threads = threads
         self._public_key = public_key
         self._backend = backend
+        self._load_bound = load_bound
         # Replaced as a whole, never changed: readers need no lock.
         self._active: dict[ModelKey, CloudModel] = {}
         self._retired: dict[ModelKey, CloudModel] = {}
@@ -58,7 +62,9 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         """Open a bundle, verify and test its model, and serve it."""
         bundle = open_bundle(bundle, self._public_key)
         backend = None if self._backend is None else self._backend(bundle.manifest)
-        model = CloudModel.from_bundle(bundle, threads=self._threads, backend=backend)
+        model = CloudModel.from_bundle(
+            bundle, threads=self._threads, backend=backend, load_bound=self._load_bound
+        )
         key = model.key
         with self._lock:
             if key in self._active:

@@ -9,6 +9,7 @@ import typer
 from msgspec import Meta
 
 from gatewise.documents import Amount
+from gatewise.graph_loading import LOAD_BOUND
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.link.broker_url import Endpoint
 
@@ -55,6 +56,12 @@ class WorkerSettings(Settings, frozen=True):
     cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
     threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
+    load_bytes: Annotated[
+        Amount, FileOption("Largest memory that loading a graph may take, in bytes.")
+    ] = LOAD_BOUND.bytes
+    load_seconds: Annotated[
+        Amount, FileOption("Longest time that loading a graph may take, in s.")
+    ] = LOAD_BOUND.seconds
     watch_seconds: Annotated[Amount, FileOption("Time between two scans of --watch, in s.")] = 2.0
     drain_seconds: Annotated[
         Amount, FileOption("Longest time for which queued requests are answered at the end, in s.")

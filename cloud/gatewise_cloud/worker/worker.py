@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from gatewise.errors import GatewiseError, InputError
+from gatewise.graph_loading import LoadLimits
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batcher import Batcher
@@ -94,7 +95,10 @@ class Worker:
 
         self._counters = Counters()
         self.models = ServedModels(
-            threads=settings.threads, public_key=settings.public_key, backend=backend
+            threads=settings.threads,
+            public_key=settings.public_key,
+            backend=backend,
+            load_bound=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),
         )
         for bundle in _listed(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)

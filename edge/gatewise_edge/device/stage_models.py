@@ -2,7 +2,8 @@
 
 A flat model's graph is written here, from the arrays that were checked, and its hash compared with
 the manifest's: no graph of ours is parsed to be trusted. A graph that was given is trusted by its
-hash, and by the signature where a key is configured; it is loaded under a memory limit.
+hash, and by the signature where a key is configured; a child process loads it first, under limits
+of memory and time.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
+from gatewise.graph_loading import GraphLoadError, check_loads
 from gatewise.imports import load_onnxruntime, open_session
-from gatewise.memory import memory_limit
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
@@ -28,11 +29,6 @@ from gatewise_export.onnx_writer import MARGINS, write_graph
 from gatewise_signals.blocks.block import OnnxBlock
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
-
-#: Bytes that loading a given graph may take, and more for each byte of its file: some operators
-#: make gigabytes of a few kilobytes.
-_MEMORY: Final = 256 << 20
-_MEMORY_PER_BYTE: Final = 8
 
 Matrix = NDArray[np.float32]
 
@@ -110,16 +106,17 @@ def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
 
 
 def _load_networks(bundle: Bundle) -> None:
-    """Load the networks that are blocks, each with a first run, while memory is limited."""
+    """Load the networks that are blocks, each with a first run."""
     signal = bundle.manifest.signal
     for block in () if signal is None else signal.graph.blocks:
         if not isinstance(block, OnnxBlock):
             continue
-        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * len(block.model)):
-            try:
-                block.run(np.zeros((1, *block.shape), np.float32))
-            except InputError as error:
-                raise BundleError(f"bundle {bundle.path}: {error}") from None
+        x = np.zeros((1, *block.shape), np.float32)
+        try:
+            check_loads(block.model, x, bundle.manifest.loading)
+            block.run(x)
+        except InputError as error:
+            raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
 def _checked(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], StageModel]:
@@ -153,12 +150,16 @@ def _load_given(bundle: Bundle, spec: StageSpec, runner: Runner) -> StageModel:
     if not _uses_onnxruntime(runner):
         raise BundleError(f"{file} was given as a graph: it needs onnxruntime, install it")
     content = bundle.read(spec.graph, most=MAX_BYTES)
-    with memory_limit(_MEMORY + _MEMORY_PER_BYTE * len(content)):
-        session = GraphSession(_session(content, file), len(spec.inputs), spec.outputs)
-        try:
-            margins = session.run(np.zeros((1, len(spec.inputs)), np.float32))
-        except Exception as error:  # onnxruntime's errors have no common base of their own
-            raise BundleError(f"{file} does not run here: {one_line(error)}") from None
+    x = np.zeros((1, len(spec.inputs)), np.float32)
+    try:
+        check_loads(content, x, bundle.manifest.loading)
+    except GraphLoadError as error:
+        raise BundleError(f"{file} is not a model that runs here: {error}") from None
+    session = GraphSession(_session(content, file), len(spec.inputs), spec.outputs)
+    try:
+        margins = session.run(x)
+    except Exception as error:  # onnxruntime's errors have no common base of their own
+        raise BundleError(f"{file} does not run here: {one_line(error)}") from None
     if margins.shape != (1, spec.outputs) or margins.dtype != np.float32:
         raise BundleError(
             f"{file} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"

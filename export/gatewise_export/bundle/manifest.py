@@ -30,6 +30,7 @@ from gatewise.documents import (
     Text,
     encode_json,
 )
+from gatewise.graph_loading import LoadLimits
 from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, Count, OperatingPoint
 from gatewise.prices import CloudPrices
@@ -183,7 +184,8 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
 
     `every_stage` lists the stages of all chains, `chains` hold their indices, `link` is the last
     listed stage's, `cloud` the high-cost model. `largest_request` is the payload of
-    a request with one instance, in bytes; 0 without a cloud.
+    a request with one instance, in bytes; 0 without a cloud. `loading` says what loading each given
+    graph may take; None: what follows from its size.
 
     `operating_points` hold the figures, `active` is the index of the active one. On validation data
     `reference_accuracy`, `reference_weighted_accuracy` and `reference_recall`, by class, are the
@@ -212,6 +214,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     chains: Annotated[tuple[tuple[Count, ...], ...], Meta(min_length=1, max_length=MAX_STAGES)]
     cloud: CloudSpec | None
     largest_request: Count
+    loading: LoadLimits | None = None
     operating_points: Annotated[
         tuple[OperatingPoint, ...], Meta(min_length=1, max_length=MAX_POINTS)
     ]

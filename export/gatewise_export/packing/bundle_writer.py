@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 from gatewise.formats import byte_size
+from gatewise.graph_loading import LoadLimits
 from gatewise.models.graph_model import GraphModel
 from gatewise.prices import LARGEST_REQUEST
 from gatewise_export.bundle.arrays import write_arrays
@@ -68,6 +70,7 @@ def pack(
     sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
     max_message: int = LARGEST_REQUEST,
+    loading: LoadLimits | None = None,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -93,6 +96,8 @@ def pack(
     max_message : int, default 131072
         Bytes of a message that the broker passes on; AWS IoT Core's limit by default. A system
         whose requests are larger is refused.
+    loading : LoadLimits, optional
+        Memory and time that loading a given graph may take; by default what follows from its size.
 
     Returns
     -------
@@ -141,6 +146,8 @@ def pack(
     title = Title(name, version, moment)
     manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)
     _check_request(manifest, max_message)
+    if loading is not None:
+        manifest = msgspec.structs.replace(manifest, loading=loading)
     text = files[MANIFEST] = manifest.to_json()
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))

@@ -5,6 +5,7 @@ import resource
 import numpy as np
 import pytest
 
+from gatewise.graph_loading import LoadLimits
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import SelfTestError
@@ -55,9 +56,26 @@ def test_missing_values_pass_where_the_manifest_allows_them(tmp_path):
 
 def test_a_graph_that_takes_gigabytes_is_not_served(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(ModelError, match=r"failed|bad_alloc"):
+    with pytest.raises(ModelError, match=r"(?i)failed|bad_alloc"):
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", graph=tiny.growing_graph()))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+def test_a_graph_that_takes_long_is_not_served(tmp_path):
+    """Its constants are products of products: it is small, and takes seconds to load."""
+    graph = tiny.costly_graph()
+    assert len(graph) < 100_000
+    path = tiny.write_bundle(tmp_path / "b", graph=graph, loading={"bytes": 1e9, "seconds": 0.3})
+    with pytest.raises(ModelError, match=r"does not load: loading it took more than 0\.3 s"):
+        CloudModel.from_bundle(path)
+
+
+def test_an_operator_bounds_what_a_bundle_states(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b", loading={"bytes": 1e9, "seconds": 90})
+    with pytest.raises(ModelError, match="takes up to 90 seconds, and 60 are allowed: raise load_"):
+        CloudModel.from_bundle(path)
+    bound = LoadLimits(bytes=2e9, seconds=90)
+    assert len(CloudModel.from_bundle(path, load_bound=bound).answer(tiny.rows(3)).labels) == 3
 
 
 def test_a_bundle_that_computes_otherwise_is_not_served(tmp_path):

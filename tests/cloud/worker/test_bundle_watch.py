@@ -93,6 +93,25 @@ def test_what_is_no_good_is_refused_once_and_the_rest_served(folder, mosquitto, 
         assert words in caplog.text
 
 
+def test_one_that_takes_long_to_load_is_refused_while_the_rest_answers(
+    tmp_path, folder, mosquitto, caller, caplog
+):
+    tiny.write_bundle(folder / "good")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
+        limits = {"bytes": 1e9, "seconds": 0.5}
+        costly = tiny.costly_graph()
+        tiny.write_bundle(tmp_path / "costly", version="2", graph=costly, loading=limits)
+        shutil.move(tmp_path / "costly", folder / "costly")
+        one = caller(mosquitto)
+        n_answers = 0
+        while "refused" not in worker.counters["watched"]:
+            one.ask(tiny.rows(1))
+            assert one.response().error is None
+            n_answers += 1
+    assert n_answers > 20
+    assert "loading it took more than 0.5 s" in caplog.text
+
+
 def test_one_that_may_not_be_read_is_refused_and_the_rest_served(bundle, caplog):
     models, user = ServedModels(), os.geteuid()
     with tempfile.TemporaryDirectory() as name:

@@ -1,0 +1,150 @@
+"""A trial of a given graph in a child process, under limits of memory and time.
+
+Some graphs cost far more than their size says: onnxruntime computes constants as it loads, so that
+1.4 MB may take a minute and gigabytes. The child loads the graph and runs it once; only then does
+the process that wants it load it. Run as a program, this module is the child.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.documents import Amount, Record
+from gatewise.errors import InputError, one_line
+from gatewise.imports import load_onnxruntime, open_session
+
+try:
+    import resource
+except ImportError:  # only on Unix
+    resource = None  # type: ignore[assignment]
+
+_STATUS: Final = Path("/proc/self/status")
+#: Limits of a bundle that states none, and what they grow by with each byte of the graph.
+_BYTES: Final = 1 << 30
+_BYTES_PER_BYTE: Final = 8
+_SECONDS: Final = 10.0
+_SECONDS_PER_BYTE: Final = 1e-6
+#: Seconds in addition after which the child is killed, should its own timer fail.
+_GRACE_SECONDS: Final = 60.0
+
+
+class LoadLimits(Record, frozen=True):
+    """Memory in `bytes` and time in `seconds` that loading one graph, and one run, may take."""
+
+    bytes: Amount
+    seconds: Amount
+
+
+#: What an operator allows by default, whatever a bundle states.
+LOAD_BOUND: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
+
+#: Graphs that passed in this process, with their rows and limits.
+_passed: set[bytes] = set()
+
+
+class GraphLoadError(InputError):
+    """A graph that cannot be loaded and run within its limits."""
+
+
+def check_loads(
+    graph: bytes,
+    x: NDArray[Any],
+    stated: LoadLimits | None = None,
+    bound: LoadLimits = LOAD_BOUND,
+) -> None:
+    """Load a graph and run it on rows `x` in a child process, once for each graph and `x`.
+
+    The limits are those that its bundle has `stated`, or grow with the graph. Raises
+    GraphLoadError with the reason if they exceed the `bound`, the graph does not load or run, or it
+    takes more than they allow. Memory is limited on Linux alone.
+    """
+    limits = _limits(len(graph), stated, bound)
+    task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
+    head = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
+    content = b"\n".join([head, graph]) + x.tobytes()
+    digest = hashlib.sha256(content).digest()
+    if digest in _passed:
+        return
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        child = subprocess.run(
+            [sys.executable, "-P", "-m", __name__],
+            input=content,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=limits.seconds + _GRACE_SECONDS,
+            check=False,
+        )
+        status = child.returncode
+    except subprocess.TimeoutExpired:
+        status = -signal.SIGALRM
+    if status == -signal.SIGALRM:
+        raise GraphLoadError(f"loading it took more than {limits.seconds:g} s")
+    if status:
+        why = child.stdout.decode("utf-8", "replace").strip()
+        mib = limits.bytes / (1 << 20)
+        raise GraphLoadError(why or f"loading it within {mib:.0f} MiB ended with status {status}")
+    _passed.add(digest)
+
+
+def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadLimits:
+    if stated is None:
+        return LoadLimits(
+            bytes=min(_BYTES + _BYTES_PER_BYTE * n_bytes, bound.bytes),
+            seconds=min(_SECONDS + _SECONDS_PER_BYTE * n_bytes, bound.seconds),
+        )
+    for name in ("bytes", "seconds"):
+        need, allowed = getattr(stated, name), getattr(bound, name)
+        if need > allowed:
+            raise GraphLoadError(
+                f"its bundle states that loading takes up to {need:g} {name}, and {allowed:g} are "
+                f"allowed: raise load_{name}"
+            )
+    return stated
+
+
+# -- the child -------------------------------------------------------------------------------
+
+
+def _main() -> None:
+    head, _, rest = sys.stdin.buffer.read().partition(b"\n")
+    task = json.loads(head)
+    size = task["size"]
+    x = np.frombuffer(rest[size:], task["dtype"]).reshape(task["shape"])
+    load_onnxruntime()
+    _limit(int(task["bytes"]), task["seconds"])
+    try:
+        session = open_session(rest[:size])
+        session.run(None, {session.get_inputs()[0].name: x})
+    except Exception as error:  # onnxruntime's own errors share no base
+        print(one_line(error))
+        sys.exit(1)
+
+
+def _limit(n_bytes: int, seconds: float) -> None:
+    """Let allocations fail that add more than `n_bytes` to this process; end it after `seconds`."""
+    # The default action ends the process, whatever it computes.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    if resource is None or not _STATUS.exists():
+        return
+    lines = _STATUS.read_text().splitlines()
+    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [limit for limit in (used + n_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+
+
+if __name__ == "__main__":
+    _main()
