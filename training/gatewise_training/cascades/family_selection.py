@@ -21,6 +21,7 @@ from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.penalised_selection import nested_sets
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
@@ -158,7 +159,7 @@ class FamilySelection:
         """Fit stages on the plan's rows; a fit on all rows replaces a set's best trial."""
         problem = self.problem
         is_trial = plan is self._trial
-        fitted = joblib.Parallel(return_as="generator")(
+        fitted = parallel_results(
             joblib.delayed(cross_fitted_stage)(
                 plan,
                 self._kinds[family][0],

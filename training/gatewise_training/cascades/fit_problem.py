@@ -14,6 +14,7 @@ from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise_training.data.input_checks import Table
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.stage_bounds import TreeShape
@@ -153,7 +154,7 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
         training_rows.append(plan.fit_rows)
     jobs = [joblib.delayed(fit)(rows) for fit in fits for rows in training_rows]
     fitted: list[list[Stage]] = []
-    for stages in joblib.Parallel(return_as="generator")(jobs):
+    for stages in parallel_results(jobs):
         fitted.append(stages)
         problem.report(len(fitted), len(jobs), what)
     candidates = []

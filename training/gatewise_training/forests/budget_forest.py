@@ -168,7 +168,7 @@ class BudgetForest(ForestModel):
         total = self.n_estimators * len(growths)
         while going := [g for g in growths if g.passing is None and g.n_trees < self.n_estimators]:
             jobs = [job for g in going for job in g.jobs(min(BATCH, self.n_estimators - g.n_trees))]
-            joblib.Parallel(prefer="threads")(jobs)
+            joblib.Parallel(require="sharedmem")(jobs)  # jobs add trees to the growths
             if self.budget is not None:
                 for growth in going:
                     growth.compare(self.budget)

@@ -27,6 +27,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints, is_fitted
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
@@ -164,9 +165,7 @@ class BudgetPrune(ForestModel):
             for rows, held in parts
         ]
         fits: list[_Pruned] = []
-        for fit in joblib.Parallel(
-            None if n_forests > 1 else 1, prefer="threads", return_as="generator"
-        )(jobs):
+        for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
             fits.append(fit)
             problem.report(len(fits), n_forests + 1, "pruning")
         candidates: list[FittedStages] = []

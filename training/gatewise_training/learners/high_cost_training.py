@@ -11,6 +11,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
@@ -22,9 +23,9 @@ from gatewise_training.learners.boosting import (
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.given_models.estimator_fits import (
+    EstimatorFit,
     Fit,
     calibrated_svm,
-    estimator_fit,
     finds_by_name,
     has_halves,
     scalers,
@@ -86,8 +87,7 @@ def train_high_cost_model(
     accuracies: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
-        parallel = joblib.Parallel(return_as="generator")
-        results = parallel(joblib.delayed(fit)(plan) for _, fit in fits)
+        results = parallel_results(joblib.delayed(fit)(plan) for _, fit in fits)
         for (kind, _), result in zip(fits, results, strict=True):
             report(f"high-cost model: {kind}")
             trained.append(result)
@@ -233,7 +233,7 @@ def _recipes(
     if template is not None:
         kind = type(template).__name__
         used_names = names if finds_by_name(template) else None
-        fit = estimator_fit(plan, n_classes, "given", template, used_names)
+        fit = EstimatorFit(plan, n_classes, "given", template, used_names)
         return [_F0Recipe(kind, partial(_cross_fitted, fit))]
     large, many = (len(plan.fit_rows) > n for n in (LARGE_ROWS, MANY_ROWS))
     boosting = partial(_boosting, n_classes, seed, shape)
@@ -252,6 +252,6 @@ def _recipes(
         if is_small and even and has_halves(plan):
             for name, scaler in scalers():
                 svm = calibrated_svm(scaler)
-                fit = estimator_fit(plan, n_classes, "svm", svm)
+                fit = EstimatorFit(plan, n_classes, "svm", svm)
                 recipes.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
     return recipes

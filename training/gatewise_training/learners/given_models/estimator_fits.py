@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,34 +28,47 @@ def finds_by_name(template: Any) -> bool:
     )
 
 
-def estimator_fit(
-    plan: ValidationSplit,
-    n_classes: int,
-    kind: str,
-    template: Any,
-    names: Sequence[str] | None = None,
-) -> Fit:
-    """Make the fit of clones of `template`, on rows under column `names` if it finds them so."""
-    from sklearn.base import clone
+@dataclass(frozen=True, eq=False)
+class EstimatorFit:
+    """The fit of clones of a scikit-learn classifier, for cross-fitting; it can be pickled.
 
-    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x: Any = plan.x[rows]
-        y = plan.y[rows]
-        if names is not None:
+    Attributes
+    ----------
+    plan : ValidationSplit
+    n_classes : int
+    kind : str
+        Name of the kind of model.
+    template : classifier
+        Unfitted.
+    names : sequence of str or None
+        Column names of the rows, if `template` finds columns by name.
+    """
+
+    plan: ValidationSplit
+    n_classes: int
+    kind: str
+    template: Any
+    names: Sequence[str] | None = None
+
+    def __call__(self, rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        """Fit a clone on rows of the plan."""
+        from sklearn.base import clone
+
+        x: Any = self.plan.x[rows]
+        if self.names is not None:
             import pandas as pd
 
-            x = pd.DataFrame(x, columns=list(names))
-        estimator = clone(template)
-        if kind == "svm" and (halves := _halves(plan, rows)) is not None:
+            x = pd.DataFrame(x, columns=list(self.names))
+        estimator = clone(self.template)
+        if self.kind == "svm" and (halves := _halves(self.plan, rows)) is not None:
             estimator.set_params(cv=halves)
-        estimator.fit(x, y, **fit_weights(plan, template, rows))
-        if needs_backend(template):
-            return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
+        estimator.fit(x, self.plan.y[rows], **fit_weights(self.plan, self.template, rows))
+        if needs_backend(self.template):
+            return HighCostModel.given(estimator, np.arange(self.n_classes), x.shape[1])
         lookup = np.asarray(estimator.classes_, np.int64)
-        all_columns = np.arange(x.shape[1])
-        return HighCostModel(all_columns, n_classes, kind, estimator=estimator, lookup=lookup)
-
-    return fit
+        return HighCostModel(
+            np.arange(x.shape[1]), self.n_classes, self.kind, estimator=estimator, lookup=lookup
+        )
 
 
 def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:

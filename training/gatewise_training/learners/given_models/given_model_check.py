@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.data.input_checks import named_rows
+from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.given_models.estimator_fits import fit_weights, scalers
@@ -49,9 +50,8 @@ def unseen_answers(
     training_rows = [rows for rows, _ in plan.folds]
     if x_calibration is not None and len(training_rows) > 1:
         training_rows.append(plan.fit_rows)
-    parallel = joblib.Parallel(return_as="generator")
     models = []
-    for model in parallel(
+    for model in parallel_results(
         joblib.delayed(_clone)(plan, estimator, classes, p) for p in training_rows
     ):
         models.append(model)
