@@ -26,6 +26,28 @@ WINDOW: Final = "window"
 
 
 @dataclass(frozen=True)
+class ChannelSpec:
+    """A channel of a window.
+
+    Attributes
+    ----------
+    name : str
+        Name with its signal's: ``acc_x``; empty where no step reads the channel.
+    axis : str
+        Name within its signal, ``x``, if it has one.
+    scale : float
+        Unit of one count.
+    unit : str
+        Name of the unit; empty if it is not known.
+    """
+
+    name: str = ""
+    axis: str = ""
+    scale: float = 1.0
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class SignalInput:
     """The graph of blocks, and the windows that it takes.
 
@@ -45,7 +67,8 @@ class SignalInput:
     Raises
     ------
     InputError
-        If a raw window has too many values for a request, or a feature has the name of one.
+        If its channels and blocks have several rates, a raw window has too many values for a
+        request, or a feature has the name of one.
     """
 
     graph: SignalGraph
@@ -55,6 +78,12 @@ class SignalInput:
     prices: PriceTable | None = None
 
     def __post_init__(self) -> None:
+        if len(self._rates) > 1:
+            rates = " and ".join(f"{rate:g}" for rate in sorted(self._rates))
+            raise InputError(
+                f"channels and blocks are for {rates} samples per second: all of a window have one "
+                "rate_hz"
+            )
         if not self.raw:
             return
         if self.n_values > MOST_WINDOW_VALUES:
@@ -135,6 +164,40 @@ class SignalInput:
         ]
         return replace(self, graph=SignalGraph(blocks))
 
+    @cached_property
+    def _rates(self) -> set[float]:
+        """Rates of the channels, and of the steps on channels that are for a rate."""
+        rates = (
+            float(getattr(step, "rate_hz", 0.0))
+            for step in self.graph.steps
+            if all(isinstance(i, Channels) for i in step.inputs)
+        )
+        return {rate for rate in rates if rate}
+
+    @property
+    def rate_hz(self) -> float | None:
+        """Samples per second of the windows; None where no channel and no block has a rate."""
+        return next(iter(self._rates), None)
+
+    @property
+    def n_channels(self) -> int:
+        """Number of channels of a window, (samples,) or (samples, channels)."""
+        return math.prod(self.shape[1:])
+
+    @cached_property
+    def channels(self) -> tuple[ChannelSpec, ...]:
+        """Channels of a window, in order; without a name where no step reads one."""
+        specs = [ChannelSpec()] * self.n_channels
+        for step in self.graph.steps:
+            if isinstance(step, Channels):
+                for index, axis in zip(step.indices, step.channels, strict=True):
+                    several = len(step.indices) > 1 or bool(step.axes)
+                    name = f"{step.name}_{axis}" if several else step.name
+                    specs[index] = ChannelSpec(
+                        name, axis if step.axes else "", step.scale, step.unit
+                    )
+        return tuple(specs)
+
     @property
     def n_values(self) -> int:
         """Number of a window's values."""
@@ -160,10 +223,24 @@ class SignalInput:
         return self.graph.costs(self.window_names)
 
     def checked(self, windows: ArrayLike) -> NDArray[Any]:
-        """Get `windows` as an array of shape (n, ...); InputError if they have another."""
+        """Get `windows` as an array of shape (n, ...).
+
+        Raises InputError if they have another shape, or values that the windows' whole numbers
+        cannot be: they are of another width or scale.
+        """
         x = as_windows(windows)
         if x.shape[1:] != self.shape:
             raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
+        dtype = np.dtype(self.dtype)
+        if dtype.kind in "iu" and x.dtype != dtype:
+            # a missing sample is NaN
+            with np.errstate(invalid="ignore"):
+                strange = (x.astype(dtype) != x) & np.isfinite(x)
+            if strange.any():
+                raise InputError(
+                    f"windows hold {x[strange][0]:g}, the blocks are for {dtype.name}: bring them "
+                    "to the width and scale of the training windows"
+                )
         return x
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:

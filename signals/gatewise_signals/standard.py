@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gatewise.errors import InputError
 from gatewise_signals.blocks.block import Block
@@ -37,6 +38,7 @@ from gatewise_signals.steps import (
     check_whole,
 )
 
+AXES = "xyz"
 OCTAVES = 5
 SOUND_HZ = 2000.0
 """Rate from which a window is taken for sound or vibration."""
@@ -50,6 +52,7 @@ def standard_blocks(
     rate_hz: float,
     channels: Sequence[str],
     scale: float = 1.0,
+    unit: str = "",
     groups: Mapping[str, Sequence[str]] | None = None,
     samples: int | None = None,
 ) -> list[Block]:
@@ -58,8 +61,8 @@ def standard_blocks(
     For each signal: mean, zero crossings, statistics, quantiles, wavelet energies,
     autocorrelation, powers of octave bands up to half the rate, and spectral moments. Signals of
     several axes add statistics and bands of their magnitude and statistics of the jerk; signals
-    of three axes named ``acc...`` add the tilt; from 2 kHz on there are also the spectrum of the
-    envelope, mel energies and MFCC.
+    of three axes named ``acc...``, ``a`` or ``xyz`` add the tilt; from 2 kHz on there are also the
+    spectrum of the envelope, mel energies and MFCC.
 
     Parameters
     ----------
@@ -69,9 +72,12 @@ def standard_blocks(
         Names of the windows' channels, in order.
     scale : float, default 1.0
         Unit of one count, of signals in whole numbers.
+    unit : str
+        Name of the unit; devices compare it with theirs.
     groups : mapping of str to sequence of str, optional
         Channels that make one signal, by its name: they are computed together. By default
-        ``acc_x``, ``acc_y`` and ``acc_z`` are the signal ``acc``, and other channels each one.
+        ``acc_x``, ``acc_y`` and ``acc_z``, or ``accX``, ``accY`` and ``accZ``, are the signal
+        ``acc``, and ``x``, ``y`` and ``z`` are ``xyz``; other channels are each a signal.
     samples : int, optional
         Samples of a window. Given, longer windows get longer lags and more levels, and blocks
         that need more samples are left out; else windows need at least 16, from 2 kHz on 64 ms.
@@ -99,7 +105,8 @@ def standard_blocks(
     rate = float(rate_hz)
     length = samples or 16
     ranked: list[tuple[int, Block]] = []
-    for signal in _signals(list(channels), scale, groups):
+    for signal in _signals(list(channels), groups):
+        signal = replace(signal, scale=float(scale), unit=unit, rate_hz=rate)
         ranked += enumerate(_in_order_of_price(signal, rate, length))
         if rate >= SOUND_HZ:
             ranked += enumerate(_of_sound(signal, rate, samples), start=100)
@@ -165,21 +172,18 @@ def standard_image_blocks(
     ]
 
 
-def _signals(
-    names: list[str], scale: float, groups: Mapping[str, Sequence[str]] | None
-) -> list[Channels]:
+def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
     """Group channels into signals."""
     if not names or len(set(names)) < len(names):
         raise InputError(f"channels are {names}: name each of at least one once")
+    stems_and_axes = {name: _stem_and_axis(name, names) for name in names}
+    axes = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
-        stems_and_axes = [(name, *_stem_and_axis(name)) for name in names]
         grouped: dict[str, list[str]] = {}
-        for name, stem, _ in stems_and_axes:
+        for name, (stem, _) in stems_and_axes.items():
             grouped.setdefault(stem, []).append(name)
-        axes = {name: axis for name, _, axis in stems_and_axes}
     else:
         grouped = {name: list(members) for name, members in groups.items()}
-        axes = {name: _stem_and_axis(name)[1] for name in names}
         grouped_names = [member for members in grouped.values() for member in members]
         if sorted(grouped_names) != sorted(names):
             raise InputError(
@@ -194,15 +198,24 @@ def _signals(
             words = ()
         elif len(set(words)) < len(words):
             words = tuple(members)
-        signals.append(Channels(stem, indices, words, float(scale)))
+        signals.append(Channels(stem, indices, words))
     return signals
 
 
-def _stem_and_axis(name: str) -> tuple[str, str]:
-    """Name of a signal and of its axis: ``acc_x`` is acc's x."""
-    stem, line, axis = name.rpartition("_")
-    if line and stem and axis in ("x", "y", "z"):
-        return stem, axis
+def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
+    """Name of a signal and of its axis: ``acc_x`` is acc's x, and so is ``accx`` among all three.
+
+    A channel that is no axis is a signal of its own, with its name twice.
+    """
+    stem = name[:-1]
+    axis = name[-1:].lower()
+    if axis not in AXES:
+        return name, name
+    words = AXES if name[-1] == axis else AXES.upper()
+    if stem[:-1] and stem[-1] in "_- ":
+        return stem[:-1], axis
+    if all(stem + word in names for word in words):
+        return stem or AXES, axis
     return name, name
 
 
@@ -214,7 +227,8 @@ def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block
     levels = min(6, length.bit_length() - 1)
     several = len(signal.channels) > 1
     blocks: list[Block] = [Mean(signal)]
-    if len(signal.channels) == 3 and signal.name.lower().startswith("acc"):
+    is_acceleration = signal.name.lower().startswith("acc") or signal.name.lower() in ("a", AXES)
+    if len(signal.channels) == 3 and is_acceleration:
         blocks.append(Tilt(signal))
     spectrum = Spectrum(signal, rate)
     blocks += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]

@@ -153,6 +153,10 @@ class Channels(Signal):
         Names of the channels: ``("x", "y", "z")``; by default their indices.
     scale : float, default 1.0
         Unit of one count, of signals in whole numbers.
+    unit : str
+        Name of the unit, such as ``m/s2``; devices compare it with theirs.
+    rate_hz : float, default 0.0
+        Samples per second; 0: that of the blocks that have a rate, or not known.
     """
 
     kind: ClassVar[str] = "channels"
@@ -160,6 +164,8 @@ class Channels(Signal):
     indices: tuple[int, ...] = (0,)
     axes: tuple[str, ...] = ()
     scale: float = 1.0
+    unit: str = ""
+    rate_hz: float = 0.0
 
     @property
     def label(self) -> str:
@@ -178,6 +184,8 @@ class Channels(Signal):
             if not word or set(word) & set("(),."):
                 raise InputError(f"channel name {word!r}: must be without '(', ')', ',' and '.'")
         check_scale(self.name, self.scale)
+        if self.rate_hz:
+            check_number(f"channels {self.name!r}: rate_hz", self.rate_hz, 0, 1e9)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (windows,) = inputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -65,11 +66,40 @@ class StreamWindow:
 
 
 CLOCK_ERROR = 0.1
-"""Share of the time between two pushes that a sensor's clock may be off: cheap ones are by 5 %."""
+"""Share by which a sensor's clock may be off: cheap ones are by 5 %."""
+LATE = 0.5
+"""Sample intervals by which a sample may be late before samples count as lost."""
+EARLY = 1.0
+"""Sample intervals by which a sample may be early before the order of samples is in doubt."""
+MIN_TIMES = 16
+"""Number of times from which their jitter is estimated."""
+MAX_TIMES = 64
+"""Number of the latest times that their jitter is estimated from."""
+MAX_JITTER = 4.0
+"""Largest lateness that is jitter, in third quartiles of the latest (4.6 normal deviations)."""
+
+
+@dataclass(slots=True)
+class _TimedPush:
+    """Samples from number `start` of the stream on, the first at `time`.
+
+    They are `late` sample intervals behind the time that follows from the push before, which began
+    `n_before` samples earlier; 0 without one.
+    """
+
+    start: int
+    time: float
+    late: float = 0.0
+    n_before: int = 0
 
 
 class Windower:
     """Windows of samples as they come, none across a gap.
+
+    The times of samples are compared with the rate. Where samples come later or earlier than clock
+    and jitter explain, some were lost, or their order is wrong: a new window begins. The clock may
+    be off by a tenth; jitter is estimated from the latest times. A window whose samples come at
+    another mean rate is refused.
 
     Parameters
     ----------
@@ -79,17 +109,19 @@ class Windower:
         Samples from one window to the next; `length` by default.
     rate_hz : float, optional
         Samples per second: needed to find gaps from times.
-    max_gap : float, default 1.5
-        Samples were lost where the time from one sample to the next is above this many sample
-        intervals, or below 0: the unfinished window is given up, and a new one begins. The time
-        between two pushes may be off by a tenth, because a sensor's clock may be.
 
     Attributes
     ----------
+    samples : int
+        Number of samples so far.
+    windows : int
+        Number of windows so far.
     gaps : int
         Number of gaps so far.
     dropped : int
-        Samples that no window holds because of gaps.
+        Samples that no window holds, because of gaps or a reset.
+    refused : int
+        Windows of another mean rate so far.
 
     Examples
     --------
@@ -101,28 +133,32 @@ class Windower:
     """
 
     def __init__(
-        self,
-        length: int,
-        hop: int | None = None,
-        *,
-        rate_hz: float | None = None,
-        max_gap: float = 1.5,
+        self, length: int, hop: int | None = None, *, rate_hz: float | None = None
     ) -> None:
         self.length, self.hop = _sizes(length, hop)
         if rate_hz is not None and not 0 < rate_hz < np.inf:
             raise InputError(f"rate_hz is {rate_hz}; give samples a second")
-        if not max_gap >= 1:
-            raise InputError(f"max_gap is {max_gap}; give at least 1 sample interval")
         self.rate_hz = rate_hz
-        self.max_gap = max_gap
-        self.gaps = self.dropped = 0
+        self.samples = 0
+        self.windows = 0
+        self.gaps = 0
+        self.dropped = 0
+        self.refused = 0
         self._buffer: NDArray[Any] | None = None
         self._begin = 0  # number of the buffer's first sample
         self._skip = 0  # samples before the next window, where the hop is longer than a window
         self._used = 0  # samples of the buffer that a window has held
-        self._first: float | None = None  # time of the buffer's first sample
-        self._next: float | None = None  # time at which the next sample is due
-        self._pushed = 0  # samples of the last push that had a time
+        self._pushes: deque[_TimedPush] = deque()  # of the samples in the buffer
+        self._unchecked: deque[_TimedPush] = deque()  # those that a gap may be before
+        # lateness of the latest pushes and the samples that they follow
+        self._latest: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
+        self._seconds = 0.0  # from the first time to the latest
+        self._n_timed = 0  # samples meanwhile
+
+    @property
+    def measured_hz(self) -> float | None:
+        """Mean rate by the times of the stream, in samples per second; None without times."""
+        return self._n_timed / self._seconds if self._seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
         """Take samples that follow each other; get the windows that they complete.
@@ -143,51 +179,116 @@ class Windower:
             raise InputError(
                 f"samples must be numbers of shape (k,) or (k, channels), not {x.shape}"
             )
-        if time is not None and self.rate_hz is None:
-            raise InputError("times need the windower's rate_hz")
-        if self._buffer is not None and x.shape[1:] != self._buffer.shape[1:]:
+        if self._buffer is None:
+            self._buffer = x[:0]
+        if x.shape[1:] != self._buffer.shape[1:]:
             raise InputError(f"samples of {x.shape[1:]} channels follow {self._buffer.shape[1:]}")
         if not len(x):
             return []
         if time is not None:
-            self._check_time(time, len(x))
-        before = x[:0] if self._buffer is None or not len(self._buffer) else self._buffer
-        if time is not None:  # at every push, because clocks drift from the rate
-            assert self.rate_hz is not None
-            self._first = time - len(before) / self.rate_hz
-        self._buffer = np.concatenate([before, x])
+            self._note_time(time, self._begin + len(self._buffer))
+        self.samples += len(x)
+        self._buffer = np.concatenate([self._buffer, x]) if len(self._buffer) else x
         return list(self._complete())
 
     def reset(self) -> None:
-        """Give up the window begun, as after a gap."""
-        n_buffered = 0 if self._buffer is None else len(self._buffer)
-        self.dropped += max(0, n_buffered - self._used)
-        self._begin += n_buffered
-        self._buffer = None if self._buffer is None else self._buffer[:0]
-        self._skip = self._used = 0
-        self._first = self._next = None
+        """Give up the window begun, as after a gap or at the end."""
+        self._find_gaps()
+        self._drop(0 if self._buffer is None else len(self._buffer))
 
-    def _check_time(self, time: float, count: int) -> None:
-        assert self.rate_hz is not None
-        if self._next is not None:
+    def _note_time(self, time: float, start: int) -> None:
+        """Note the time of sample `start`; look for a gap before it once jitter is known."""
+        if self.rate_hz is None:
+            raise InputError("times need the windower's rate_hz")
+        push = _TimedPush(start, time)
+        if self._pushes:
+            last = self._pushes[-1]
+            push.n_before = start - last.start
             # distance from the time at which the sample was due, in sample intervals
-            late = (time - self._next) * self.rate_hz
-            off = CLOCK_ERROR * self._pushed
-            if not -max(1.0, off) < late <= max(self.max_gap - 1, off) + 1e-9:
+            push.late = (time - last.time) * self.rate_hz - push.n_before
+            self._seconds += time - last.time
+            self._n_timed += push.n_before
+            self._unchecked.append(push)
+        self._pushes.append(push)
+        if push.n_before > 1 or len(self._latest) + len(self._unchecked) >= MIN_TIMES:
+            self._find_gaps()
+
+    def _find_gaps(self) -> None:
+        """Begin a new window at each push before which there is a gap."""
+        while self._unchecked:
+            push = self._unchecked[0]
+            is_gap = self._is_off(push.late, push.n_before, relative=True)
+            self._unchecked.popleft()
+            if is_gap:
                 self.gaps += 1
-                self.reset()
-        self._next = time + count / self.rate_hz
-        self._pushed = count
+                self._drop(push.start - self._begin)
+            else:
+                self._latest.append((push.late, push.n_before))
+
+    def _is_off(self, late: float, n_samples: int, *, relative: bool) -> bool:
+        """Whether clock and jitter do not explain that a sample is `late` after `n_samples`.
+
+        With `relative` lateness counts from the mean rate of the latest times.
+        """
+        clock = CLOCK_ERROR * n_samples
+        if -max(EARLY, clock) < late <= max(LATE, clock) + 1e-9:
+            return False
+        drift, jitter = self._drift_and_jitter()
+        if relative:
+            late -= drift * n_samples
+        most = max(clock, MAX_JITTER * jitter)
+        return not -max(EARLY, most) < late <= max(LATE, most) + 1e-9
+
+    def _drift_and_jitter(self) -> tuple[float, float]:
+        """Usual lateness per sample, and how far pushes usually are from it; 0 if not known yet."""
+        latest = [*self._latest, *((push.late, push.n_before) for push in self._unchecked)]
+        if len(latest) < MIN_TIMES:
+            return 0.0, 0.0
+        drift = sorted(late / n for late, n in latest)[len(latest) // 2]
+        distances = sorted(abs(late - drift * n) for late, n in latest)
+        return drift, distances[3 * len(latest) // 4]
 
     def _complete(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None
         while len(self._buffer) >= self._skip + self.length:
+            if self._unchecked:
+                self._find_gaps()
+                continue
             self._advance(self._skip)  # samples between two windows, if the hop is longer
-            yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._first)
+            if self._has_rate():
+                self.windows += 1
+                yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._time())
+            else:
+                self.refused += 1
             self._used = self.length
             self._skip = self.hop
             if self.hop <= self.length:
                 self._advance(self.hop)
+
+    def _has_rate(self) -> bool:
+        """Whether the samples of the buffer's first window have the rate, by their times."""
+        pushes = [p for p in self._pushes if p.start < self._begin + self.length]
+        late = sum(push.late for push in pushes[1:])
+        return len(pushes) < 2 or not self._is_off(
+            late, pushes[-1].start - pushes[0].start, relative=False
+        )
+
+    def _time(self) -> float | None:
+        """Seconds of the buffer's first sample, from the nearest time before it, or after it."""
+        if not self._pushes or self.rate_hz is None:
+            return None
+        push = self._pushes[0]
+        return push.time + (self._begin - push.start) / self.rate_hz
+
+    def _drop(self, count: int) -> None:
+        """Drop samples off the front, and begin a new window behind them."""
+        self.dropped += max(0, count - self._used)
+        self._skip = 0
+        if self._buffer is not None:
+            self._advance(count)
+        self._used = 0
+        while self._pushes and self._pushes[0].start < self._begin:
+            self._pushes.popleft()
 
     def _advance(self, count: int) -> None:
         """Take samples off the front."""
@@ -196,8 +297,8 @@ class Windower:
         self._begin += count
         self._used = max(0, self._used - count)
         self._skip = max(0, self._skip - count)
-        if self._first is not None and self.rate_hz is not None:
-            self._first += count / self.rate_hz
+        while len(self._pushes) > 1 and self._pushes[1].start <= self._begin:
+            self._pushes.popleft()
 
 
 def _sizes(length: int, hop: int | None) -> tuple[int, int]:

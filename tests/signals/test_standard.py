@@ -38,6 +38,26 @@ def test_channels_of_one_sensor_are_one_signal():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("channels", "name"),
+    [
+        (["x", "y", "z"], "xyz"),
+        (["Z", "X", "Y"], "xyz"),
+        (["accX", "accY", "accZ"], "acc"),
+        (["ax", "ay", "az"], "a"),
+        (["acc x", "acc y", "acc z"], "acc"),
+    ],
+)
+def test_axes_are_one_signal_however_they_are_written(channels, name):
+    blocks = sig.standard_blocks(rate_hz=50, channels=[*channels, "max", "load"], unit="g")
+    graph = sig.SignalGraph(blocks)
+    signals = {s.name: s for s in graph.steps if isinstance(s, sig.Channels)}
+    assert {*signals} == {name, "max", "load"}
+    assert sorted(signals[name].axes) == ["x", "y", "z"]
+    assert (signals[name].unit, signals[name].rate_hz) == ("g", 50.0)
+    assert {f"tilt({name})", f"statistics(magnitude({name}))"} <= {b.label for b in blocks}
+
+
 def test_the_order_is_that_of_measured_prices():
     x = np.load(shared_data("hapt_windows.npz"))["X"][::900]
     blocks = sig.measured(sig.standard_blocks(rate_hz=50, channels=SIX, samples=128), x, repeats=3)

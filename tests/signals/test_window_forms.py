@@ -15,6 +15,27 @@ from gatewise_signals.signal_input import as_windows
 COLUMNS = ["x", "y"]
 
 
+def test_a_window_s_numbers_are_those_of_its_type():
+    counts = sig.SignalInput(sig.SignalGraph(blocks()), (20, 2), "int16")
+    x = np.full((1, 20, 2), 300.0)
+    x[0, 0, 0] = np.nan  # a missing sample
+    assert counts.checked(x) is x
+    for wrong in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
+        with pytest.raises(InputError, match="the blocks are for int16: bring them to the width"):
+            counts.features(wrong)
+
+
+def test_channels_and_blocks_of_a_window_have_one_rate():
+    fifty = sig.Channels("acc", (0, 1), rate_hz=50.0)
+    graph = sig.SignalGraph([sig.Mean(fifty), sig.Goertzel(fifty, 50.0, (5.0,))])
+    signal = sig.SignalInput(graph, (20, 2))
+    assert (signal.rate_hz, signal.n_channels) == (50.0, 2)
+    with pytest.raises(InputError, match="for 50 and 100 samples per second"):
+        sig.SignalInput(sig.SignalGraph([sig.Goertzel(fifty, 100.0, (5.0,))]), (20, 2))
+    with pytest.raises(InputError, match="rate_hz"):
+        sig.Channels("acc", rate_hz=-1.0)
+
+
 def windows(n=40):
     rng = np.random.default_rng(0)
     y = np.arange(n) % 2

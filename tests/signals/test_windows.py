@@ -31,7 +31,7 @@ def test_pieces_of_any_size_give_the_windows_of_the_whole(length, hop, pieces, c
     assert windower.gaps == 0
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=20))
+@given(st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20))
 def test_no_window_spans_a_gap(pieces):
     windower, time, number = Windower(5, 2, rate_hz=100.0), 0.0, 0
     runs, found = [[]], []
@@ -73,6 +73,34 @@ def test_a_clock_that_is_off_makes_no_gap_and_no_drift(error):
     assert windower.gaps == 1
 
 
+@pytest.mark.parametrize(("late", "gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
+def test_the_clock_may_be_off_by_a_tenth_of_the_time_between_pushes(late, gaps):
+    """32 samples at 10 Hz take 3.2 s; a tenth of them is 3.2 sample intervals."""
+    windower = Windower(64, rate_hz=10.0)
+    windower.push(np.arange(32), time=0.0)
+    assert len(windower.push(np.arange(32), time=3.2 + late / 10.0)) == 1 - gaps
+    assert windower.gaps == gaps
+
+
+@pytest.mark.parametrize(("ratio", "refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)])
+def test_a_window_of_another_mean_rate_is_refused(ratio, refused):
+    windower = Windower(65, rate_hz=10.0)
+    found = [w for n in range(65) for w in windower.push([n], time=n * ratio / 10.0)]
+    assert (len(found), windower.refused, windower.gaps) == (1 - refused, refused, 0)
+    assert windower.measured_hz == pytest.approx(10.0 / ratio)
+
+
+def test_jitter_is_no_gap_and_a_lost_sample_without_jitter_is():
+    rng = np.random.default_rng(0)
+    for noise, lost, gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
+        windower = Windower(32, rate_hz=100.0)
+        times = np.arange(200) + rng.uniform(-noise, noise, 200)
+        times[100:] += lost
+        for time in times / 100.0:
+            windower.push([0], time=time)
+        assert windower.gaps == gaps
+
+
 def test_a_push_of_nothing_changes_nothing():
     windower = Windower(4)
     counts = np.arange(4, dtype=np.int16)
@@ -85,7 +113,7 @@ def test_a_push_of_nothing_changes_nothing():
 def test_what_does_not_fit_is_refused():
     for call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
-        lambda: Windower(4, max_gap=0.5), lambda: Windower(4).push([1], time=0.0),
+        lambda: Windower(4).push([1], time=0.0),
         lambda: Windower(4).push([["a"]]), lambda: cut_windows(np.zeros((2, 2, 2)), 1),
     ):  # fmt: skip
         with pytest.raises(InputError):

@@ -40,6 +40,11 @@ class InstanceSource:
         self.sensors = sensors
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Counts so far of the signal that windows are cut from; empty without one."""
+        return {}
+
+    @property
     def held(self) -> int:
         """Instances taken from a writer and not returned yet: a stop request must leave none."""
         return len(self._ready)

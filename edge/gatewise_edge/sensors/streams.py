@@ -1,13 +1,13 @@
-"""Windows of a signal that comes as samples: from standard input, a socket, or a recording.
+"""Streams of samples: bytes or lines from standard input, a socket, a pipe or a file.
 
-Samples that follow each other come as batches: arrays, lost samples, or what could not be read.
+Samples that follow each other come as batches: arrays, lost samples, or errors.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
-import wave
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,126 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES
-from gatewise_edge.sensors.instance_source import (
-    InstanceSource,
-    Item,
-    read_pieces,
-    split_lines,
-)
+from gatewise_edge.sensors.instance_source import read_pieces, split_lines
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
-from gatewise_signals.steps import Channels
-from gatewise_signals.windows import Windower
 
-FORMATS: Final = (*DTYPES, "csv")
 #: Bytes of one line of samples at most.
 _LONGEST_LINE: Final = 2**16
-#: Samples of a recording taken at a time.
-_SAMPLES: Final = 4096
 _CONNECT_SECONDS: Final = 10.0
-_WAVE_TYPES: Final = {1: "|u1", 2: "<i2", 4: "<i4"}
+#: Seconds of one unit of time.
+TIME_UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @dataclass(frozen=True, eq=False)
-class _Samples:
+class Samples:
     """Samples that follow each other, shape (k,) or (k, channels), and the first one's second."""
 
     values: NDArray[Any]
     time: float | None = None
 
 
-#: Samples as they come, and what is not one: errors, and None where samples were lost.
-_Batch = Sequence[_Samples | InputError | None]
+Batch = Sequence[Samples | InputError | None]
+"""Samples in their order; an error in place of one, None where samples were lost."""
 
 
-def _windows(batches: Iterator[_Batch], windower: Windower) -> Iterator[list[Item]]:
-    """Windows cut from samples as they come, none across a gap."""
-    gap = False  # since the last window
-    timed = windower.rate_hz is not None  # seconds count from the first sample at the rate
-    for batch in batches:
-        ready: list[Item] = []
-        for samples in batch:
-            if not isinstance(samples, _Samples):
-                windower.reset()
-                gap, timed = True, False
-                if samples is not None:
-                    ready.append((samples, {}))
-                continue
-            if samples.time is not None and windower.rate_hz is None:
-                raise InputError("the samples have times: set rate_hz, to find gaps")
-            gaps = windower.gaps
-            windows = windower.push(samples.values, samples.time)
-            gap |= windower.gaps > gaps
-            for window in windows:
-                seconds = window.time
-                if seconds is None and timed and windower.rate_hz is not None:
-                    seconds = window.start / windower.rate_hz
-                time = None if seconds is None else round(seconds, 6)
-                position = {"start": window.start, "time": time}
-                ready.append((window.values, position | ({"gap": True} if gap else {})))
-                gap = False
-        yield ready
+# -- bytes ---------------------------------------------------------------------------------
 
 
-def open_signal(
-    given: str,
-    signal: SignalInput,
-    stop: Stop,
-    *,
-    rate_hz: float | None = None,
-    hop: int | None = None,
-    form: str | None = None,
-) -> InstanceSource:
-    """Open what ``--signal`` names, to be cut into windows of the bundle's shape.
-
-    ``-``: standard input. ``tcp://host:port``: a socket. ``name.wav``, ``name.npy``, ``name.csv``:
-    one long recording. Any other file, as a pipe: read as a stream. `form` is what a stream holds:
-    whole samples, their channels interleaved, as numbers of a type in little-endian order, by
-    default the bundle's; or ``csv``, a line a sample: its channels, with the seconds before them or
-    without, or the word ``gap``; separated by commas, tabs, or semicolons beside decimal commas.
-    Raises InputError if it is none of these, cannot be opened, or is for another rate than the
-    bundle's blocks.
-    """
-    rate = _rate(signal, rate_hz)
-    suffix = Path(given).suffix.lower()
-    if len(signal.shape) > 2:
-        raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
-    if form is not None and form not in FORMATS:
-        raise InputError(f"signal_format {form}: choose one of {', '.join(FORMATS)}")
-    if form is not None and suffix in (".wav", ".npy", ".csv"):
-        raise InputError(f"signal_format is for streams; {given} says itself what it holds")
-    if suffix == ".wav":
-        batches = _of_wave(given, signal, rate)
-    elif suffix == ".npy":
-        batches = _of_array(given, signal)
-    elif "csv" in (form, suffix[1:]):
-        batches = _of_lines(_pieces(given, stop), signal, given)
-    else:
-        batches = _of_bytes(_pieces(given, stop), signal, form or signal.dtype)
-    return InstanceSource(_windows(batches, Windower(signal.shape[0], hop, rate_hz=rate)))
-
-
-def _rate(signal: SignalInput, given: float | None) -> float | None:
-    """The rate given, which must be that of the blocks on the window itself."""
-    rates = {
-        float(step.rate_hz)
-        for step in signal.graph.steps
-        if hasattr(step, "rate_hz") and all(isinstance(i, Channels) for i in step.inputs)
-    }
-    if given is None:
-        return rates.pop() if len(rates) == 1 else None
-    if rates and given not in rates:
-        wanted = " or ".join(f"{rate:g}" for rate in sorted(rates))
-        raise InputError(f"rate_hz {given:g}: the bundle's blocks are for {wanted} samples a s")
-    return given
-
-
-# -- streams -------------------------------------------------------------------------------
-
-
-def _pieces(given: str, stop: Stop) -> Iterator[bytes]:
-    """Bytes as they come."""
+def open_pieces(given: str, stop: Stop) -> Iterator[bytes]:
+    """Open a stream; get its bytes as they come."""
     if given == "-":
         return read_pieces(0, "standard input", stop)
     if given.startswith("tcp://"):
@@ -178,99 +86,127 @@ def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
         yield from read_pieces(descriptor, name, stop)
 
 
-def _of_bytes(pieces: Iterator[bytes], signal: SignalInput, dtype: str) -> Iterator[_Batch]:
+def byte_batches(
+    pieces: Iterator[bytes], shape: tuple[int, ...], dtype: str, flaws: list[str]
+) -> Iterator[Batch]:
+    """Read samples of a shape and type, little-endian; a part of one at the end is a flaw."""
     kind = np.dtype(dtype).newbyteorder("<")
-    size = kind.itemsize * int(np.prod(signal.shape[1:]))
+    size = kind.itemsize * int(np.prod(shape))
     remainder = b""
     for piece in pieces:
         remainder += piece
         whole = len(remainder) // size * size
         values = np.frombuffer(remainder[:whole], kind).astype(dtype)
-        yield [_Samples(values.reshape(-1, *signal.shape[1:]))]
+        yield [Samples(values.reshape(-1, *shape))]
         remainder = remainder[whole:]
+    if remainder:
+        flaws.append(f"its last {len(remainder)} bytes are a part of a sample")
 
 
-def _of_lines(pieces: Iterator[bytes], signal: SignalInput, name: str) -> Iterator[_Batch]:
-    number = 0
-    for lines in split_lines(pieces, _LONGEST_LINE):
-        found: list[_Samples | InputError | None] = []
-        for text in lines:
-            number += 1
-            if text is None:
-                raise InputError(f"{name}: a line of more than {_LONGEST_LINE} bytes is no sample")
-            if text.strip() == "gap":
-                found.append(None)
-            elif text.strip():
-                try:
-                    found.append(_sample(text.strip(), signal.shape[1:]))
-                except ValueError as error:
-                    if number > 1:  # else a header
-                        found.append(InputError(f"{name}, line {number}: {error}"))
-        yield found
+# -- lines ---------------------------------------------------------------------------------
 
 
-def _sample(text: str, channels: tuple[int, ...]) -> _Samples:
-    count = int(np.prod(channels))
-    separator = next((s for s in ";\t" if s in text), ",")
-    cells = text.replace(",", ".").split(";") if separator == ";" else text.split(separator)
-    if len(cells) not in (count, count + 1):
-        raise ValueError(f"{len(cells)} cells; give {count}, or the seconds and {count}")
-    try:
+class LineReader:
+    """Samples of lines: the cells of the channels, and perhaps a time before them.
+
+    The first line may name the columns, and the line before it a separator, as Excel's ``sep=;``.
+    Columns with the names of the bundle's channels are in any order; with other names they are in
+    the order of the channels. Times are in `time_unit`.
+    """
+
+    def __init__(self, name: str, signal: SignalInput, time_unit: str = "s") -> None:
+        self._name = name
+        self._shape = signal.shape[1:]
+        self._channels = signal.channels
+        self._seconds = TIME_UNITS[time_unit]
+        self._n_lines = 0
+        self._may_be_header = True
+        #: Positions of the channels' columns, if the header names them.
+        self._columns: list[int] | None = None
+
+    def batches(self, pieces: Iterator[bytes]) -> Iterator[Batch]:
+        """Read the samples of lines as they come."""
+        for lines in split_lines(pieces, _LONGEST_LINE):
+            samples = [self._sample(line) for line in lines if line is None or line.strip()]
+            yield [sample for sample in samples if not isinstance(sample, _Header)]
+
+    def _sample(self, line: str | None) -> Samples | InputError | _Header | None:
+        self._n_lines += 1
+        if line is None:
+            raise InputError(
+                f"{self._name}: a line of more than {_LONGEST_LINE} bytes is no sample"
+            )
+        text = line.strip().removeprefix("\ufeff")
+        if text == "gap":
+            return None
+        if self._may_be_header:
+            if re.fullmatch(r"sep=.", text):
+                return _Header()
+            self._may_be_header = False
+            cells = _cells(text)
+            if not any(map(_is_number, cells)):
+                self._read_header([cell.strip().strip('"').lower() for cell in cells])
+                return _Header()
+        try:
+            return self._read_cells(_cells(text), text)
+        except ValueError as error:
+            return InputError(f"{self._name}, line {self._n_lines}: {error}")
+
+    def _read_header(self, cells: list[str]) -> None:
+        """Find the columns of the channels; InputError if only some of them have a name there."""
+        axes = [channel.axis for channel in self._channels]
+        columns = []
+        for channel in self._channels:
+            words = {channel.name.lower()}
+            if axes.count(channel.axis) == 1:
+                words.add(channel.axis.lower())
+            columns.append([k for k, cell in enumerate(cells) if cell and cell in words])
+        if not any(columns):
+            return
+        problems = [
+            channel.name
+            for channel, places in zip(self._channels, columns, strict=True)
+            if len(places) != 1
+        ]
+        if problems:
+            raise InputError(
+                f"{self._name}: the columns are {', '.join(cells)}; not one of them is channel "
+                f"{problems[0]!r} of the bundle"
+            )
+        self._columns = [places[0] for places in columns]
+
+    def _read_cells(self, cells: list[str], text: str) -> Samples:
+        """Read the cells of a line; ValueError if it is no sample."""
+        count = len(self._channels)
+        if len(cells) not in (count, count + 1):
+            raise ValueError(f"{len(cells)} cells; give {count}, or the time and {count}")
+        if not all(map(_is_number, cells)):
+            raise ValueError(f"{text[:40]!r} has a cell that is no number")
         numbers = [float(cell) for cell in cells]
+        columns = self._columns or range(len(cells) - count, len(cells))
+        values = np.array([numbers[k] for k in columns], np.float32).reshape(1, *self._shape)
+        if len(cells) == count:
+            return Samples(values)
+        (time,) = (cell for k, cell in enumerate(cells) if k not in columns)
+        if not np.isfinite(float(time)):
+            raise ValueError(f"{time!r} is no time")
+        return Samples(values, float(time) * self._seconds)
+
+
+class _Header:
+    """A line that is no sample."""
+
+
+def _cells(text: str) -> list[str]:
+    """Cells between semicolons, with decimal commas, or between tabs or commas."""
+    if ";" in text:
+        return text.replace(",", ".").split(";")
+    return text.split("\t" if "\t" in text else ",")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace("_", "?"))
     except ValueError:
-        raise ValueError(f"{text[:40]!r} has a cell that is no number") from None
-    values = np.array(numbers[-count:], np.float32).reshape(1, *channels)
-    if len(cells) == count:
-        return _Samples(values)
-    if not np.isfinite(numbers[0]):
-        raise ValueError(f"{cells[0]!r} is no time in seconds")
-    return _Samples(values, numbers[0])
-
-
-# -- recordings ----------------------------------------------------------------------------
-
-
-def _of_wave(name: str, signal: SignalInput, rate: float | None) -> Iterator[_Batch]:
-    try:
-        recording = wave.open(name, "rb")  # noqa: SIM115 - read later, piece by piece
-        size, channels = recording.getsampwidth(), recording.getnchannels()
-    except (OSError, EOFError, wave.Error) as error:
-        raise InputError(f"--signal {name}: {error}") from None
-    wanted = int(np.prod(signal.shape[1:]))
-    problems = []
-    if size not in _WAVE_TYPES:
-        problems.append(f"samples of {8 * size} bits; 8, 16 or 32 can be")
-    elif np.dtype(signal.dtype).kind == "f":
-        problems.append(
-            f"whole numbers, and the bundle takes {signal.dtype}: give an .npy file of values as "
-            "in training"
-        )
-    if channels != wanted:
-        problems.append(f"{channels} channels, not {wanted}")
-    if rate is not None and recording.getframerate() != rate:
-        problems.append(f"{recording.getframerate()} samples a second, not {rate:g}")
-    if problems:
-        recording.close()
-        raise InputError(f"--signal {name} has {'; '.join(problems)}")
-
-    def batches() -> Iterator[_Batch]:
-        with recording:
-            while piece := recording.readframes(_SAMPLES):
-                values = np.frombuffer(piece, _WAVE_TYPES[size])
-                yield [_Samples(values.reshape(-1, *signal.shape[1:]))]
-
-    return batches()
-
-
-def _of_array(name: str, signal: SignalInput) -> Iterator[_Batch]:
-    try:
-        values = np.load(name, mmap_mode="r", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"--signal {name}: {error}") from None
-    if values.dtype.kind not in "fiub" or values.shape[1:] != signal.shape[1:] or not values.ndim:
-        raise InputError(
-            f"--signal {name} holds {values.dtype} of shape {values.shape}; a recording has shape "
-            f"({', '.join(['samples', *map(str, signal.shape[1:])])})"
-        )
-    starts = range(0, len(values), _SAMPLES)
-    return ([_Samples(np.array(values[i : i + _SAMPLES]))] for i in starts)
+        return False
+    return True

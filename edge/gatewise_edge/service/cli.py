@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,7 +139,7 @@ def edge(
         if settings.metrics_port is not None:
             metrics, pages = serve_metrics(
                 runtime, beat, settings.metrics_host, settings.metrics_port,
-                link=link, sensors=instances.sensors, updater=updater, troubles=troubles.found,
+                link=link, instances=instances, updater=updater, troubles=troubles.found,
             )  # fmt: skip
             stack.enter_context(pages)
             observers.append(metrics.observe)
@@ -168,9 +168,14 @@ def edge(
             notifier.send("STOPPING=1", str(totals))
             if as_json:
                 files = [file for file in (out, log) if file is not None]
-                print_json({"summary": _summary(totals, runtime, smoothing, files)})
+                summary = _summary(totals, runtime, smoothing, files)
+                if instances.counts:
+                    summary["signal"] = instances.counts
+                print_json({"summary": summary})
             else:
                 note(totals.in_words())
+                if instances.counts:
+                    note(", ".join(f"{n} {what}" for what, n in _in_words(instances.counts)))
     if stop.requested == "SIGINT":
         raise KeyboardInterrupt
     if totals.errors and not stop.requested:
@@ -216,6 +221,11 @@ def _open_writers(
         home = HomeAssistant(link, settings.home_assistant, answers.write)
         writers.append(stack.enter_context(home).write)
     return writers
+
+
+def _in_words(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Counts of a signal that are not 0, by their name in words."""
+    return [(name.replace("_", " "), count) for name, count in counts.items() if count]
 
 
 def _summary(

@@ -21,7 +21,7 @@ from gatewise_edge.device.answer import Answer
 
 if TYPE_CHECKING:
     from gatewise_edge.link.link import Link
-    from gatewise_edge.sensors.sensors import Sensors
+    from gatewise_edge.sensors.instance_source import InstanceSource
     from gatewise_edge.update import Updater
     from gatewise_export.bundle.bundle import Bundle
 
@@ -70,7 +70,9 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[S
 class EdgeMetrics(Collector):
     """Metrics of one device.
 
-    `troubles` gives what is wrong with each part of the service, or None, by the part's name.
+    `instances` are where the device's instances come from: their sensors, or the samples that
+    windows are cut from. `troubles` gives what is wrong with each part of the service, or None, by
+    the part's name.
     """
 
     def __init__(
@@ -78,13 +80,16 @@ class EdgeMetrics(Collector):
         device: MeasuredDevice,
         *,
         link: Link | None = None,
-        sensors: Sensors | None = None,
+        instances: InstanceSource | None = None,
         updater: Updater | None = None,
         troubles: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         registry = self._registry = CollectorRegistry()
-        self._device, self._link, self._sensors = device, link, sensors
-        self._updater, self._troubles = updater, troubles
+        self._device = device
+        self._link = link
+        self._instances = instances
+        self._updater = updater
+        self._troubles = troubles
 
         def count(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"gatewise_{name}", text, labels, registry=registry)
@@ -157,17 +162,25 @@ class EdgeMetrics(Collector):
         yield counter("gatewise_device", "Requests and responses.", events, "event")
         state = [([k], value) for k, value in self._device.gauges.items()]
         yield gauge("gatewise_device_state", "Current state.", state, "what")
-        if self._sensors is not None:
-            reads = [
-                ((sensor, event), n)
-                for sensor, counts in self._sensors.counts.items()
-                for event, n in asdict(counts).items()
-            ]
-            yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
-            hung = [([sensor], 1) for sensor in self._sensors.hung]
-            yield gauge("gatewise_sensor_hung", "Sensors that do not return.", hung, "sensor")
+        if self._instances is not None:
+            yield from self._of_instances(self._instances)
         if self._updater is not None:
             updates = [([event], n) for event, n in self._updater.counters.items()]
             yield counter("gatewise_update", "Checks and releases.", updates, "event")
         troubles = [([what], why is not None) for what, why in self._troubles().items()]
         yield gauge("gatewise_trouble", "What does not work.", troubles, "what")
+
+    def _of_instances(self, instances: InstanceSource) -> Iterator[Metric]:
+        """Read from the source of instances what its sensors or samples were."""
+        if instances.counts:
+            samples = [([event], n) for event, n in instances.counts.items()]
+            yield counter("gatewise_signal", "Samples, windows, gaps and losses.", samples, "event")
+        if instances.sensors is not None:
+            reads = [
+                ((sensor, event), n)
+                for sensor, counts in instances.sensors.counts.items()
+                for event, n in asdict(counts).items()
+            ]
+            yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
+            hung = [([sensor], 1) for sensor in instances.sensors.hung]
+            yield gauge("gatewise_sensor_hung", "Sensors that do not return.", hung, "sensor")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Final, Literal, get_args
 
+import msgspec
 import typer
 from msgspec import Meta
 
@@ -13,6 +14,11 @@ from gatewise.errors import InputError
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.stage_models import Runner
+
+#: Settings of ``--signal``.
+OF_SIGNALS: Final = (
+    "signal_format", "rate_hz", "hop", "convert", "scale", "offset", "unit", "time_unit",
+)  # fmt: skip
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -112,6 +118,20 @@ class EdgeSettings(Settings, frozen=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    convert: Annotated[
+        bool,
+        FileOption("Resample --signal to the bundle's rate, bring its width to full scale; false."),
+    ] = False
+    scale: Annotated[
+        tuple[float, ...], FileOption("Unit of a count of --signal, of all or each channel.")
+    ] = ()
+    offset: Annotated[
+        tuple[float, ...], FileOption("Added to counts before the scale, as Linux IIO's.")
+    ] = ()
+    unit: Annotated[str | None, FileOption("Name of the unit of --signal, such as m/s2.")] = None
+    time_unit: Annotated[
+        Literal["s", "ms", "us", "ns"], FileOption("Unit of times in lines of --signal.")
+    ] = "s"
     signal_format: Annotated[
         str | None,
         FileOption("Type of a stream's samples: int16, float32, ... or csv; else the bundle's."),
@@ -158,8 +178,11 @@ class EdgeSettings(Settings, frozen=True):
             raise InputError("--trust and update_... are for --update-host")
         if self.smooth is not None and self.parallel > 1:
             raise InputError("--smooth needs answers in order: leave --parallel at 1")
-        if self.signal is None and (self.signal_format, self.rate_hz, self.hop) != (None,) * 3:
-            raise InputError("signal_format, rate_hz and hop are for --signal")
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        if self.signal is None:
+            for name in OF_SIGNALS:
+                if getattr(self, name) != defaults[name]:
+                    raise InputError(f"{name} is for --signal")
         if self.signal is not None and (self.data != "-" or self.keep is not None):
             raise InputError("--data and --keep are for rows; --signal takes their place")
 

@@ -68,7 +68,11 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if (signal := manifest.signal) is not None:
         shape = " x ".join(map(str, signal.shape))
-        lines = [("windows", f"{shape}, {signal.dtype}; {len(signal.graph.blocks)} blocks")]
+        rate = "" if signal.rate_hz is None else f", {signal.rate_hz:g} samples per second"
+        lines = [("windows", f"{shape}, {signal.dtype}{rate}; {len(signal.graph.blocks)} blocks")]
+        units = dict.fromkeys(f"{c.scale:g} {c.unit}" for c in signal.channels if c.unit)
+        if units:
+            lines.append(("a count is", ", ".join(units)))
         if (prices := signal.prices) is not None:
             power = "" if prices.watts is None else f", at {prices.watts:g} W"
             unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]

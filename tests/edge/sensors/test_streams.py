@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from gatewise_edge.sensors.streams import open_signal
+from gatewise_edge.sensors.signal_source import SignalOptions
+from gatewise_edge.sensors.signal_source import open_signal as open_with
 from gatewise_edge.stop_request import Stop, Stopped
 
 RATE = 100.0
@@ -26,6 +27,10 @@ TWO = sig.Channels("acc", (0, 1))
 INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO)]), (8, 2), "int16")
 RATED = sig.SignalInput(sig.SignalGraph([sig.Goertzel(TWO, RATE, (5.0,))]), (8, 2))
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
+
+
+def open_signal(name, signal, stop, **options):
+    return open_with(name, signal, stop, SignalOptions(**options))
 
 
 def drain(stream):
@@ -147,8 +152,8 @@ def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
         sig.SignalGraph([sig.GreyHistogram(sig.Pixels())]), (8, 8, 3), "uint8"
     )
     for name, options, message in [
-        (str(tmp_path / "r.npy"), {}, r"shape \(50, 1\); a recording has shape \(samples, 2\)"),
-        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "24 bits.*1 channels, not 2; 8000 samples"),
+        (str(tmp_path / "r.npy"), {}, "has 1 channels, the bundle takes 2"),
+        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "has 8000 samples a second, not 100"),
         (str(tmp_path / "none"), {}, "no such file, pipe or device"),
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),

@@ -16,6 +16,7 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_edge.service.endpoints import Endpoints
@@ -41,6 +42,21 @@ def fetch(url: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+class Samples(InstanceSource):
+    """A source of windows, one of which was lost."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"samples": 640, "refused_windows": 1}
+
+
+def test_samples_are_counted(bundle):
+    with Device(bundle) as device:
+        found = samples(EdgeMetrics(device, instances=Samples([])).text())
+    assert found["gatewise_signal_total", "samples"] == 640
+    assert found["gatewise_signal_total", "refused_windows"] == 1
 
 
 def test_metrics_are_what_the_device_did(bundle):
@@ -78,7 +94,7 @@ def test_metrics_are_what_the_device_did(bundle):
     sensors = Sensors({"a": lambda: 1.0, "b": lambda: 0.0, "c": lambda: 0.0})
     with Device(bundle, sensors=sensors) as device:
         device.answer()
-        found = samples(EdgeMetrics(device, sensors=sensors).text())
+        found = samples(EdgeMetrics(device, instances=InstanceSource([], sensors)).text())
     assert found["gatewise_sensor_total", "a", "reads"] == 1
     assert found["gatewise_sensor_total", "c", "reads"] == 0
 

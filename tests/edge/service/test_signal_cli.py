@@ -93,6 +93,11 @@ def test_samples_through_a_pipe(bundle, recording, start, settings):
     changed = sum(t["smoothed"] != t["label"] for t in lines)
     assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": changed}
     assert "a change that lasts shows 1 windows later" in err
+    assert summary["summary"]["signal"] == {
+        "samples": 12 * SAMPLES, "windows": len(lines), "gaps": 0, "dropped_samples": 0,
+        "refused_windows": 0, "bad_samples": 0, "flaws": 1,
+    }  # fmt: skip
+    assert "its last 1 bytes are a part of a sample; its whole windows are answered" in err
 
 
 def test_recordings_arrays_and_gaps(recording, here, tmp_path):
@@ -122,7 +127,7 @@ def test_recordings_arrays_and_gaps(recording, here, tmp_path):
         (("--signal", "-", "--block", "roughness"), "module:function"),
         (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
         (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
-        (("hop = 3",), "are for --signal"),
+        (("hop = 3",), "hop is for --signal"),
         (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K or two-state"),
         (
             ("--signal", "-", *BLOCK, "--smooth", "two-state:fallen,0.8,0.4,3"),

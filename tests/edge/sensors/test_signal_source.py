@@ -1,0 +1,289 @@
+"""A fault of a signal is an error or is counted; on demand rate and width are converted."""
+
+from __future__ import annotations
+
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.signal import resample_poly
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_edge.sensors.signal_source import SignalOptions, WindowResampler, open_signal
+from gatewise_edge.stop_request import Stop
+
+RATE = 100.0
+LENGTH = 32
+ACC = sig.Channels("acc", (0, 1), ("x", "y"), scale=0.5, unit="m/s2", rate_hz=RATE)
+INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(ACC)]), (LENGTH, 2), "int16")
+FLOAT_INPUT = sig.SignalInput(INPUT.graph, INPUT.shape)
+RNG = np.random.default_rng(0)
+COUNTS = RNG.integers(-3000, 3000, (10 * LENGTH, 2)).astype(np.int16)
+
+
+def read(path, signal=INPUT, **options):
+    """Windows and errors of a signal, and its counts; the error that ended it stands last."""
+    found = []
+    try:
+        source = open_signal(str(path), signal, Stop(), SignalOptions(**options))
+        found += [instance for instance, _ in source]
+    except InputError as error:
+        return [*found, error], {}
+    return found, source.counts
+
+
+def wave_bytes(counts=COUNTS, width=2, rate=RATE, tag=1, size=None):
+    """Content of a .wav file of float or PCM samples at full scale."""
+    if tag == 3:
+        data = (counts / 32768).astype(f"<f{width}").tobytes()
+    elif width == 1:
+        data = ((counts >> 8) + 128).astype("u1").tobytes()
+    elif width == 3:
+        data = (counts.astype("<i4") << 8).view("u1").reshape(-1, 4)[:, :3].tobytes()
+    else:
+        data = (counts.astype(f"<i{width}") << (8 * width - 16)).tobytes()
+    channels = counts.shape[1]
+    form = struct.pack(
+        "<HHIIHH",
+        tag,
+        channels,
+        int(rate),
+        int(rate) * channels * width,
+        channels * width,
+        8 * width,
+    )
+    if tag == 0xFFFE:
+        form += struct.pack("<HHIH", 22, 8 * width, 3, 1) + bytes(14)
+    size = len(data) if size is None else size
+    chunks = (
+        b"fmt " + struct.pack("<I", len(form)) + form + b"LIST" + struct.pack("<I", 3) + b"abc\0"
+    )
+    chunks += b"data" + struct.pack("<I", size) + data
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+def lines(times, counts=COUNTS, header="t,a,b\n"):
+    return header + "".join(f"{t:.6f},{a},{b}\n" for t, (a, b) in zip(times, counts, strict=False))
+
+
+def save(path, array):
+    np.save(path, array)
+    return path.read_bytes()
+
+
+TIMES = np.arange(len(COUNTS)) / RATE
+LOST = np.delete(TIMES, 40)
+BACKWARDS = np.concatenate([TIMES[100:200], TIMES[:100], TIMES[200:]])
+
+FAULTS = {
+    "rate of a .wav": ("r.wav", lambda: wave_bytes(rate=200)),
+    "rate by times": ("r.csv", lambda: lines(TIMES / 2)),
+    "rate by slow times": ("r.csv", lambda: lines(TIMES * 1.2)),
+    "times in ms": ("r.csv", lambda: lines(TIMES * 1000)),
+    "times in us": ("r.csv", lambda: lines(TIMES * 1e6)),
+    "no increase of times": ("r.csv", lambda: lines(TIMES * 0)),
+    "8 bits": ("r.wav", lambda: wave_bytes(width=1)),
+    "24 bits": ("r.wav", lambda: wave_bytes(width=3)),
+    "32 bits": ("r.wav", lambda: wave_bytes(width=4)),
+    "extensible 32 bits": ("r.wav", lambda: wave_bytes(width=4, tag=0xFFFE)),
+    "floats": ("r.wav", lambda: wave_bytes(width=4, tag=3)),
+    "A-law": ("r.wav", lambda: wave_bytes(tag=6)),
+    "one channel": ("r.wav", lambda: wave_bytes(COUNTS[:, :1])),
+    "a lost sample": ("r.csv", lambda: lines(LOST, np.delete(COUNTS, 40, 0))),
+    "a line that says gap": ("r.csv", lambda: lines(TIMES) + "gap\n" + lines(TIMES, header="")),
+    "rows out of order": ("r.csv", lambda: lines(BACKWARDS)),
+    "two rows exchanged": ("r.csv", lambda: lines(TIMES[[0, 1, 3, 2, *range(4, 320)]])),
+    "a row twice": ("r.csv", lambda: lines(np.insert(TIMES, 9, TIMES[9]))),
+    "a column of another channel": ("r.csv", lambda: lines(TIMES, header="t,acc_x,acc_z\n")),
+    "no time in a row": ("r.csv", lambda: lines(TIMES).replace("\n0.100000,", "\nnan,")),
+    "half a line": ("r.csv", lambda: lines(TIMES)[:-8].rpartition(",")[0]),
+    "channels first": ("r.npy", lambda: COUNTS.T),
+    "other numbers": ("r.npy", lambda: COUNTS.astype(np.int32) * 65536),
+    "floats as counts": ("r.npy", lambda: COUNTS / 32768),
+    "cut .wav": ("r.wav", lambda: wave_bytes()[:-7]),
+    "cut .npy": ("r.npy", lambda: None),
+    "cut stream": ("r.raw", lambda: COUNTS.tobytes() + b"\1"),
+    "a .wav of no length": ("r.wav", lambda: wave_bytes(size=0)),
+    "a .wav without samples": ("r.wav", lambda: wave_bytes(COUNTS[:0])),
+    "an empty .wav": ("r.wav", lambda: b""),
+    "a cut header": ("r.wav", lambda: wave_bytes()[:30]),
+    "an empty .csv": ("r.csv", lambda: ""),
+    "too few samples": ("r.csv", lambda: lines(TIMES[:20])),
+}
+
+
+def write_fault(folder, name):
+    file, make = FAULTS[name]
+    content = make()
+    path = folder / file
+    if content is None:
+        path.write_bytes(save(path, COUNTS)[:-7])
+    elif isinstance(content, np.ndarray):
+        np.save(path, content)
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_no_fault_passes_in_silence(name, tmp_path):
+    found, counts = read(write_fault(tmp_path, name))
+    errors = [one for one in found if isinstance(one, InputError)]
+    checked = []
+    for window in (one for one in found if not isinstance(one, InputError)):
+        try:
+            checked.append(INPUT.checked(window[np.newaxis])[0])
+        except InputError as error:
+            errors.append(error)
+    assert errors or counts["gaps"] or counts["flaws"], name
+    # what is answered are samples as they were recorded
+    whole = {w.tobytes() for i in range(len(COUNTS)) if len(w := COUNTS[i : i + LENGTH]) == LENGTH}
+    assert all(np.asarray(w, np.int16).tobytes() in whole for w in checked)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_windows"),
+    [("cut .wav", 9), ("cut .npy", 9), ("cut stream", 10), ("a .wav of no length", 10)],
+)
+def test_a_cut_file_gives_its_whole_windows(name, n_windows, tmp_path):
+    found, counts = read(write_fault(tmp_path, name))
+    np.testing.assert_array_equal(np.concatenate(found), COUNTS[: n_windows * LENGTH])
+    assert counts["flaws"] >= 1
+    assert counts["windows"] == n_windows
+
+
+@pytest.mark.parametrize(
+    ("times", "advice"),
+    [
+        (TIMES * 1000, 'if times are in ms, set time_unit = "ms"'),
+        (TIMES / 2, "come at 200 a second, the bundle's blocks are for 100: set rate_hz"),
+    ],
+)
+def test_times_of_another_rate_are_described(times, advice, tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text(lines(times))
+    (error,), _ = read(path)
+    assert advice in str(error)
+
+
+@pytest.mark.parametrize(
+    ("times", "n_windows"),
+    [
+        (TIMES + RNG.uniform(-0.007, 0.007, len(TIMES)), 10),
+        (TIMES + RNG.normal(0, 0.003, len(TIMES)), 10),
+        (TIMES * 1.05, 10),
+        (np.repeat(TIMES[::2], 2), 10),  # a driver that reads two at a time
+        (TIMES.round(2) + 1.7e9, 10),
+    ],
+)
+def test_jitter_and_a_clock_that_is_off_are_no_gaps(times, n_windows, tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text(lines(times))
+    found, counts = read(path)
+    assert (len(found), counts["gaps"], counts["dropped_samples"]) == (n_windows, 0, 0)
+
+
+def test_a_gap_is_found_in_jitter(tmp_path):
+    times = TIMES + RNG.uniform(-0.004, 0.004, len(TIMES))
+    times[100:] += 0.1
+    path = tmp_path / "r.csv"
+    path.write_text(lines(times))
+    found, counts = read(path)
+    assert counts["gaps"] == 1
+    assert [w[0, 0] for w in found] == [*COUNTS[:96:LENGTH, 0], *COUNTS[100:292:LENGTH, 0]]
+
+
+def test_columns_with_the_channels_names_are_in_any_order(tmp_path):
+    path = tmp_path / "r.csv"
+    for header, counts in (("sep=,\ny,x\n", COUNTS[:, ::-1]), ("acc_x,acc_y\n", COUNTS)):
+        path.write_text(header + "".join(f"{a},{b}\n" for a, b in counts))
+        assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
+    rows = zip(COUNTS[:, 1], TIMES, COUNTS[:, 0], strict=True)
+    path.write_text("y,time,x\n" + "".join(f"{b},{t},{a}\n" for b, t, a in rows))
+    assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("width", "tag", "lost"),
+    [(1, 1, 255), (2, 1, 0), (3, 1, 0), (4, 1, 0), (4, 3, 0), (8, 3, 0), (2, 0xFFFE, 0)],
+)
+def test_every_width_is_converted_on_demand(width, tag, lost, tmp_path):
+    path = tmp_path / "r.wav"
+    path.write_bytes(wave_bytes(width=width, tag=tag))
+    found, _ = read(path, convert=True)
+    assert found[0].dtype == np.int16
+    assert np.abs(np.concatenate(found).astype(int) - COUNTS).max() <= lost
+    floats, _ = read(path, FLOAT_INPUT, convert=True)
+    np.testing.assert_allclose(np.concatenate(floats) * 32768, COUNTS, atol=lost)
+
+
+def test_scale_and_offset_make_the_bundle_s_counts(tmp_path):
+    """A sensor with counts of a quarter, where the bundle's are of a half."""
+    path = tmp_path / "r.npy"
+    np.save(path, COUNTS.astype(np.int32) * 2 + 100)
+    found, _ = read(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
+    assert np.array_equal(np.concatenate(found), COUNTS)
+    found, _ = read(path, scale=(0.25, 0.5), offset=(-100.0,))
+    assert np.array_equal(np.concatenate(found), COUNTS * [1, 2])
+    for options, message in (
+        ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
+        ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
+        ({"scale": (0.0,)}, "scale is 0"),
+        ({"time_unit": "min"}, "choose one of s, ms"),
+    ):
+        (error,), _ = read(path, **options)
+        assert message in str(error)
+
+
+@pytest.mark.parametrize("rate", [200.0, 44.1, 250.0])
+def test_samples_of_another_rate_are_resampled_on_demand(rate, tmp_path):
+    t = np.arange(2000) / rate
+    tone = 3000 * np.sin(2 * np.pi * 5 * t)
+    path = tmp_path / "r.npy"
+    np.save(path, np.stack([tone, -tone], 1))
+    found, _ = read(path, rate_hz=rate, convert=True)
+    source = open_signal(str(path), INPUT, Stop(), SignalOptions(rate_hz=rate, convert=True))
+    times = [place["time"] for _, place in source]
+    for window, begin in zip(found, times, strict=True):
+        expected = 3000 * np.sin(2 * np.pi * 5 * (begin + np.arange(LENGTH) / RATE))
+        np.testing.assert_allclose(window[:, 0], expected, atol=12)
+    (error,), _ = read(path, rate_hz=rate)
+    assert "convert = true in --settings resamples them" in str(error)
+
+
+def test_window_resampler_is_exact_within_a_window():
+    resampler = WindowResampler(200.0, 100.0, LENGTH)
+    x = RNG.normal(size=(2000, 2))
+    whole = resample_poly(x, 1, 2)
+    window = resampler.resample(x[100 : 100 + resampler.length])
+    begin = (100 + resampler.margin) // 2
+    np.testing.assert_allclose(window, whole[begin : begin + LENGTH], atol=1e-12)
+
+
+def test_flac_is_read_where_soundfile_is_installed(tmp_path, monkeypatch):
+    soundfile = pytest.importorskip("soundfile")
+    path = tmp_path / "r.flac"
+    soundfile.write(path, COUNTS, 100, subtype="PCM_16")
+    found, _ = read(path)
+    assert np.array_equal(np.concatenate(found), COUNTS)
+    soundfile.write(path, COUNTS.astype(np.int32) << 16, 100, subtype="PCM_24")
+    (error,), _ = read(path)
+    assert "whole numbers of 24 bits, the bundle was trained on int16" in str(error)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    found, counts = read(path, convert=True)
+    assert not found or isinstance(found[-1], InputError) or counts["flaws"]
+    monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
+    (error,), _ = read(path)
+    assert "gatewise[audio]" in str(error)
+
+
+def test_a_wave_file_of_the_standard_library_is_read(tmp_path):
+    path = Path(tmp_path / "r.wav")
+    with wave.open(str(path), "wb") as out:
+        out.setparams((2, 2, int(RATE), 0, "NONE", ""))
+        out.writeframes(COUNTS.astype("<i2").tobytes())
+    assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
