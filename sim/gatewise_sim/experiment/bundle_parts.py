@@ -1,22 +1,25 @@
-"""Parts of a report that follow from the bundle and its rows: stages, examples, steps of blocks."""
+"""Parts of a report that follow from the bundle and its rows: stages, examples, blocks' steps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise import formats
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_signals.graph import SignalGraph
+from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.results import RowTable
 from gatewise_sim.report.document import ExampleInstance, StageResult, StepUse
 
 FloatArray = NDArray[np.float64]
 
 _EXAMPLES_OF_EACH: Final = 3
-#: Values that a report holds of an instance at most.
+#: Largest number of values of an instance in a report.
 _MAX_FEATURES: Final = 1024
 
 
@@ -35,15 +38,14 @@ def stage_results(
     results = []
     for stage, (name, inputs) in enumerate(steps):
         needed = costs.mask(inputs)
-        new = np.flatnonzero(needed & ~acquired)
         answered = table.offload if name == "cloud" else ~table.offload & (table.exit == stage)
         share = float(weights[answered].sum() / weights.sum())
         results.append(
             StageResult(
                 name=name,
-                features=int(needed.sum()),
-                acquires=tuple(manifest.feature_names[k] for k in new),
-                price=float(costs.price(new, acquired)),
+                columns=len(_columns(manifest, np.flatnonzero(needed))),
+                acquires=tuple(_columns(manifest, np.flatnonzero(needed & ~acquired))),
+                price=float(costs.price(np.flatnonzero(needed & ~acquired), acquired)),
                 answers=round(share * n_instances),
                 share=share,
             )
@@ -52,21 +54,31 @@ def stage_results(
     return tuple(results)
 
 
+def _columns(manifest: Manifest, features: NDArray[np.intp]) -> dict[str, int]:
+    """Columns of some features by name: raw ones of a bundle that encodes them; with their index.
+
+    A column of categories becomes several features, which nobody asks for one by one.
+    """
+    encoder = manifest.encoder
+    if encoder is None:
+        return {manifest.feature_names[k]: k for k in features.tolist()}
+    columns = [encoder.column_of[k] for k in features.tolist()]
+    return {encoder.names[column]: column for column in columns}
+
+
 # -- examples -----------------------------------------------------------------------------------
 
 
-def choose_examples(
-    manifest: Manifest, table: RowTable, rows: NDArray[np.float32]
-) -> tuple[ExampleInstance, ...]:
+def choose_examples(manifest: Manifest, table: RowTable, rows: Rows) -> tuple[ExampleInstance, ...]:
     """The cheapest of the device's own answers, then offloaded instances, each of another answer.
 
-    Of equally cheap ones the first counts; of offloaded ones those of the lowest confidence.
+    Among offloaded instances the device is least confident of these; among equals the first counts.
     """
-    if rows.shape[1] > _MAX_FEATURES:
+    if rows.X.shape[1] > _MAX_FEATURES:
         return ()
-    own = np.flatnonzero(~table.offload & (table.exit >= 0))
+    local = np.flatnonzero(~table.offload & (table.exit >= 0))
     offloaded = np.flatnonzero(table.offload)
-    easy = own[np.argsort(table.local_cost[own], kind="stable")]
+    easy = local[np.argsort(table.local_cost[local], kind="stable")]
     hard = offloaded[np.argsort(table.confidence[offloaded], kind="stable")]
     label = np.where(table.offload, table.cloud_label, table.local_label)
     return tuple(
@@ -85,24 +97,44 @@ def _of_different_answers(candidates: NDArray[np.intp], label: NDArray[np.int64]
     return list(rows.values())
 
 
-def _example(
-    manifest: Manifest, table: RowTable, rows: NDArray[np.float32], row: int
-) -> ExampleInstance:
+def _example(manifest: Manifest, table: RowTable, rows: Rows, row: int) -> ExampleInstance:
     offloaded = bool(table.offload[row])
     label = int(table.cloud_label[row] if offloaded else table.local_label[row])
     cost = table.request_cost[row] + table.offload_price if offloaded else table.local_cost[row]
-    number = table.request_set[row] if offloaded else table.local_set[row]
+    number_of_set = table.request_set[row] if offloaded else table.local_set[row]
+    acquired = np.flatnonzero(table.sets[number_of_set])
     truth = int(table.truth[row])
     known = 0 <= truth < len(manifest.classes)
+    values = rows.X[row].astype(float).tolist()
     return ExampleInstance(
         row=row,
         answered_by="cloud" if offloaded else f"stage {table.exit[row]}",
         label=table.classes[label],
         truth=table.classes[truth] if known else None,
         cost=float(cost),
-        acquired=tuple(np.flatnonzero(table.sets[number]).tolist()),
-        values=tuple(v if np.isfinite(v) else None for v in rows[row].astype(float).tolist()),
+        acquired=tuple(acquired.tolist()),
+        readings=_readings(manifest, rows, row, acquired),
+        values=tuple(v if np.isfinite(v) else None for v in values),
     )
+
+
+def _readings(
+    manifest: Manifest, rows: Rows, row: int, acquired: NDArray[np.intp]
+) -> dict[str, str]:
+    """Values of the columns that were acquired, in words: cells as they stand in the table."""
+    columns = _columns(manifest, acquired)
+    if manifest.encoder is None:
+        return {name: _cell_text(rows.X[row, k].item()) for name, k in columns.items()}
+    if rows.raw is None:
+        return {manifest.feature_names[k]: _cell_text(rows.X[row, k].item()) for k in acquired}
+    cells = manifest.encoder.cells(rows.raw[row])
+    return {name: _cell_text(cells[k]) for name, k in columns.items()}
+
+
+def _cell_text(cell: Any) -> str:
+    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+        return "missing"
+    return formats.number(cell) if isinstance(cell, float) else str(cell)
 
 
 # -- steps of blocks ------------------------------------------------------------------------------
@@ -113,7 +145,7 @@ def step_computation(
 ) -> Callable[[FloatArray], dict[str, StepUse]] | None:
     """Function from instances by set of features to the use of each step; None without blocks.
 
-    `sets`, shape (n_sets, n_features), are those of the :class:`RowTable`.
+    `sets`, shape (n_sets, n_features), are a :class:`RowTable`'s.
     """
     signal = manifest.signal
     if signal is None:
@@ -142,13 +174,13 @@ def step_computation(
 def _computed_steps(graph: SignalGraph, sets: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a set of features needs each step, shape (n_sets, n_steps).
 
-    Features behind those of blocks are values of a window: nothing computes them.
+    Features behind the blocks' are values of a window: nothing computes them.
     """
     blocks = np.array(graph.block_of)
     computed = np.zeros((len(sets), len(graph.steps)), np.bool_)
     for number, chosen in enumerate(sets[:, : len(blocks)]):
         computed[number, [graph.step_of_block[b] for b in np.unique(blocks[chosen])]] = True
-    for step in reversed(range(len(graph.steps))):  # each stands behind those that it needs
+    for step in reversed(range(len(graph.steps))):  # each stands behind the steps that it needs
         for needed in graph.needed[step]:
             computed[:, needed] |= computed[:, step]
     return computed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,14 +19,11 @@ from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run_scenario
 from gatewise_sim.experiment.simulation import TIMINGS, settings_text
 from gatewise_sim.live.run import check_live
-from gatewise_sim.report.document import DEMO_KIND, DataCounts, Report
+from gatewise_sim.report.document import DEMO_KIND, Report
 from gatewise_sim.report.output import DEMO
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_training.adapt.gbrt import AdaptGBRT
 from gatewise_training.data import datasets
-
-if TYPE_CHECKING:
-    from gatewise_sim.progress import ProgressListener
 
 _TEST_SHARE: Final = 0.3
 _SECONDS_BETWEEN: Final = 0.04  # instances of one device
@@ -67,20 +64,17 @@ def _scenario(settings: DemoSettings, **workload: Any) -> Scenario:
     return Scenario(engine="live", **{name: getattr(settings, name) for name in same}, **workload)
 
 
-def run_demo(
-    settings: DemoSettings, *, watch: ProgressListener | None = None, quiet: bool = False
-) -> Report:
+def run_demo(settings: DemoSettings) -> Report:
     """Train, pack, verify, deploy over MQTT, measure as `settings` say; write the report's folder.
 
-    `watch` gets the run's progress; `quiet` keeps that of the training from the terminal.
-    GatewiseError for bad input or a part that does not start; nothing is written then.
+    GatewiseError for bad input or a process that does not start; nothing is written then.
     """
     from gatewise_sim.report.run_page import report_files
 
     DEMO.check(settings.out)
     check_live(_scenario(settings))
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
-        trained = train_bundle(training_settings(settings, Path(folder, "bundle")), quiet=quiet)
+        trained = train_bundle(training_settings(settings, Path(folder, "bundle")))
         if trained.troubles:
             raise GatewiseError("; ".join(trained.troubles))
         if differing := trained.verification.differing_decisions:
@@ -99,7 +93,7 @@ def run_demo(
         rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
         prepared = prepare(trained.bundle, rows, scenario)
         adapt = _adapt_beside(settings, trained)
-        report = run_scenario(prepared, settings.command(), watch=watch)
+        report = run_scenario(prepared, settings.command())
         report = _demo_report(report, settings, trained)
         if adapt is not None:
             notes = (*report.notes, _adapt_note(adapt, trained))
@@ -195,13 +189,13 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
         dataset=data.name,
         method=settings.method,
         settings=report.settings | shown | {"workload": "each row once"},
-        data=DataCounts(
-            rows=len(data.X),
-            features=data.X.shape[1],
-            classes=len(trained.system.classes_),
-            train_rows=len(split.training) + len(split.validation),
-            test_rows=len(split.test),
-        ),
+        data={
+            "rows": len(data.X),
+            "features": data.X.shape[1],
+            "classes": len(trained.system.classes_),
+            "train_rows": len(split.training) + len(split.validation),
+            "test_rows": len(split.test),
+        },
         # The brief search is given its model instead of choosing one.
         high_cost_model="svm" if f0.kind == "given" else f0.kind,
         seconds={**trained.seconds, "run": run.get("seconds", 0.0)},

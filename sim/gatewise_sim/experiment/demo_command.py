@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from gatewise.console import showing_progress
 from gatewise.settings import with_options
 from gatewise_export.commands.options import AsJson
 from gatewise_sim.experiment.demo_settings import DemoSettings
@@ -25,11 +26,10 @@ def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
         gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
     from gatewise_sim.experiment.demo import run_demo
-    from gatewise_sim.report.progress_display import shown_progress
     from gatewise_sim.report.tables import show_run
 
-    with exit_on_termination(), shown_progress() as watch:
-        report = run_demo(settings, watch=watch)
+    with exit_on_termination(), showing_progress():
+        report = run_demo(settings)
     show_run(report, settings.out, as_json=as_json)
     if report.answers.lost:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gatewise.errors import InputError
-from gatewise.operating_point import OperatingPoint
+from gatewise.operating_point import ByClass, OperatingPoint
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.manifest_frontier import (
     bounds_of,
@@ -21,15 +21,14 @@ from gatewise_sim.report.document import FrontierPoint, FrontierPoints
 
 
 def open_whole(
-    given: Bundle | str | Path, functions: Mapping[str, Function] | None = None
+    source: Bundle | str | Path, functions: Mapping[str, Function] | None = None
 ) -> Bundle:
-    """Open a bundle that has its cloud model, too, with all that its blocks compute with."""
-    path = given.path if isinstance(given, Bundle) else given
-    bundle = given if isinstance(given, Bundle) else Bundle.open(given, for_device=True)
+    """Open a bundle with its cloud model, and with the functions and models of its blocks."""
+    bundle = source if isinstance(source, Bundle) else Bundle.open(source, for_device=True)
     if bundle.absent():
         raise InputError(
-            f"{path} is for devices, without {bundle.absent()[0]}: simulate the bundle that it "
-            "was made of"
+            f"{bundle.path} is for devices, without {bundle.absent()[0]}: simulate the "
+            "bundle that it was made of"
         )
     bundle.read_block_models()
     return bundle.with_functions(functions or {})
@@ -72,15 +71,24 @@ def frontier_points(bundle: Bundle) -> FrontierPoints:
     """Lay out the operating points for a report."""
     frontier = frontier_of(bundle.manifest)
     active = bundle.manifest.operating_points[bundle.manifest.active]
-    shown = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
+    points = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
+    labels = tuple(map(str, bundle.manifest.classes))
+
+    def by_class(shares: ByClass | None) -> dict[str, float | None] | None:
+        return None if shares is None else dict(zip(labels, shares, strict=True))
+
+    def laid_out(point: OperatingPoint) -> FrontierPoint:
+        return FrontierPoint(
+            cost=point.cost,
+            accuracy=point.accuracy,
+            offload_rate=point.offload_rate,
+            recall=by_class(point.recall),
+            precision=by_class(point.precision),
+        )
+
     return FrontierPoints(
-        points=tuple(map(_frontier_point, shown)),
-        hull=tuple(map(_frontier_point, frontier.hull().points)),
-        active=_frontier_point(active),
+        points=tuple(map(laid_out, points)),
+        hull=tuple(map(laid_out, frontier.hull().points)),
+        active=laid_out(active),
         reference_accuracy=frontier.reference_accuracy,
     )
-
-
-def _frontier_point(point: OperatingPoint) -> FrontierPoint:
-    names = FrontierPoint.__struct_fields__
-    return FrontierPoint(**{name: getattr(point, name) for name in names})

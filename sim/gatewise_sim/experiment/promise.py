@@ -8,62 +8,106 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.formats import number, percent
+from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.fleet.results import RowTable
 
-#: One-sided quantile of the normal distribution at 95 %: rows are a sample, and only what they
-#: show beyond chance breaks a promise.
+#: One-sided quantile of the normal distribution at 95 %. Rows are a sample: a promise is broken
+#: only by more than chance.
 _Z: Final = 1.645
+#: Quantile of the ends of a bundle's 95 % interval.
+_Z_OF_INTERVAL: Final = 1.960
 
 
 def broken_promise(manifest: Manifest, table: RowTable) -> str | None:
     """Say in a sentence which promise the rows break; None if they keep all of them.
 
-    A guarantee bounds the loss of accuracy, the mean cost or the offload rate; every bundle that
-    states how often its answers agreed with the high-cost model promises that, too.
+    A guarantee bounds the loss of accuracy, the mean cost or the offload rate. Every bundle
+    promises the accuracy that its operating point had on validation rows, and to agree with the
+    high-cost model as often as there.
     """
-    if not table.has_cloud:
-        return None
-    guarantee = manifest.active_point.guarantee or {}
+    point = manifest.active_point
+    reason = (
+        _broken_guarantee(point, table)
+        or _lower_accuracy(point, table, sum(manifest.class_rows or ()))
+        or _lower_agreement(table)
+    )
+    return None if reason is None else f"The rows break the bundle's promise: {reason}."
+
+
+def _broken_guarantee(point: OperatingPoint, table: RowTable) -> str | None:
+    guarantee = point.guarantee or {}
     kind = guarantee.get("kind")
     bound = float(guarantee.get("bound", np.inf))
-    label = np.where(table.offload, table.cloud_label, table.local_label)
     labelled = table.truth >= 0
     if kind == "max_loss" and labelled.any():
-        right = (label == table.truth).astype(np.float64)
-        loss = ((table.cloud_label == table.truth) - right)[labelled]
+        by_cloud = (table.cloud_label == table.truth)[labelled].astype(np.float64)
+        loss = by_cloud - (_labels(table) == table.truth)[labelled]
         if _exceeds(loss, bound):
             return (
-                "The rows break the bundle's promise: it loses "
-                f"{percent(float(loss.mean()))} of accuracy against the high-cost model on them, "
-                f"and at most {percent(bound)} is guaranteed."
+                f"it loses {percent(float(loss.mean()))} of accuracy against the high-cost model "
+                f"on them, and at most {percent(bound)} is guaranteed"
             )
     if kind == "budget":
         cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
         if _exceeds(cost, bound):
             return (
-                f"The rows break the bundle's promise: an instance costs {number(cost.mean())} on "
-                f"average, and at most {number(bound)} is guaranteed."
+                f"an instance costs {number(cost.mean())} on average, and at most {number(bound)} "
+                "is guaranteed"
             )
     if kind == "offload_rate" and _exceeds(table.offload.astype(np.float64), bound):
         return (
-            f"The rows break the bundle's promise: {percent(float(table.offload.mean()))} of them "
-            f"are offloaded, and at most {percent(bound)} is guaranteed."
-        )
-    differs = (label != table.cloud_label)[table.can_offload].astype(np.float64)
-    if table.promised is not None and _exceeds(differs, table.promised):
-        return (
-            f"The rows break the bundle's promise: {percent(float(differs.mean()))} of them are "
-            "answered otherwise than by the high-cost model, and at most "
-            f"{percent(table.promised)} is promised."
+            f"{percent(float(table.offload.mean()))} of them are offloaded, and at most "
+            f"{percent(bound)} is guaranteed"
         )
     return None
 
 
-def _exceeds(values: NDArray[np.float64], bound: float) -> bool:
-    """Whether the mean of the rows lies above a bound by more than chance."""
+def _lower_accuracy(point: OperatingPoint, table: RowTable, n_validation: int) -> str | None:
+    """Compare with the accuracy on validation rows, which is an estimate as well."""
+    labelled = table.truth >= 0
+    if point.measured != "accuracy" or not labelled.any():
+        return None
+    wrong = (_labels(table) != table.truth)[labelled].astype(np.float64)
+    error = 0.0
+    if point.interval is not None:
+        error = (point.interval[1] - point.interval[0]) / (2 * _Z_OF_INTERVAL)
+    elif n_validation:
+        error = float(np.sqrt(point.accuracy * (1.0 - point.accuracy) / n_validation))
+    if not _exceeds(wrong, 1.0 - point.accuracy, error=error):
+        return None
+    return (
+        f"{percent(1.0 - float(wrong.mean()))} of them are answered right, and "
+        f"{percent(point.accuracy)} of the validation rows were"
+    )
+
+
+def _lower_agreement(table: RowTable) -> str | None:
+    if not table.has_cloud or table.promised is None:
+        return None
+    differs = (_labels(table) != table.cloud_label)[table.can_offload].astype(np.float64)
+    if not _exceeds(differs, table.promised):
+        return None
+    return (
+        f"{percent(float(differs.mean()))} of them get another answer than the high-cost model's, "
+        f"and at most {percent(table.promised)} is promised"
+    )
+
+
+def _labels(table: RowTable) -> NDArray[np.int64]:
+    """Answers of the operating point, shape (n,)."""
+    return np.where(table.offload, table.cloud_label, table.local_label)
+
+
+def _exceeds(values: NDArray[np.float64], bound: float, *, error: float = 0.0) -> bool:
+    """Whether the mean of the rows lies above a bound by more than chance.
+
+    With n values of mean m and variance s^2, and the standard `error` of the bound::
+
+        m - bound > 1.645 * sqrt(s^2 / n + error^2)
+    """
     n = len(values)
     if n < 2:
         return False
-    error = float(values.std(ddof=1)) / np.sqrt(n)
-    return bool(values.mean() - _Z * error > bound)
+    deviation = np.hypot(float(values.std(ddof=1)) / np.sqrt(n), error)
+    return bool(values.mean() - bound > _Z * deviation)

@@ -36,6 +36,7 @@ from gatewise_sim.fleet.results import (
     IntArray,
     RowTable,
     StageScores,
+    stage_medians,
 )
 from gatewise_sim.report.document import Timings
 
@@ -43,8 +44,7 @@ _CHUNK: Final = 1024
 #: Rows and seconds for which the high-cost model is timed.
 _TIMED_ROWS: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
-#: Milliseconds that a stage on no row of the table is assumed to take, by the stage's number.
-_ASSUMED_STAGE_MS: Final = 0.03
+#: Microseconds of a run and of each instance of it, where the high-cost model takes no row.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
 
 FloatArray = NDArray[np.float64]
@@ -92,7 +92,7 @@ def make_row_table(
     outcomes = _run_device(bundle, plan, rows)
     request_features = np.zeros(len(plan.names), np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
-    run_us, instance_us = _ASSUMED_RUN_US
+    cloud_us: tuple[float, float] | None = None
     if plan.has_cloud:
         request_features[plan.request_inputs] = True
         takes = _cloud_takes(plan, rows)
@@ -103,7 +103,7 @@ def make_row_table(
         with closing(cloud_model(bundle, backend)) as model:
             cloud_label[takes] = _run_cloud(model, rows[takes][:, plan.request_inputs])
             if takes.any():
-                run_us, instance_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
+                cloud_us = _time_cloud(model, rows[takes][:, plan.request_inputs])
     fallback = np.where(outcomes.failed, FALLBACK, EDGE)
     table = RowTable(
         model=plan.model,
@@ -125,12 +125,24 @@ def make_row_table(
         promised=disagreement_bound(manifest),
         **_acquired_columns(outcomes.acquired, request_features, manifest.feature_costs()),
     )
-    timings = Timings(
-        edge_ms=_stage_medians(outcomes, len(plan.stages)),
+    return table, _timings(outcomes, len(plan.stages), cloud_us)
+
+
+def _timings(
+    outcomes: _DeviceOutcomes, n_stages: int, cloud_us: tuple[float, float] | None
+) -> Timings:
+    """Times of stages and high-cost model; what was not measured is named as assumed."""
+    answered = outcomes.exit >= 0
+    assumed = [] if answered.any() else ["edge_ms"]
+    if cloud_us is None:
+        assumed += ["run_us", "instance_us"]
+    run_us, instance_us = cloud_us or _ASSUMED_RUN_US
+    return Timings(
+        edge_ms=stage_medians(outcomes.exit[answered], outcomes.milliseconds[answered], n_stages),
         run_us=run_us,
         instance_us=instance_us,
+        assumed=(*assumed, "message_us", "broker_us", "hop_ms"),
     )
-    return table, timings
 
 
 def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
@@ -189,16 +201,6 @@ def _run_device(
             outcomes.failed[i] = fell_back and refused
             outcomes.offload[i] = answer.reason == "edge-only" or (fell_back and not refused)
     return outcomes
-
-
-def _stage_medians(outcomes: _DeviceOutcomes, n_stages: int) -> tuple[float, ...]:
-    """Median ms until each stage has answered; a stage on no row lies between its neighbours."""
-    known = np.unique(outcomes.exit[outcomes.exit >= 0])
-    if not len(known):
-        return tuple(_ASSUMED_STAGE_MS * (stage + 1) for stage in range(n_stages))
-    medians = [float(np.median(outcomes.milliseconds[outcomes.exit == s])) for s in known]
-    filled = np.interp(np.arange(n_stages), known, medians)
-    return tuple(round(ms, 6) for ms in filled.tolist())
 
 
 class _RefusingLink:
@@ -277,9 +279,12 @@ def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, 
     # Relative errors count: a run of one must come out as well as a run of 16.
     lines = np.column_stack([np.ones_like(sizes), sizes]) / times[:, None]
     (run, instance), *_ = np.linalg.lstsq(lines, np.ones_like(times))
-    if run < 0 or instance < 0:
-        run, instance = 0.0, float(np.mean(times / sizes))
-    return round(1e6 * float(run), 3), round(1e6 * float(instance), 3)
+    # Neither can be negative: the best line without the one that is, sum(l) / sum(l^2).
+    if instance < 0:
+        run = lines[:, 0].sum() / np.square(lines[:, 0]).sum()
+    elif run < 0:
+        instance = lines[:, 1].sum() / np.square(lines[:, 1]).sum()
+    return round(1e6 * max(float(run), 0.0), 3), round(1e6 * max(float(instance), 0.0), 3)
 
 
 def _shortest_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:

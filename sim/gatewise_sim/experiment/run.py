@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.cells import UNKNOWN_CLASS
-from gatewise.console import plain
+from gatewise.console import Progress, plain, progress
 from gatewise.errors import InputError
-from gatewise.formats import duration, millis, plural
+from gatewise.formats import duration, millis
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.errors import RunError
@@ -40,7 +41,6 @@ from gatewise_sim.fleet.results import (
     RowTable,
 )
 from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_devices, run_fleet
-from gatewise_sim.progress import ProgressListener, Snapshot
 from gatewise_sim.report.document import (
     EnergyUse,
     EngineName,
@@ -85,15 +85,6 @@ class Prepared:
     def policy(self) -> FleetPolicy:
         """Policy that the fleet runs."""
         return system_policy(self.scenario, self.system_table)
-
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        scenario = self.scenario
-        return (
-            f"{self.table.model}: {plural(scenario.devices, 'device')}, "
-            f"{plural(scenario.workers, 'worker')}, link {scenario.link_profile.name}"
-        )
 
     def result(
         self, run: FleetRun, policy: FleetPolicy, table: RowTable, engine: EngineName = "virtual"
@@ -157,63 +148,73 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
         raise InputError(f"mix: {unknown} rows have a label that is no class of the bundle")
 
 
-def run_scenario(
-    prepared: Prepared, command: str, *, watch: ProgressListener | None = None
-) -> Report:
-    """Run the system and its baselines."""
-    listener = watch or ProgressListener()
-    scenario, table = prepared.scenario, prepared.table
-    expected = scenario.arrival_process.mean_rate * scenario.devices * scenario.seconds
-    listener.begin(prepared.title, scenario.seconds, round(expected))
-    policy = prepared.policy
-    listener.policy(policy.key, policy.name)
-    transport = Transport(kind="virtual", broker="simulated", link=scenario.link_profile.name)
-    extra: dict[str, Any] = {"timings": prepared.timings, "transport": transport}
-    if scenario.engine == "live":
-        run, extra = _run_live(prepared, policy, listener)
-    else:
-        run = _run_virtual(prepared, policy, prepared.timings, listener)
-    results = [prepared.result(run, policy, prepared.system_table, scenario.engine)]
-    weights = np.bincount(run.answers.row % len(table), minlength=len(table)).astype(np.float64)
-    del run
-    if scenario.baselines:
-        context = PolicyContext(
-            table=table,
-            weights=weights,
-            offload_rate=results[0].offload_rate.value,
-            labelled=prepared.rows.truth is not None,
-            scenario=scenario,
-        )
-        for compared in POLICIES:
-            other = compared.make(context)
-            if other is not None:
-                listener.policy(other.key, other.name)
-                # The columns of a run take as much memory as all else: one at a time.
-                run = _run_virtual(prepared, other, extra["timings"], listener)
-                results.append(prepared.result(run, other, table))
-                del run
-    report = _report(prepared, results, weights, command, extra)
-    listener.end(
-        f"{report.instances:,} instances under {plural(len(results), 'policy')}".replace(
-            "policys", "policies"
-        )
-    )
-    return report
+def run_scenario(prepared: Prepared, command: str) -> Report:
+    """Run the system and its baselines; `command` is what repeats the run."""
+    scenario = prepared.scenario
+    with progress("simulate") as report_progress:
+        watch = _RunProgress(report_progress, scenario.seconds)
+        policy = prepared.policy
+        watch.begin(policy.name)
+        transport = Transport(kind="virtual", broker="simulated", link=scenario.link_profile.name)
+        extra: dict[str, Any] = {"timings": prepared.timings, "transport": transport}
+        if scenario.engine == "live":
+            run, extra = _run_live(prepared, policy, watch)
+        else:
+            run = _run_virtual(prepared, policy, prepared.timings, watch)
+        results = [prepared.result(run, policy, prepared.system_table, scenario.engine)]
+        n_rows = len(prepared.table)
+        weights = np.bincount(run.answers.row % n_rows, minlength=n_rows).astype(np.float64)
+        del run
+        if scenario.baselines:
+            context = PolicyContext(
+                table=prepared.table,
+                weights=weights,
+                offload_rate=results[0].offload_rate.value,
+                labelled=prepared.rows.truth is not None,
+                scenario=scenario,
+            )
+            for compared in POLICIES:
+                baseline = compared.make(context)
+                watch.begin(compared.name)
+                if baseline is not None:
+                    # The columns of a run take as much memory as all else: one at a time.
+                    run = _run_virtual(prepared, baseline, extra["timings"], watch)
+                    results.append(prepared.result(run, baseline, prepared.table))
+                    del run
+    return _report(prepared, results, weights, command, extra)
+
+
+class _RunProgress:
+    """Progress of a run: equal parts for the system and each policy to compare with."""
+
+    def __init__(self, report: Progress, seconds: float) -> None:
+        self._report = report
+        self._seconds = seconds
+        self._number = -1
+        self._name = ""
+
+    def begin(self, name: str) -> None:
+        """Begin with the policy of that name."""
+        self._number += 1
+        self._name = name
+
+    def __call__(self, now: float, n_instances: int) -> None:
+        """Take that the current policy's run is at `now` (s)."""
+        share = min(now / self._seconds, 1.0)
+        self._report(self._number + share, 1 + len(POLICIES), self._name)
 
 
 def _run_virtual(
-    prepared: Prepared, policy: FleetPolicy, timings: Timings, listener: ProgressListener
+    prepared: Prepared,
+    policy: FleetPolicy,
+    timings: Timings,
+    watch: Callable[[float, int], object],
 ) -> FleetRun:
     """Run a policy in virtual time; baselines step fewer requests than the system."""
     scenario = prepared.scenario
     table = prepared.system_table if policy.key == "system" else prepared.table
     requests = MAX_REQUESTS if policy.key == "system" else _BASELINE_REQUESTS
     n_devices = choose_devices(table, scenario, policy, max_requests=requests)
-
-    def watch(now: float, n_instances: int) -> None:
-        done = min(now / scenario.seconds, 1.0)
-        listener.advance(Snapshot(at=now, done=done, answered=n_instances))
-
     return run_fleet(table, scenario, policy, timings, n_devices=n_devices, watch=watch)
 
 
@@ -230,7 +231,7 @@ def _report(
         "method": f"{table.model}/{table.version}",
         "features": manifest.feature_names,
         "stages": stage_results(manifest, table, results[0].instances, weights),
-        "examples": choose_examples(manifest, table, prepared.rows.X),
+        "examples": choose_examples(manifest, table, prepared.rows),
         "frontier": frontier_points(prepared.bundle),
         "faults": tuple(
             FaultSpan(what=part, begin=begin, end=end, count=count)
@@ -295,7 +296,7 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _run_live(
-    prepared: Prepared, policy: FleetPolicy, listener: ProgressListener
+    prepared: Prepared, policy: FleetPolicy, watch: Callable[[float, int], object]
 ) -> tuple[FleetRun, dict[str, Any]]:
     """Let real processes answer the system's instances, in real time, and virtual time again.
 
@@ -308,10 +309,9 @@ def _run_live(
     if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
         raise InputError("devices of this bundle take raw rows; give those, not their features")
     with on_disk(prepared.bundle) as path:
-        live = run_live(path, prepared.rows.instances, scenario, table, watch=listener)
+        live = run_live(path, prepared.rows.instances, scenario, table, watch=watch)
     if not len(live.fleet.answers):
         raise RunError("live run", "; ".join(live.troubles) or "no instance was answered")
-    listener.policy("twin", "Gatewise in virtual time")
     twin = run_fleet(
         table, scenario, policy, live.timings, arrivals=scenario.arrivals(table.n_rows, table.truth)
     )

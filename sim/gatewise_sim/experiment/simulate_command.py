@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatewise.console import emit, progress
+from gatewise.console import emit, showing_progress
 from gatewise.settings import with_options
 from gatewise_export.commands.options import AsJson, BlockFunctions, BundlePath, Target
 from gatewise_sim.scenario import Scenario
@@ -62,7 +62,7 @@ def simulate(
     from gatewise_sim.experiment.simulation import Job
 
     job = Job(str(bundle), data, target, scenario, blocks=tuple(block or ()))
-    with exit_on_termination():
+    with exit_on_termination(), showing_progress():
         failed = (
             _sweep(job, sweep, out, as_json=as_json)
             if sweep
@@ -80,13 +80,11 @@ def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
     from gatewise_sim.experiment.run import run_scenario
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
-    from gatewise_sim.report.progress_display import shown_progress
     from gatewise_sim.report.tables import show_run
 
     SIMULATION.check(out)
-    with shown_progress() as watch:
-        report = run_scenario(job.prepare(), job.command(out), watch=watch)
-        Simulation(report, job.scenario).write(out)
+    report = run_scenario(job.prepare(), job.command(out))
+    Simulation(report, job.scenario).write(out)
     show_run(report, out, as_json=as_json)
     return any(policy.answers.lost for policy in report.policies)
 
@@ -97,8 +95,7 @@ def _sweep(job: Job, sweeps: list[str], out: Path, *, as_json: bool) -> bool:
 
     settings = read_sweeps(sweeps)
     words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in sweeps)]
-    with progress("sweep") as report:
-        rows = run_sweep(job, settings, out, progress=report)
+    rows = run_sweep(job, settings, out)
     if as_json:
         emit({"kind": "gatewise-sweep", "command": " ".join(words), "points": rows})
     else:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -20,9 +20,6 @@ from gatewise_sim.experiment.run import Prepared, prepare, run_scenario
 from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.scenario import Scenario
-
-if TYPE_CHECKING:
-    from gatewise_sim.progress import ProgressListener
 
 TIMINGS: str = "timings.toml"
 
@@ -107,7 +104,6 @@ def simulate(
     *,
     blocks: Mapping[str, Function] | None = None,
     scenario: Scenario | None = None,
-    watch: ProgressListener | None = None,
     **changes: Any,
 ) -> Simulation:
     """Simulate a fleet that answers the rows of a table with a bundle.
@@ -125,8 +121,6 @@ def simulate(
         Functions of the bundle's blocks that are Python functions, by the block's name.
     scenario : Scenario, optional
         The deployment and its workload; by default one with the defaults.
-    watch : ProgressListener, optional
-        Receiver of the progress.
     **changes
         Fields of :class:`Scenario`, in place of the scenario's; `policy` may be a function that
         gets a :class:`gatewise_edge.DecisionPoint` (docs/simulation.md).
@@ -144,7 +138,7 @@ def simulate(
     whole = open_whole(bundle, blocks)
     changed = (Scenario() if scenario is None else scenario).changed(**changes)
     rows = Rows.from_arrays(whole.manifest.name, X, y, whole.manifest)
-    report = run_scenario(prepare(whole, rows, changed), _call(changed), watch=watch)
+    report = run_scenario(prepare(whole, rows, changed), _call(changed))
     return Simulation(report, changed)
 
 

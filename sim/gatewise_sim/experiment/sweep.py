@@ -18,12 +18,12 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from gatewise.console import Progress, table
+from gatewise.console import progress, showing_progress, table
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import number
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.simulation import Job
-from gatewise_sim.report.document import PolicyResult, value
+from gatewise_sim.report.document import PolicyResult, Timings, value
 from gatewise_sim.scenario import GOALS, Scenario
 
 CSV_FILE: Final = "sweep.csv"
@@ -66,9 +66,9 @@ def read_sweeps(texts: Iterable[str]) -> Settings:
             hint = f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(NAMES)}"
             raise InputError(f"sweep: no setting {name!r}{hint}")
         separator = "|" if "|" in rest or name in ("outage", "mix") else ","
-        values = tuple(part.strip() for part in rest.split(separator))
-        for part in values:
-            _change(name, part)
+        values = tuple(text.strip() for text in rest.split(separator))
+        for value_text in values:
+            _change(name, value_text)
         settings[name] = tuple(dict.fromkeys(settings.get(name, ()) + values))
     several = [name for name in GOALS if name in settings]
     if len(several) > 1:
@@ -87,7 +87,7 @@ def _change(name: str, text: str) -> dict[str, Any]:
     if text == "none" and default in (None, ()):
         setting = default
     elif name == "outage":
-        setting = tuple(part.strip() for part in text.split(","))
+        setting = tuple(window.strip() for window in text.split(","))
     else:
         try:
             setting = msgspec.convert(text, hint, strict=False)
@@ -100,43 +100,43 @@ def _change(name: str, text: str) -> dict[str, Any]:
     return {name: setting}
 
 
-def run_sweep(
-    job: Job,
-    settings: Settings,
-    folder: Path,
-    *,
-    progress: Progress | None = None,
-) -> list[Row]:
+def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
     """Run every combination that the folder's CSV file lacks, and append it; return all rows.
 
     Each is the `job` with one value of each of the `settings`, as of :func:`read_sweeps`; `folder`
-    is made if need be, and `progress` is called before each combination.
-    The times of the models are measured once, for all points. A point that fails has its `error`.
+    is made if need be. The models are timed once, for all points. A point that fails has its
+    `error`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
     rows = _read_rows(path, settings)
     timings = job.prepare().timings
     combinations = list(itertools.product(*settings.values()))
-    for count, values in enumerate(combinations):
-        point = dict(zip(settings, values, strict=True))
-        if progress is not None:
-            progress(count, len(combinations), ", ".join(map("=".join, point.items())))
-        if any(all(row[name] == point[name] for name in point) for row in rows):
-            continue
-        changes: dict[str, Any] = {"baselines": False, "timings": timings}
-        for name, text in point.items():
-            changes |= _change(name, text)
-        row = point | dict.fromkeys(_COLUMNS, "")
-        try:
-            own = replace(job, scenario=job.scenario.changed(**changes))
-            row |= _figures(run_scenario(own.prepare(), own.command()).system)
-        except GatewiseError as error:
-            row["error"] = str(error)
-        _append_row(path, row)
-        rows.append(row)
+    with progress("sweep") as report:
+        for count, values in enumerate(combinations):
+            point = dict(zip(settings, values, strict=True))
+            report(count, len(combinations), ", ".join(map("=".join, point.items())))
+            if all(any(row[name] != point[name] for name in point) for row in rows):
+                # Progress is that of the sweep: its points show none of their own.
+                with showing_progress(False):
+                    row = _run_point(job, point, timings)
+                _append_row(path, row)
+                rows.append(row)
     _draw(rows, settings, folder / PLOT_FILE)
     return rows
+
+
+def _run_point(job: Job, point: Row, timings: Timings) -> Row:
+    """Simulate one combination of settings."""
+    changes: dict[str, Any] = {"baselines": False, "timings": timings}
+    for name, text in point.items():
+        changes |= _change(name, text)
+    row = point | dict.fromkeys(_COLUMNS, "")
+    try:
+        changed = replace(job, scenario=job.scenario.changed(**changes))
+        return row | _figures(run_scenario(changed.prepare(), changed.command()).system)
+    except GatewiseError as error:
+        return row | {"error": str(error)}
 
 
 def _figures(system: PolicyResult) -> Row:
@@ -189,14 +189,19 @@ def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> 
     """Draw accuracy, or else the p95 latency, against cost: a point for each combination."""
     from matplotlib.figure import Figure
 
-    y = "accuracy" if any(row["accuracy"] for row in rows) else "p95_ms"
+    y_name = "accuracy" if any(row["accuracy"] for row in rows) else "p95_ms"
     figure = Figure(figsize=(7.0, 4.5))
     axes = figure.subplots()
     for row in rows:
-        if row["cost"] and row[y]:
-            label = ", ".join(row[name] for name in settings)
-            axes.plot(float(row["cost"]), float(row[y]), "o", color="tab:blue")
-            axes.annotate(label, (float(row["cost"]), float(row[y])), fontsize=7)
+        if row["cost"] and row[y_name]:
+            point = (float(row["cost"]), float(row[y_name]))
+            axes.plot(*point, "o", color="tab:blue", clip_on=False)
+            axes.annotate(", ".join(row[name] for name in settings), point, fontsize=7)
+    # Costs, shares and times are at least 0; an automatic margin would go below.
+    axes.set_xlim(left=0.0)
+    axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))
+    if y_name == "accuracy":
+        axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
     axes.set_xlabel("cost per instance")
-    axes.set_ylabel(y.replace("_", " "))
+    axes.set_ylabel(y_name.replace("_", " "))
     figure.savefig(path, metadata={"Date": None})

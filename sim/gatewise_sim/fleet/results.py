@@ -11,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.link.messages import Response
-from gatewise_sim.fleet.energy import (
-    radio_joules,
-)
+from gatewise_sim.fleet.energy import radio_joules
 from gatewise_sim.scenario import Scenario
 
 FloatArray = NDArray[np.float64]
@@ -53,14 +51,8 @@ LOCAL_REASONS: Final = tuple(REASON[name] for name in ("stopped", "edge-only", "
 _ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent"))
 
 NO_LABEL: Final = -1
-N_BATCHES: Final = 20
-_SLICES: Final = 2000
-_T: Final = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
-_Z: Final = 1.960
-_BINS: Final = 48  # of the timeline
-_CUTS_OF_FAULT: Final = 5
-_QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-_WORKER_US: Final = 1000  # of an answer of the usual length
+#: Milliseconds that a stage is assumed to take where none answered an instance.
+_ASSUMED_STAGE_MS: Final = 0.03
 
 
 # -- what stages and cloud say of each row ----------------------------------------------------
@@ -316,3 +308,16 @@ def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) ->
         up=answers.up[sent].astype(np.int64),
         down=answers.down[sent].astype(np.int64),
     )
+
+
+def stage_medians(stage: IntArray, milliseconds: FloatArray, n_stages: int) -> tuple[float, ...]:
+    """Median ms until each stage has answered.
+
+    `stage`, shape (n,), is the last stage of each local answer, which took its `milliseconds`. A
+    stage without an answer lies between its neighbours; without any answer all are assumed.
+    """
+    measured = np.unique(stage)
+    if not len(measured):
+        return tuple(_ASSUMED_STAGE_MS * (number + 1) for number in range(n_stages))
+    medians = [float(np.median(milliseconds[stage == number])) for number in measured]
+    return tuple(np.interp(np.arange(n_stages), measured, medians).round(6).tolist())

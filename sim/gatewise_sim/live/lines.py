@@ -18,6 +18,7 @@ from gatewise_sim.fleet.results import (
     Answers,
     RowTable,
     fill_joules,
+    stage_medians,
 )
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.scenario import Scenario
@@ -127,19 +128,15 @@ def _fill_costs(answers: Answers, table: RowTable) -> None:
     answers.feature_cost[:] = answers.cost - added
 
 
-def stage_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
-    """Median ms until each stage has answered; a stage without answers lies between others."""
+def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
+    """Median ms until each stage has answered, as of :func:`.stage_medians`."""
     local = answers.route == EDGE
-    known = np.unique(answers.stage[local])
-    if not len(known):
-        return (0.0,) * n_stages
-    medians = [float(np.median(answers.latency_ms[local & (answers.stage == s)])) for s in known]
-    return tuple(np.interp(np.arange(n_stages), known, medians).round(6).tolist())
+    return stage_medians(answers.stage[local].astype(np.int64), answers.latency_ms[local], n_stages)
 
 
 def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
     """Divide latencies: the device's part by its stage, the worker's by the mean of all."""
-    medians = np.array(stage_medians(answers, table.n_stages))
+    medians = np.array(local_medians(answers, table.n_stages))
     local = np.isin(answers.route, (EDGE, ERROR))
     stages = medians[np.maximum(table.exit[answers.row], 0)]
     answers.device_ms[:] = np.where(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,13 @@ from gatewise.formats import duration, plural
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_sim.fleet.results import FleetRun, RowTable
+from gatewise_sim.fleet.results import EDGE, FleetRun, RowTable
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.devices import EdgeProcesses
-from gatewise_sim.live.lines import answer_columns, stage_medians
+from gatewise_sim.live.lines import answer_columns, local_medians
 from gatewise_sim.live.proxy import DelayProxy
-from gatewise_sim.progress import ProgressListener, Snapshot
 from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
@@ -109,7 +108,7 @@ def run_live(
     scenario: Scenario,
     table: RowTable,
     *,
-    watch: ProgressListener | None = None,
+    watch: Callable[[float, int], object] | None = None,
 ) -> LiveRun:
     """Let a fleet of real processes answer the scenario's instances in real time.
 
@@ -126,11 +125,10 @@ def run_live(
         The deployment.
     table : RowTable
         Outcomes of the rows.
-    watch : ProgressListener, optional
-        Receiver of the progress.
+    watch : callable, optional
+        Gets the time (s) and the number of answers so far, now and then.
     """
     check_live(scenario)
-    listener = watch or ProgressListener()
     arrivals = scenario.arrivals(table.n_rows, table.truth)
     names = _names(scenario.devices)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -143,10 +141,10 @@ def run_live(
         devices.wait_ready(deployment.broker.url)
         began = time.monotonic() + _LEAD_SECONDS
         deployment.begin(began)
-        progress = _Progress(listener, devices, len(arrivals.time))
 
         def tick(now: float) -> float:
-            progress.advance(now)
+            if watch is not None:
+                watch(max(now, 0.0), len(devices.lines))
             return min(deployment.tick(now), now + _UPDATE_SECONDS)
 
         deadline = scenario.deadline_ms / 1000.0
@@ -209,12 +207,13 @@ def _measured_timings(
     """
     workers = fleet.workers
     batches = max(workers.get("batches", 0.0), 1.0)
+    measured = (fleet.answers.route == EDGE).any()
     timings = Timings(
-        edge_ms=stage_medians(fleet.answers, table.n_stages),
+        edge_ms=local_medians(fleet.answers, table.n_stages),
         run_us=round(workers.get("model_us", 0.0) / batches, 3),
         instance_us=0.0,
         hop_ms=0.0,
-        assumed=("message_us", "broker_us"),
+        assumed=("message_us", "broker_us") if measured else ("edge_ms", "message_us", "broker_us"),
     )
     live = fleet.answers.latency_ms[fleet.answers.offloaded]
     if table.by_stage is not None or not len(live):
@@ -228,29 +227,6 @@ def _measured_timings(
     ideal = virtual.latency_ms[virtual.offloaded]
     hop = max(0.0, float(np.median(live) - np.median(ideal)) / 2) if len(ideal) else 0.0
     return msgspec.structs.replace(timings, hop_ms=round(hop, 4))
-
-
-class _Progress:
-    """Reports a live run to a listener."""
-
-    def __init__(self, listener: ProgressListener, devices: EdgeProcesses, expected: int) -> None:
-        self._listener = listener
-        self._devices = devices
-        self._expected = max(expected, 1)
-
-    def advance(self, now: float) -> None:
-        """Report the state at `now` (s)."""
-        lines = list(self._devices.lines.values())
-        routes = [line.get("route") for line in lines]
-        self._listener.advance(
-            Snapshot(
-                at=max(now, 0.0),
-                done=len(lines) / self._expected,
-                answered=len(lines),
-                cloud=routes.count("cloud"),
-                fallback=routes.count("fallback"),
-            )
-        )
 
 
 def _names(devices: int) -> list[str]:

@@ -278,13 +278,13 @@ class FaultSpan(ReportRecord, frozen=True, kw_only=True):
 
 
 class FrontierPoint(ReportRecord, frozen=True, kw_only=True):
-    """Operating point as measured on validation rows; recall and precision by class."""
+    """Operating point as measured on validation rows; recall and precision by class label."""
 
     cost: float
     accuracy: float
     offload_rate: float
-    recall: tuple[float | None, ...] | None = None
-    precision: tuple[float | None, ...] | None = None
+    recall: dict[str, float | None] | None = None
+    precision: dict[str, float | None] | None = None
 
 
 class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
@@ -297,10 +297,13 @@ class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
 
 
 class StageResult(ReportRecord, frozen=True, kw_only=True):
-    """A stage, or the cloud: the features that it acquires, their price, and its answers."""
+    """A stage, or the cloud: its columns, those that it acquires first, their price, its answers.
+
+    Columns are the features, or the raw columns that features are made from.
+    """
 
     name: str
-    features: int
+    columns: int
     acquires: tuple[str, ...]
     price: float
     answers: int
@@ -308,7 +311,10 @@ class StageResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
-    """An instance to look at: its values, who answered, and what that cost."""
+    """An instance to look at: its answer, the cost of that, and the values.
+
+    `acquired` are indices of the features acquired, `readings` their columns and values in words.
+    """
 
     row: int
     answered_by: str
@@ -316,6 +322,7 @@ class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
     truth: str | None
     cost: float
     acquired: tuple[int, ...]
+    readings: dict[str, str]
     values: tuple[float | None, ...]
 
 
@@ -372,16 +379,6 @@ class TwinFigures(ReportRecord, frozen=True, kw_only=True):
 
     live: dict[str, float | None]
     virtual: dict[str, float | None]
-
-
-class DataCounts(ReportRecord, frozen=True, kw_only=True):
-    """Size of the demo's data."""
-
-    rows: int
-    features: int
-    classes: int
-    train_rows: int
-    test_rows: int
 
 
 class Report(ReportRecord, frozen=True, kw_only=True):
@@ -455,7 +452,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     promise: str | None = None
     notes: tuple[str, ...]
     troubles: tuple[str, ...] = ()
-    data: DataCounts | None = None
+    data: dict[str, int] | None = None
     high_cost_model: str | None = None
     seconds: dict[str, float] | None = None
     checked: RowCheck | None = None

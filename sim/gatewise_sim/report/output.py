@@ -1,4 +1,4 @@
-"""The folder of a run's results: written whole, and never over other files."""
+"""The folder of a run's results: written whole, and never over foreign files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_export.bundle.storage import replace_file
 
@@ -23,10 +22,10 @@ _REPORT: Final = "report.json"
 
 @dataclass(frozen=True)
 class OutputFolder:
-    """What one kind of run leaves behind.
+    """Results of one kind of run.
 
-    By the `kind` in its report a folder is known as one of ours. `files` are all that it may
-    write, in this order; ``report.json`` is the last: a folder that has one is complete.
+    The `kind` in its report marks a folder as one of ours. `files` are all that it may write, in
+    this order; ``report.json`` is the last: a folder that has one is complete.
 
     >>> DEMO.files[-1], SIMULATION.kind
     ('report.json', 'gatewise-simulation')
@@ -39,19 +38,20 @@ class OutputFolder:
         """Refuse a folder that holds something else than an earlier run's output."""
         ours = kind_of(folder / _REPORT) == self.kind
         if not ours and (folder / _REPORT).exists():
-            what = self.kind.removeprefix("gatewise-")
-            raise InputError(f"{folder}/{_REPORT} is not a {what}'s: give another --out")
+            run = self.kind.removeprefix("gatewise-")
+            raise InputError(f"{folder}/{_REPORT} is not a {run}'s: give another --out")
         check_folder(folder, self.files, ours=ours)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
         """Put everything into the folder, or nothing.
 
-        All is written beside its place first; what then can still go wrong is a rename. What an
-        earlier run left and this one has not goes away; files of others stay.
+        All is written next to its place first; then only a rename can still go wrong. Results of an
+        earlier run that this one lacks go away; foreign files stay.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as beside:
-            new, old = Path(beside, "new"), Path(beside, "old")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
+            new = Path(scratch, "new")
+            old = Path(scratch, "old")
             new.mkdir()
             old.mkdir()
             for name, content in contents.items():
@@ -60,16 +60,16 @@ class OutputFolder:
                 else:
                     write_text(new / name, content)
             for name in self.files:
-                place = folder / name
+                target = folder / name
                 # A file's rename replaces it at once; a directory must be out of the way.
-                if place.is_dir() or (name not in contents and place.exists()):
-                    place.rename(old / name)
+                if target.is_dir() or (name not in contents and target.exists()):
+                    target.rename(old / name)
                 if name in contents:
-                    (new / name).replace(place)
+                    (new / name).replace(target)
 
 
 def kind_of(path: Path) -> str | None:
-    """Kind of a JSON document; None if there is none."""
+    """Read the kind of a JSON document; None without a document."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,23 +79,24 @@ def kind_of(path: Path) -> str | None:
 
 def check_folder(folder: Path, files: Collection[str], *, ours: bool) -> None:
     """Refuse a folder that cannot be written to, or has other files and is not one of ours."""
-    place = folder
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise InputError(f"{place} is a file, not a folder: give another --out")
-    if place == folder and not ours:
+    parent = folder
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir():
+        raise InputError(f"{parent} is a file, not a folder: give another --out")
+    if parent == folder and not ours:
         present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
         if present - set(files):
             raise InputError(f"{folder} holds other files: give another --out, or an empty folder")
     try:  # rights alone do not tell: /proc has them, and takes no folder
-        tempfile.TemporaryDirectory(dir=place, prefix=".new.").cleanup()
+        tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
     except OSError as error:
         raise InputError(
-            f"{place} cannot be written to ({error.strerror}): give another --out"
+            f"{parent} cannot be written to ({error.strerror}): give another --out"
         ) from error
 
 
+#: Results of ``gatewise demo``.
 DEMO: Final = OutputFolder(
     "gatewise-demo",
     (
@@ -111,18 +112,11 @@ DEMO: Final = OutputFolder(
         "report.json",
     ),
 )
-"""``gatewise demo``."""
-
+#: Results of ``gatewise simulate``.
 SIMULATION: Final = OutputFolder(
     "gatewise-simulation",
     ("timings.toml", "policies.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )
-"""``gatewise simulate``."""
-
-
-def json_text(document: Mapping[str, Any]) -> str:
-    """Write a document as JSON text; NaN becomes null."""
-    return json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -133,7 +127,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Write rows as CSV; columns are those of all rows, in their order of appearance.
+    r"""Write rows as CSV, with the columns of all rows in their order of appearance.
 
     A text that a spreadsheet would take for a formula gets an apostrophe before it.
 

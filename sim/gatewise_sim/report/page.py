@@ -22,34 +22,38 @@ _UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|E
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot."""
+    """A plot with a title above it; a `wide` one takes the whole width of the page."""
 
     plot: Markup
-    title: str = ""  # above it; empty within a section of one plot
+    title: str = ""
     note: str = ""
-    wide: bool = False  # over the whole width; a narrow page scrolls it
+    wide: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page: plots first, narrow ones side by side, then tables."""
+    """A part of a page: plots first, narrow ones side by side, then tables.
 
-    key: str  # its id
+    `key` is its id, `pairs` are tables of names and values, side by side, and `command` repeats the
+    run.
+    """
+
+    key: str
     title: str
     text: str = ""
     figures: Sequence[Plot] = ()
     tables: Sequence[PageTable] = ()
-    pairs: Sequence[PageTable] = ()  # of names and values, side by side
-    command: str = ""  # what repeats the run
+    pairs: Sequence[PageTable] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the template fills in."""
+    """Contents of a page; `headline` is the answer in two halves, the more important one first."""
 
     title: str
     about: str
-    headline: tuple[str, str]  # the answer, and its less important half
+    headline: tuple[str, str]
     warnings: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
     sections: Sequence[Section]
@@ -57,7 +61,7 @@ class Page:
 
     @property
     def columns(self) -> int:
-        """Columns of the key figures, so that none stands alone in the last row."""
+        """Number of columns of the key figures; no figure stands alone in the last row."""
         n = len(self.figures)
         return n if n < 4 else next((c for c in (4, 5, 3) if n % c != 1), 4)
 

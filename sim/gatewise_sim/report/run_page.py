@@ -1,6 +1,6 @@
 """The page of a run, in five sections, and its tables as CSV.
 
-Answer and caveats; accuracy against cost; time to the answer; what an answer takes; tables.
+Answer and caveats; accuracy against cost; time to the answer; spending; tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gatewise_sim.report.plots.run_plots import (
 from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.tables import PageTable
 
-#: Classes of the plot at most.
+#: Largest number of classes in the plot.
 _MAX_CLASSES: Final = 40
 _POLICIES: Final = {
     "confidence": "Confidence: offloads as many as Gatewise, those with the least sure local "
@@ -125,7 +125,8 @@ def _about(report: Report) -> str:
 
 
 def _accuracy(report: Report) -> Section:
-    points, limits = report.frontier.points, frontier_limits(report)
+    points = report.frontier.points
+    limits = frontier_limits(report)
     text = "Dots and line: the operating points of the bundle, on validation rows"
     if limits is not None and (below := sum(p.accuracy < limits[1][0] for p in points)):
         text += f" ({below} of {len(points)} lie below the frame)"
@@ -153,11 +154,11 @@ def _accuracy(report: Report) -> Section:
 
 
 def _most_offloaded(report: Report) -> list[ClassResult]:
-    """Classes that came up; of very many those that are offloaded most."""
-    known = [c for c in report.system.classes if c.instances and c.offload_rate is not None]
-    if len(known) <= _MAX_CLASSES:
-        return known
-    return sorted(known, key=lambda c: -(c.offload_rate or 0.0))[:_MAX_CLASSES]
+    """Choose the classes that came up; among very many the most offloaded ones."""
+    classes = [c for c in report.system.classes if c.instances and c.offload_rate is not None]
+    if len(classes) <= _MAX_CLASSES:
+        return classes
+    return sorted(classes, key=lambda c: -(c.offload_rate or 0.0))[:_MAX_CLASSES]
 
 
 # -- time to the answer -----------------------------------------------------------------------
@@ -172,17 +173,17 @@ def _latency(report: Report) -> Section:
     plots = timeline_plots(report)
     if plots:
         day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
-        down = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
-        if len(down) > 4:
-            down = [*down[:3], f"{len(down) - 3} times more"]
-        text += f" Shaded: {listed(down)}." if down else " Nothing was down."
+        outages = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
+        if len(outages) > 4:
+            outages = [*outages[:3], f"{len(outages) - 3} times more"]
+        text += f" Shaded: {listed(outages)}." if outages else " Nothing was down."
         if report.system.timeline[0].edge_accuracy is not None:
-            text += " The dashed line is what the devices alone would have got right."
+            text += " The dashed line is the accuracy of the devices alone."
         figures += [Plot(plot, title or "Over time", wide=True) for title, plot in plots]
     return Section(key="latency", title="Time to the answer", text=text, figures=figures)
 
 
-# -- what an answer takes ---------------------------------------------------------------------
+# -- spending ----------------------------------------------------------------------------------
 
 
 def _spending(report: Report) -> Section:
@@ -193,22 +194,22 @@ def _spending(report: Report) -> Section:
         once = use.form(sum(use.once.values()))
         note = f"computed once (pale), and per instance: {mean} of {once} {use.unit} in all"
         figures.append(Plot(computation_plot(use, system), f"Steps of blocks, {use.unit}", note))
-    shown = []
+    page_tables = []
     if report.stages:
-        shown.append(tables.stage_table(report))
+        page_tables.append(tables.stage_table(report))
     if report.examples:
         plot = pictures_plot(report.examples, report.features)
         if plot is not None:
             note = "below each, what was acquired of it"
             figures.append(Plot(plot, "Easy and hard instances", note, wide=True))
-        shown.append(tables.example_table(report))
+        page_tables.append(tables.example_table(report))
     return Section(
         key="spending",
         title="What an answer takes",
         text="Under every policy, on the same instances. A stage acquires its features, runs its "
         "small model, and answers if it is sure enough; what no stage answers goes to the cloud.",
         figures=figures,
-        tables=shown,
+        tables=page_tables,
     )
 
 
@@ -216,13 +217,13 @@ def _spending(report: Report) -> Section:
 
 
 def _tables(report: Report) -> Section:
-    parts = [text for key, text in _POLICIES.items() if report.policy(key) is not None]
-    parts.append(
+    remarks = [text for key, text in _POLICIES.items() if report.policy(key) is not None]
+    remarks.append(
         f"In small type: {percent(report.confidence_level, 0)} intervals, for other rows like "
         "these."
     )
-    shown = [
-        replace(tables.policy_table(report), text=" ".join(parts)),
+    page_tables = [
+        replace(tables.policy_table(report), text=" ".join(remarks)),
         *tables.answer_tables(report),
     ]
     texts = [audit_findings(report)]
@@ -230,7 +231,9 @@ def _tables(report: Report) -> Section:
         texts.append(_check(report.checked))
     twin: PageTable | None = tables.twin_table(report)
     if twin is not None:
-        shown.append(replace(twin, text="the same instances on a simulated clock and network"))
+        page_tables.append(
+            replace(twin, text="the same instances on a simulated clock and network")
+        )
     text = (
         "Every instance gets exactly one answer. Fallback: the cloud did not answer in time, so "
         "the device did. Late: responses that came after the deadline and were not used."
@@ -239,7 +242,7 @@ def _tables(report: Report) -> Section:
         key="tables",
         title="Tables",
         text=" ".join(filter(None, [text, *texts])),
-        tables=shown,
+        tables=page_tables,
         pairs=tables.details(report),
         command=report.command,
     )
@@ -252,7 +255,7 @@ def _check(check: RowCheck) -> str:
         for name, n in check.differing.items()
         if n
     ]
-    rest = f"every one has exactly the label, route and cost that {source}."
+    outcome = f"every one has exactly the label, route and cost that {source}."
     if wrong:
-        rest = f"{listed(wrong)} than {source}."
-    return f"Of {check.compared:,} instances that edge or cloud answered, {rest}"
+        outcome = f"{listed(wrong)} than {source}."
+    return f"Of {check.compared:,} instances that edge or cloud answered, {outcome}"

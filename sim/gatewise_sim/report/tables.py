@@ -22,8 +22,8 @@ from gatewise_sim.report.document import (
 )
 from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
 
+#: A text; or a text, and a smaller one below it.
 Cell = str | tuple[str, str]
-"""A text; or a text, and a smaller one below it."""
 
 T = TypeVar("T")
 
@@ -48,19 +48,21 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table for a page; the first cell of a row is its head."""
+    """A table for a page; the first cell of a row is its head.
+
+    `columns` are heads, empty for a table without; `text` is a remark for its reader.
+    """
 
     name: str
-    columns: Sequence[str]  # heads; empty for a table without
+    columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    marked: Sequence[int] = ()  # rows that stand out
-    text: str = ""  # what a reader must know of it
+    text: str = ""
 
 
-def print_table(given: PageTable, title: str = "", *, small: bool = True) -> None:
-    """Print a table on a terminal; what is smaller on a page follows in brackets, or not at all."""
-    texts = [[_line(cell, small=small) for cell in row] for row in given.rows]
-    console.table(title, given.columns, texts)
+def print_table(table: PageTable, *, small: bool = True) -> None:
+    """Print a table on a terminal; the smaller text of a cell follows in brackets if `small`."""
+    texts = [[_line(cell, small=small) for cell in row] for row in table.rows]
+    console.table("", table.columns, texts)
 
 
 def _line(cell: Cell, *, small: bool) -> str:
@@ -69,9 +71,9 @@ def _line(cell: Cell, *, small: bool) -> str:
     return f"{cell[0]} ({cell[1]})" if small and cell[1] else cell[0]
 
 
-def _table(name: str, things: Iterable[T], columns: Mapping[str, Callable[[T], Cell]]) -> PageTable:
-    """Make a row for each thing from a column's head and the cell under it."""
-    rows = [[cell(thing) for cell in columns.values()] for thing in things]
+def _table(name: str, items: Iterable[T], columns: Mapping[str, Callable[[T], Cell]]) -> PageTable:
+    """Make a row for each item; `columns` make the cell under each head."""
+    rows = [[cell(item) for cell in columns.values()] for item in items]
     return PageTable(name, list(columns), rows)
 
 
@@ -91,27 +93,22 @@ def answer_tables(report: Report) -> list[PageTable]:
         if name in ("edge", "cloud", "fallback", "lost")
         or any(getattr(p.answers, name) for p in report.policies)
     ]
-    found = [
-        PageTable(
-            "Answers by route",
-            ["", *(route.replace("_", " ") for route in routes)],
-            [
-                [p.name, *(count(getattr(p.answers, route)) for route in routes)]
-                for p in report.policies
-            ],
-        )
+    heads = ["", *(route.replace("_", " ") for route in routes)]
+    by_route = [
+        [p.name, *(count(getattr(p.answers, route)) for route in routes)] for p in report.policies
     ]
+    tables = [PageTable("Answers by route", heads, by_route)]
     reasons = sorted(report.system.reasons.items(), key=lambda item: -item[1])
     if total := sum(n for _, n in reasons):
-        rows = [
+        by_reason = [
             [_REASONS.get(reason, reason), count(n), percent(n / total, 2)]
             for reason, n in reasons
             if n > 0
         ]
-        found.append(PageTable("Gatewise's answers by their reason", [], rows))
+        tables.append(PageTable("Gatewise's answers by their reason", [], by_reason))
     if workers := [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]:
-        found.append(_worker_table(workers))
-    return found
+        tables.append(_worker_table(workers))
+    return tables
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
@@ -129,7 +126,7 @@ def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
 
 
 def stage_table(report: Report) -> PageTable:
-    """What each stage acquires and answers."""
+    """List each stage with its answers, and the columns that it acquires first."""
     return _table(
         "Stage by stage",
         report.stages,
@@ -137,19 +134,17 @@ def stage_table(report: Report) -> PageTable:
             "": lambda s: s.name,
             "answers": lambda s: (count(s.answers), percent(s.share)),
             "price": lambda s: number(s.price),
-            "features": lambda s: count(s.features),
-            "acquired anew": lambda s: _first_names(s.acquires),
+            "columns": lambda s: count(s.columns),
+            "acquired first": lambda s: _first_names(s.acquires),
         },
     )
 
 
 def example_table(report: Report) -> PageTable:
-    """Easy and hard instances: who answered, and the values that this took."""
+    """List easy and hard instances: their answers, and the values acquired for them."""
 
     def acquired(example: ExampleInstance) -> str:
-        return _first_names(
-            [f"{report.features[k]} = {number(example.values[k])}" for k in example.acquired]
-        )
+        return _first_names([f"{name}: {text}" for name, text in example.readings.items()])
 
     return _table(
         "Easy and hard instances",
@@ -173,6 +168,7 @@ def _first_names(features: Sequence[str]) -> str:
     return listed(features) or "nothing new"
 
 
+#: Figures of a policy: name, format, and the figure itself.
 FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | float | None]]]] = (
     ("accuracy", percent, lambda p: p.accuracy),
     ("offloaded", percent, lambda p: p.offload_rate),
@@ -189,27 +185,31 @@ FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | flo
     ("battery, days", number, lambda p: p.battery_days),
     ("workers busy", percent, lambda p: p.utilisation),
 )
-"""Figures of a policy: name, format, and the figure itself."""
 
 
 def policy_table(report: Report) -> PageTable:
     """All figures of all policies, a column each, so that it grows downwards."""
-    figures, policies = list(FIGURES), report.policies
+    figures = list(FIGURES)
+    policies = report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
         unit = f"{report.money.currency} a month"
         figures.append((unit, number, lambda p: p.money.total if p.money else None))
     rows: list[list[Cell]] = []
     for name, form, get in figures:
-        found = [get(policy) for policy in policies]
-        if any(figure is not None for figure in found):
-            rows.append([name, *(figure_cell(figure, form) for figure in found)])
-    if any(policy.engine != report.engine for policy in policies):
-        rows.append(["engine", *(policy.engine for policy in policies)])
+        values = [get(policy) for policy in policies]
+        if any(figure is not None for figure in values):
+            rows.append([name, *(figure_cell(figure, form) for figure in values)])
+    for name, texts in (
+        ("engine", [policy.engine for policy in policies]),
+        ("stepped", [policy.sampling for policy in policies]),
+    ):
+        if len(set(texts)) > 1:
+            rows.append([name, *texts])
     return PageTable("Every policy", ["", *(policy.name for policy in policies)], rows)
 
 
 def twin_table(report: Report) -> PageTable | None:
-    """A live run beside itself in virtual time."""
+    """List figures of a live run, and of the same run in virtual time."""
     if report.twin is None:
         return None
     rows = []
@@ -226,50 +226,57 @@ def twin_table(report: Report) -> PageTable | None:
 
 @dataclass(frozen=True)
 class Spending:
-    """What each policy spends of something per instance, split into parts."""
+    """Spending of each policy per instance, split into parts.
+
+    `policies` are the amounts of the parts by the policy's name, the system first; `once` is the
+    amount of each part where it is computed once.
+    """
 
     key: str
     title: str
     unit: str
     form: Format
-    policies: dict[str, dict[str, float]]  # name to parts, the system first
-    once: dict[str, float] = field(default_factory=dict)  # each part, where it is computed once
+    policies: dict[str, dict[str, float]]
+    once: dict[str, float] = field(default_factory=dict)
 
 
 def breakdowns(report: Report) -> list[Spending]:
-    """Where milliseconds, bytes, joules and money of each policy go, where there are figures."""
+    """Split milliseconds, bytes, joules and money of each policy, where there are figures."""
     # Idling depends on time alone: the same for all.
     idle = _idle_joules(report)
+
+    def milliseconds(policy: PolicyResult) -> dict[str, float]:
+        names = {"cloud": "the cloud"}
+        return {names.get(k, k): max(ms, 0.0) for k, ms in policy.breakdown_ms.items()}
+
+    def bytes_of(policy: PolicyResult) -> dict[str, float]:
+        return {k: getattr(policy.bytes, k) for k in ("request", "response", "protocol")}
+
+    def joules_of(policy: PolicyResult) -> dict[str, float]:
+        return {**msgspec.structs.asdict(policy.joules), "idle": idle}
+
+    def money_of(policy: PolicyResult) -> dict[str, float]:
+        return {k: getattr(policy.money, k, 0.0) for k in _BILL}
+
     currency = report.money.currency if report.money else ""
-    every: list[tuple[str, str, str, Format, Callable[[PolicyResult], dict[str, float]]]] = [
-        (
-            "ms", "Milliseconds", "mean per instance, from arrival to answer", number,
-            lambda p: {"the cloud" if part == "cloud" else part: max(ms, 0.0)
-                       for part, ms in p.breakdown_ms.items()},
-        ),
-        (
-            "bytes", "Bytes", "mean per instance, on the device's link", number,
-            lambda p: {part: getattr(p.bytes, part)
-                       for part in ("request", "response", "protocol")},
-        ),
-        (
-            "joules", "Joules", "mean per instance, of the device", joules,
-            lambda p: {**msgspec.structs.asdict(p.joules), "idle": idle},
-        ),
-        (
-            "money", f"{currency} a month", "of the whole fleet", number,
-            lambda p: {part: getattr(p.money, part, 0.0) for part in _BILL},
-        ),
-    ]  # fmt: skip
-    found = []
-    for key, title, unit, form, parts_of in every:
-        policies = {policy.name: parts_of(policy) for policy in report.policies}
-        first = next(iter(policies.values()))
-        used = [p for p in first if any(parts.get(p, 0) > 0 for parts in policies.values())]
+    kinds: list[tuple[str, str, str, Format, Callable[[PolicyResult], dict[str, float]]]] = [
+        ("ms", "Milliseconds", "mean per instance, from arrival to answer", number, milliseconds),
+        ("bytes", "Bytes", "mean per instance, on the device's link", number, bytes_of),
+        ("joules", "Joules", "mean per instance, of the device", joules, joules_of),
+        ("money", f"{currency} a month", "of the whole fleet", number, money_of),
+    ]
+    spendings = []
+    for key, title, unit, form, amounts_of in kinds:
+        amounts = {policy.name: amounts_of(policy) for policy in report.policies}
+        used = [
+            name
+            for name in next(iter(amounts.values()))
+            if any(amount.get(name, 0) > 0 for amount in amounts.values())
+        ]
         if used:
-            kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
-            found.append(Spending(key, title, unit, form, kept))
-    return found
+            policies = {p: {name: x.get(name, 0.0) for name in used} for p, x in amounts.items()}
+            spendings.append(Spending(key, title, unit, form, policies))
+    return spendings
 
 
 def _idle_joules(report: Report) -> float:
@@ -284,29 +291,30 @@ def _idle_joules(report: Report) -> float:
 
 
 def computations(report: Report) -> list[Spending]:
-    """What the steps of blocks take, in each kind that is known; none without blocks."""
+    """Split the computation of blocks into steps, in each known unit; empty without blocks."""
     kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
         ("milliseconds", number, lambda use: use.ms),
         ("joules", joules, lambda use: use.joules),
         ("price", number, lambda use: use.price),
     ]
-    found: list[Spending] = []
-    for unit, form, each in kinds:
-        all_steps = {step: each(use) for step, use in report.system.computation.items()}
-        once = {step: value for step, value in all_steps.items() if value is not None}
-        if not once or (unit == "price" and found):  # the unit of prices is one of the others
+    spendings: list[Spending] = []
+    for unit, form, amount_of in kinds:
+        amounts = {step: amount_of(use) for step, use in report.system.computation.items()}
+        once = {step: amount for step, amount in amounts.items() if amount is not None}
+        # The unit of prices is one of the others, where these are known.
+        if not once or (unit == "price" and spendings):
             continue
         policies = {
             policy.name: {s: use.share * once[s] for s, use in policy.computation.items()}
             for policy in report.policies
         }
         key = f"computation-{unit}"
-        found.append(Spending(key, unit.capitalize(), unit, form, policies, once))
-    return found
+        spendings.append(Spending(key, unit.capitalize(), unit, form, policies, once))
+    return spendings
 
 
 def details(report: Report) -> list[PageTable]:
-    """Settings, and what the figures rest on."""
+    """List the settings, and the basis of the figures."""
     transport = report.transport
     settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
     timings = msgspec.structs.asdict(report.timings)
@@ -319,7 +327,7 @@ def details(report: Report) -> list[PageTable]:
         "radio": report.energy.radio,
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
-        "data": None if report.data is None else msgspec.structs.asdict(report.data),
+        "data": report.data,
         **_operating_point(report),
         "seconds taken": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
@@ -330,9 +338,8 @@ def details(report: Report) -> list[PageTable]:
 
 
 def _operating_point(report: Report) -> dict[str, Any]:
-    """The active operating point on validation rows; recall and precision by class."""
+    """List the active operating point on validation rows; recall and precision by class."""
     point = report.frontier.active
-    labels = [one.label for one in report.system.classes]
     rows: dict[str, Any] = {
         "operating point, on validation rows": {
             "accuracy": point.accuracy,
@@ -342,14 +349,14 @@ def _operating_point(report: Report) -> dict[str, Any]:
     }
     for name in ("recall", "precision"):
         by_class = getattr(point, name)
-        if by_class is not None and len(by_class) == len(labels):
-            shares = {label: percent(x) for label, x in zip(labels, by_class, strict=True)}
+        if by_class is not None:
+            shares = {label: percent(share) for label, share in by_class.items()}
             rows[f"operating point: {name}"] = shares
     return rows
 
 
 def plain_text(value: Any) -> str:
-    """A setting of any kind."""
+    """Write a setting of any kind in words."""
     if isinstance(value, Mapping):
         return ", ".join(f"{str(k).replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
@@ -371,15 +378,15 @@ def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
 
 
 def print_report(report: Report) -> None:
-    """Print what a run found."""
-    found = policy_table(report)
-    rows = [row for row in found.rows if row[0] != "engine"]
+    """Print the figures of a run, the answer, and the caveats."""
+    table = policy_table(report)
+    rows = [row for row in table.rows if row[0] not in ("engine", "stepped")]
     for route in ("edge", "cloud", "fallback", "error", "lost"):
         counts = [getattr(policy.answers, route) for policy in report.policies]
         if any(counts) or route in ("edge", "cloud", "fallback"):
             name = f"answered by {route}" if route not in ("error", "lost") else route
             rows.append([name, *map(count, counts)])
     print(f"{report.method}: {report.instances:,} instances")
-    print_table(replace(found, rows=rows), small=False)
+    print_table(replace(table, rows=rows), small=False)
     audits = filter(None, [audit_findings(report)])
     print("\n".join(["", "".join(answer(report)), *audits, *caveats(report)]))

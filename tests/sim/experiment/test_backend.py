@@ -14,6 +14,7 @@ from gatewise_cloud import ModelError
 from gatewise_export import pack
 from gatewise_sim import simulate
 from gatewise_sim.experiment.row_table import make_row_table
+from gatewise_sim.report.findings import caveats
 from gatewise_sim.scenario import Scenario
 from gatewise_training import ConfidenceCascade
 from tests.support.processes import run_here
@@ -21,6 +22,7 @@ from tests.support.processes import run_here
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
 MODULE = """
+import time
 import numpy as np
 
 def chances(X):
@@ -29,6 +31,10 @@ def chances(X):
     return chance / chance.sum(axis=1)[:, None]
 
 def turned(X): return chances(X)[:, [1, 2, 0]]
+
+def slow(X):
+    time.sleep(0.05)
+    return chances(X)
 """
 BACKEND = "python:iris_backend:chances"
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
@@ -112,6 +118,21 @@ def test_a_simulation_takes_the_backends_answers(home, run):
     assert f"--backend {BACKEND}" in report["command"]
     assert report["answers"]["cloud"] > 0
     assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
+
+
+def test_calls_of_a_slow_backend_are_timed(home):
+    _, _, bundle, frame, y = home
+    changes = {"devices": 20, "workload": "poisson:6/min", "time": "10min", "link": "none"}
+    backend = "python:iris_backend:slow"
+    report = simulate(bundle, frame, y, backend=backend, baselines=False, **changes).report
+    assert 50 <= report.timings.run_us / 1000 < 80
+    assert report.system.latency_ms["offloaded_p50"].value > 50
+    offloads_per_second = report.offload_rate * 2.0
+    assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
+    # The rest is assumed, and named.
+    assert "Not measured on this machine but assumed: a worker's time for a message" in (
+        " ".join(caveats(report))
+    )
 
 
 def test_a_live_run_serves_the_backend(home, monkeypatch):

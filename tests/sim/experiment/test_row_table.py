@@ -35,6 +35,12 @@ def test_models_are_timed_and_the_rest_is_named_as_assumed(small, table):
     assert timings.assumed == ("message_us", "broker_us", "hop_ms")
 
 
+def test_times_without_a_row_to_measure_are_named_as_assumed(small):
+    row = np.array([[np.inf] * small.rows.shape[1]], np.float32)
+    _, timings = make_row_table(small.bundle, row)
+    assert timings.assumed[:3] == ("edge_ms", "run_us", "instance_us")
+
+
 @pytest.fixture(scope="module")
 def holes():
     """A system that takes missing values neither on the device nor in the cloud."""

@@ -2,6 +2,8 @@ import csv
 
 import pytest
 
+from gatewise.console import showing_progress
+from gatewise_sim.experiment import sweep
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.experiment.sweep import CSV_FILE, PLOT_FILE, read_sweeps, run_sweep, show_table
 from gatewise_sim.scenario import Scenario
@@ -18,12 +20,11 @@ def job(small):
 
 def test_every_combination_is_a_row_a_point_and_a_line(job, tmp_path, capsys):
     settings = read_sweeps(["devices=5,10", "link=wifi,3g"])
-    seen = []
-    rows = run_sweep(job, settings, tmp_path, progress=lambda *step: seen.append(step))
+    with showing_progress():
+        rows = run_sweep(job, settings, tmp_path)
     assert [(row["devices"], row["link"]) for row in rows] == [
         ("5", "wifi"), ("5", "3g"), ("10", "wifi"), ("10", "3g"),
     ]  # fmt: skip
-    assert [step[:2] for step in seen] == [(i, 4) for i in range(4)]
     with (tmp_path / CSV_FILE).open() as file:
         assert list(csv.DictReader(file)) == rows
     assert "<svg" in (tmp_path / PLOT_FILE).read_text()
@@ -31,18 +32,32 @@ def test_every_combination_is_a_row_a_point_and_a_line(job, tmp_path, capsys):
     assert by_link["3g"] > 10 * by_link["wifi"]
     assert rows[0]["accuracy"] == rows[1]["accuracy"]  # a link changes no answer here
     show_table(rows, settings, tmp_path)
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert "sweep: 50% devices=10, link=wifi" in progress
+    assert "simulate" not in progress
     assert "p95 ms" in printed
     assert "money" not in printed  # nothing has a price
     assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
 
 
+def test_no_axis_of_the_plot_runs_below_0(tmp_path, monkeypatch):
+    limits = []
+
+    def keep_limits(figure, *_, **__):
+        limits.append((figure.axes[0].get_xlim(), figure.axes[0].get_ylim()))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep_limits)
+    row = {"devices": "5", "cost": "0", "p95_ms": "0.01"}
+    sweep._draw([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
+    sweep._draw([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
+    assert all(left == 0.0 for (left, _), _ in limits)
+    assert limits[0][1][1] == 1.0
+    assert limits[1][1][0] >= 0.0
+
+
 def test_a_sweep_that_was_broken_off_goes_on(job, tmp_path):
     first = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
-    seen = []
-    rows = run_sweep(
-        job, read_sweeps(["devices=5,6"]), tmp_path, progress=lambda *step: seen.append(step)
-    )
+    rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
     assert rows[0] == first[0]
     assert len(rows) == 2
     refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="is of another sweep")

@@ -9,9 +9,7 @@ from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.live.run import LiveRun
-from gatewise_sim.progress import Snapshot
 from tests.sim.live.runs import run, scenario
-from tests.sim.recorder import Recorder
 from tests.support.processes import below, command_line, named
 
 pytestmark = pytest.mark.slow
@@ -90,8 +88,8 @@ def test_a_worker_and_a_broker_that_die_unasked_are_named(small, table):
     done: list[str] = []
     others = below()  # a broker that tests share must live
 
-    def kill(snapshot: Snapshot) -> None:
-        if snapshot.at > 1.0 and not done:
+    def kill(now: float, n_answers: int) -> None:
+        if now > 1.0 and not done:
             done.append("x")
             os.kill(named("gatewise cloud")[0], signal.SIGKILL)
             program = f"{find_mosquitto()} "
@@ -99,7 +97,7 @@ def test_a_worker_and_a_broker_that_die_unasked_are_named(small, table):
             os.kill(broker, signal.SIGKILL)
 
     chosen = scenario(time="4s", devices=2, deadline_ms=300.0)
-    live = run(small, table, chosen, watch=Recorder(kill))
+    live = run(small, table, chosen, watch=kill)
     assert live.fleet.lost == 0
     assert any("the mosquitto broker ended" in trouble for trouble in live.troubles)
     assert any("worker 1: ended with status -9" in trouble for trouble in live.troubles)

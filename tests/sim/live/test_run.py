@@ -13,9 +13,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.row_table import table_by_stage
 from gatewise_sim.fleet.results import CLOUD, EDGE
-from gatewise_sim.progress import Snapshot
 from tests.sim.live.runs import COLUMNS, assert_same, run, scenario, twin
-from tests.sim.recorder import Recorder
 from tests.support.processes import all_end, below, named
 
 pytestmark = pytest.mark.slow
@@ -23,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_live_fleet_decides_and_sends_as_virtual_time(small, table):
-    watch = Recorder()
+    progress: list[tuple[float, int]] = []
     chosen = scenario(link="wifi")
-    live = run(small, table, chosen, watch=watch)
+    live = run(small, table, chosen, watch=lambda now, n: progress.append((now, n)))
     answers = live.fleet.answers
     virtual = twin(table, chosen, live)
     assert (live.fleet.lost, live.troubles, live.broker) == (0, [], "mosquitto")
@@ -47,10 +45,8 @@ def test_a_live_fleet_decides_and_sends_as_virtual_time(small, table):
     assert live.fleet.counts["cloud"] == live.fleet.workers["answered"] == cloud.sum()
     assert live.timings.edge_ms[0] > 0
     assert live.timings.run_us > 0
-    last = watch.snapshots[-1]
-    assert last.answered <= len(answers)
-    times = [snapshot.at for snapshot in watch.snapshots]
-    assert times == sorted(times)
+    assert 0 < progress[-1][1] <= len(answers)
+    assert progress == sorted(progress)
 
 
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
@@ -88,13 +84,13 @@ def test_several_workers_share_the_requests_and_audits_are_counted(small, table)
 def test_a_killed_device_loses_its_own_instances_and_is_named(small, table):
     killed: list[float] = []
 
-    def kill(snapshot: Snapshot) -> None:
-        if snapshot.at > 2.0 and not killed:
-            killed.append(snapshot.at)
+    def kill(now: float, n_answers: int) -> None:
+        if now > 2.0 and not killed:
+            killed.append(now)
             os.kill(named("gatewise edge")[0], signal.SIGKILL)
 
     chosen = scenario(devices=2)
-    live = run(small, table, chosen, watch=Recorder(kill))
+    live = run(small, table, chosen, watch=kill)
     n_instances = len(chosen.arrivals(table.n_rows).time)
     assert live.fleet.lost > 0
     assert len(live.fleet.answers) + live.fleet.lost == n_instances
@@ -109,15 +105,12 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, tmp_path, number
         import sys
         from pathlib import Path
         from gatewise_sim import Scenario, simulate
-        from gatewise_sim.progress import ProgressListener
+        from gatewise_sim.experiment import run
         import numpy as np
-        class Watch(ProgressListener):
-            def advance(self, snapshot):
-                if snapshot.answered:
-                    print("under way", flush=True)
+        run._RunProgress.__call__ = lambda self, now, n: n and print("under way", flush=True)
         scenario = Scenario(devices=2, time="10min", workload="poisson:2/s", link="4g",
             engine="live")
-        simulate(Path(sys.argv[1]), np.load(sys.argv[2]), scenario=scenario, watch=Watch())
+        simulate(Path(sys.argv[1]), np.load(sys.argv[2]), scenario=scenario)
     """
     rows = tmp_path / "rows.npy"
     np.save(rows, small.rows)

@@ -150,7 +150,7 @@ def made_up(
         "features": ("a", "b"),
         "stages": (
             StageResult(
-                name="stage 0", features=2, acquires=("a", "b"), price=2.0, answers=800, share=0.8
+                name="stage 0", columns=2, acquires=("a", "b"), price=2.0, answers=800, share=0.8
             ),
         ),
         "examples": (),

@@ -73,6 +73,14 @@ def test_a_system_that_never_offloads_has_saved_nothing():
     assert "no instance leaves its device" in text
 
 
+def test_a_broken_promise_is_the_first_sentence():
+    report = made_up(promise="The rows break the bundle's promise: 95.0 % are right.")
+    assert answer(report)[0] == report.promise
+    text = sentence(report)
+    assert text == f"{report.promise} {sentence(replace(report, promise=None))}"
+    assert report.promise not in caveats(report)
+
+
 def test_nearly_all_is_not_all():
     up = Figure(value=1.0, low=1.0, high=1.0)
     few = replace(made_up().system.bytes, up=up, down=up)
@@ -105,7 +113,6 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
     [
         (made_up(), "1.00 % of the answers are fallbacks (see the run over time)"),
         (made_up(), "Not measured on this machine but assumed: a worker's time for a message"),
-        (made_up(promise="The rows break the bundle's promise."), "break the bundle's promise"),
         (made_up(accuracy=None), "The rows have no labels"),
         (
             with_system(made_up(), scaled=True, sampling="in proportion: 5 of 100,000 devices"),

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from markupsafe import Markup
+from matplotlib.figure import Figure
 from msgspec.structs import replace
 
 from gatewise_sim.report.document import (
@@ -18,9 +19,10 @@ from gatewise_sim.report.document import (
     StageResult,
     Transport,
 )
+from gatewise_sim.report.document import Figure as Measured
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
-from gatewise_sim.report.plots.style import widened
+from gatewise_sim.report.plots.style import limit_to_shares, widened
 from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.run_page import render
 from tests.sim.report.reports import drawings, live, made_up
@@ -38,7 +40,7 @@ def text(page: str) -> str:
 def without_plots(monkeypatch):
     """Pages of words alone: plots take a tenth of a second each."""
     for module in (run_plots, timeline):
-        monkeypatch.setattr(module, "draw", lambda paint, **how: Markup("<svg/>"))
+        monkeypatch.setattr(module, "draw", lambda *_, **__: Markup("<svg/>"))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,30 @@ def test_axes_of_shares_stay_from_0_to_1(ends, shown):
     assert widened(*ends) == pytest.approx(shown)
 
 
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_an_axis_of_one_share_stays_from_0_to_1(share):
+    axes = Figure().add_subplot()
+    axes.plot([share, share], [0, 1])
+    limit_to_shares(axes, "x")
+    low, high = axes.get_xlim()
+    assert (low, high) == pytest.approx((0.0, 0.055) if share == 0 else (0.945, 1.0))
+
+
+def test_marks_at_one_place_have_sizes_of_their_own():
+    """Three policies offload nothing: their marks lie on each other."""
+    alike = Measured(value=0.9, low=0.88, high=0.92)
+    report = made_up()
+    policies = tuple(
+        replace(p, cost=alike, accuracy=alike) if p.key in ("system", "edge_only", "random") else p
+        for p in report.policies
+    )
+    marks = run_plots._marks(replace(report, policies=policies))
+    sizes = run_plots._mark_sizes(marks, ((0.0, 64.0), (0.8, 1.0)))
+    alone = run_plots._MARK_SIZE
+    assert sizes["cloud_only"] == sizes["confidence"] == alone
+    assert alone == sizes["system"] < sizes["edge_only"] < sizes["random"]
+
+
 @pytest.mark.usefixtures("without_plots")
 def test_a_short_outage_in_a_long_run_is_drawn_once_more_larger():
     report = made_up()
@@ -148,7 +174,7 @@ def test_names_with_markup_are_only_text():
         dataset=evil, method=evil, command=evil, notes=(evil,), troubles=(evil,),
         transport=Transport(kind="virtual", broker=evil, link=evil),
         stages=(
-            StageResult(name=evil, features=1, acquires=(evil,), price=1.0, answers=1, share=0.1),
+            StageResult(name=evil, columns=1, acquires=(evil,), price=1.0, answers=1, share=0.1),
         ),
     )  # fmt: skip
     found = render(report)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise_sim.report import tables
-from gatewise_sim.report.document import DataCounts, ExampleInstance, StageResult, StepUse
+from gatewise_sim.report.document import ExampleInstance, StageResult, StepUse
 from gatewise_sim.report.run_page import render
 from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import live, made_up
@@ -49,7 +49,7 @@ def test_what_is_spent_is_split_into_the_parts_that_are_used(money):
 def test_stages_are_listed_with_what_they_acquire():
     names = tuple(f"f{k}" for k in range(20))
     stage = StageResult(
-        name="stage 0", features=20, acquires=names, price=20.0, answers=5, share=0.5
+        name="stage 0", columns=20, acquires=names, price=20.0, answers=5, share=0.5
     )
     (row,) = tables.stage_table(made_up(stages=(stage,))).rows
     assert row[1] == ("5", "50.0 %")
@@ -58,23 +58,23 @@ def test_stages_are_listed_with_what_they_acquire():
 
 def test_what_was_acquired_is_listed_by_column_and_value():
     example = ExampleInstance(
-        row=7, answered_by="stage 0", label="x", truth="x", cost=2.0, acquired=(1,),
-        values=(4.0, 2.5),
+        row=7, answered_by="stage 0", label="x", truth="x", cost=2.0, acquired=(1, 2),
+        readings={"shape": "needle", "mass": "2.5"}, values=(4.0, 0.0, 1.0, 2.5),
     )  # fmt: skip
     (row,) = tables.example_table(made_up(examples=(example,))).rows
-    assert row[-1] == "b = 2.5"
+    assert row[-1] == "shape: needle and mass: 2.5"
 
 
 def test_recalls_carry_the_names_of_the_classes():
     report = made_up()
-    active = replace(report.frontier.active, recall=(0.9, None, 0.8, 0.7, 0.6, 0.5))
+    active = replace(report.frontier.active, recall={"kind 0": 0.9, "kind 1": None})
     report = replace(report, frontier=replace(report.frontier, active=active))
     rows = cells(tables.details(report)[1])
-    assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a, kind 2 80.0 %")
+    assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a")
 
 
 def test_details_name_what_the_figures_rest_on():
-    data = DataCounts(rows=1797, features=64, classes=10, train_rows=1257, test_rows=540)
+    data = {"rows": 1797, "features": 64}
     settings, basis = tables.details(replace(live(), data=data, seconds={"train": 12.3}))
     assert cells(settings)["seed"] == ["0"]
     rows = cells(basis)

@@ -10,5 +10,18 @@ def test_smaller_devices_have_curves_of_their_own_in_the_plot() -> None:
     large = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, bytes=60_000)
     frontier = Frontier.from_points([large], reference_accuracy=1.0).with_small([small, large])
     axes = FrontierDisplay(frontier, name="s").plot(active=large).ax_
-    labels = ["s", "s in 8.2 kB", "s in 1.0 kB", "s, active point"]
+    labels = ["s", "s in 8.2 kB", "s in 1.0 kB", "s, active point", "s, high-cost model"]
     assert axes.get_legend_handles_labels()[1] == labels
+
+
+def test_the_axis_of_costs_begins_at_0_and_takes_further_systems() -> None:
+    points = [
+        OperatingPoint((0.5,), cost=c, accuracy=0.5 + c / 100, offload_rate=0.1)
+        for c in (0.01, 9.0)
+    ]
+    axes = FrontierDisplay(Frontier.from_points(points[:1], reference_accuracy=0.95)).plot().ax_
+    FrontierDisplay(Frontier.from_points(points, reference_accuracy=0.95)).plot(ax=axes)
+    left, right = axes.get_xlim()
+    assert left == 0.0
+    assert right > 9.0
+    assert axes.lines[-1].get_ydata() == [0.95, 0.95]

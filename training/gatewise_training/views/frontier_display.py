@@ -53,6 +53,7 @@ class FrontierDisplay:
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
         """Draw points faint, the hull as a line, the active operating point as a ring.
 
+        A dashed line stands at the accuracy that losses are measured against.
         Dotted, where points beside the curve make them: the hulls of what devices of less memory
         reach, an eighth each time.
 
@@ -84,6 +85,12 @@ class FrontierDisplay:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
             ax.plot([active.cost], [active.merit], "o", color=line.get_color(), label=label, **ring)
+        reference = {"color": line.get_color(), "linestyle": "--", "linewidth": 1.0}
+        has_cloud = any(point.offload_rate for point in points)
+        label = f"{self.name}, {'high-cost model' if has_cloud else 'reference'}".removeprefix(", ")
+        ax.axhline(self.frontier.reference_merit, label=label, **reference)
+        # Costs are at least 0, which an automatic margin would go below.
+        ax.set_xlim(left=max(0.0, ax.get_xlim()[0]), auto=None)
         merit = "weighted accuracy" if self.frontier.weighted else "accuracy"
         ax.set(xlabel="mean cost per instance", ylabel=f"{merit} on validation data")
         ax.grid(alpha=0.25)

@@ -1,13 +1,15 @@
-"""Plots of one run: accuracy against cost, latency, what it is spent on, classes."""
+"""Plots of one run: accuracy against cost, latency, spending, classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from gatewise.formats import millis, number, percent
 from gatewise_sim.report.document import ClassResult, PolicyResult, Report
@@ -15,112 +17,189 @@ from gatewise_sim.report.document import Figure as Measured
 from gatewise_sim.report.plots.style import (
     COLOURS,
     MARKERS,
+    Look,
     draw,
     error_bars,
     head,
+    limit_to_shares,
     log_ticks,
     percent_ticks,
     widened,
 )
 from gatewise_sim.report.tables import Spending
 
-_LABEL = 36
-_FURTHEST = 4.0  # how much longer the axis of accuracy may be for operating points far below
+_LABEL_LENGTH = 36
+#: How much longer the axis of accuracy may become for operating points far below.
+_LONGEST_AXIS = 4.0
+#: Share of an axis within which two marks cover each other, and the sizes of marks that do.
+_MARK_SHARE = 0.04
+_MARK_SIZE = 9.0
+_MARK_STEP = 6.0
 _PART_COLOURS = {
-    "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
-    "request": "system", "response": "edge", "protocol": "idle", "up": "system", "down": "edge",
-    "radio": "network", "features": "feature", "stages": "edge", "idle": "idle",
-    "data": "network", "workers": "cloud", "energy": "waiting", "requests": "system",
+    "device": "edge",
+    "network": "network",
+    "the cloud": "cloud",
+    "waiting": "waiting",
+    "request": "system",
+    "response": "edge",
+    "protocol": "idle",
+    "up": "system",
+    "down": "edge",
+    "radio": "network",
+    "features": "feature",
+    "stages": "edge",
+    "idle": "idle",
+    "data": "network",
+    "workers": "cloud",
+    "energy": "waiting",
+    "requests": "system",
     "devices": "idle",
-}  # fmt: skip
+}
+
+Limits = tuple[tuple[float, float], tuple[float, float]]
+
+
+class _Mark(NamedTuple):
+    """A policy's place in the plot of accuracy against cost."""
+
+    policy: PolicyResult
+    cost: Measured
+    accuracy: Measured
 
 
 def frontier_plot(report: Report) -> Markup:
     """Plot the operating points, the active one, the high-cost model, and each policy's result."""
-    points, active = report.frontier.points, report.frontier.active
-    reference = report.frontier.reference_accuracy
-    placed = _placed(report)
+    frontier = report.frontier
+    marks = _marks(report)
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         blue = COLOURS["system"]
-        axes.scatter(
-            [p.cost for p in points], [p.accuracy for p in points], s=12, color=blue, alpha=0.45,
-            linewidths=0,
-        )  # fmt: skip
-        axes.plot(
-            [p.cost for p in report.frontier.hull], [p.accuracy for p in report.frontier.hull],
-            color=blue, linewidth=1.4,
-        )  # fmt: skip
-        axes.plot(
-            [active.cost], [active.accuracy], "o", markersize=13, markerfacecolor="none",
-            markeredgecolor=blue, markeredgewidth=1.5, label="active point", clip_on=False,
-        )  # fmt: skip
-        if reference is not None:
-            axes.axhline(
-                reference, color=COLOURS["muted"], linestyle=(0, (5, 3)), linewidth=1.2,
-                label="high-cost model",
-            )  # fmt: skip
-        for policy, cost, accuracy in placed:
-            error_bars(axes, cost, accuracy, policy.key, policy.name)
+        dots: Look = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
+        axes.scatter(*_places(frontier.points), **dots)
+        axes.plot(*_places(frontier.hull), color=blue, linewidth=1.4)
+        ring: Look = {
+            "markersize": 13,
+            "fillstyle": "none",
+            "markeredgewidth": 1.5,
+            "clip_on": False,
+        }
+        axes.plot(*_places([frontier.active]), "o", color=blue, label="active point", **ring)
+        if frontier.reference_accuracy is not None:
+            line: Look = {"color": COLOURS["muted"], "linestyle": (0, (5, 3)), "linewidth": 1.2}
+            axes.axhline(frontier.reference_accuracy, label="high-cost model", **line)
         limits = frontier_limits(report)
         if limits is not None:
             axes.set_xlim(*limits[0])
             axes.set_ylim(*limits[1])
+            sizes = _mark_sizes(marks, limits)
+            for mark in marks:
+                key = mark.policy.key
+                error_bars(
+                    axes, mark.cost, mark.accuracy, key, label=mark.policy.name, size=sizes[key]
+                )
         percent_ticks(axes.yaxis)
         head(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
-        figure.legend(loc="outside lower left", ncols=3)
+        legend = figure.legend(loc="outside lower left", ncols=3)
+        for line in legend.findobj(Line2D):
+            line.set_markersize(_MARK_SIZE)
 
-    texts = [f"{p.name} {percent(a.value)} at cost {number(c.value)}" for p, c, a in placed]
+    active = frontier.active
+    texts = [
+        f"{mark.policy.name} {percent(mark.accuracy.value)} at cost {number(mark.cost.value)}"
+        for mark in marks
+    ]
     texts.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
-    if reference is not None:
-        texts.append(f"high-cost model {percent(reference)} on validation rows")
+    if frontier.reference_accuracy is not None:
+        texts.append(f"high-cost model {percent(frontier.reference_accuracy)} on validation rows")
     return draw(
-        paint, name="frontier", title="Accuracy against cost", description=f"{'; '.join(texts)}.",
-        height=300,
-    )  # fmt: skip
+        paint, "frontier", "Accuracy against cost", description=f"{'; '.join(texts)}.", height=300
+    )
 
 
-def _placed(report: Report) -> list[tuple[PolicyResult, Measured, Measured]]:
-    """The policies with their cost and accuracy."""
-    return [(p, p.cost, p.accuracy) for p in report.policies if p.cost and p.accuracy]
+def _places(points: Sequence[Any]) -> tuple[list[float], list[float]]:
+    """Costs and accuracies of operating points."""
+    return [point.cost for point in points], [point.accuracy for point in points]
 
 
-def frontier_limits(report: Report) -> tuple[tuple[float, float], tuple[float, float]] | None:
+def _marks(report: Report) -> list[_Mark]:
+    return [
+        _Mark(policy, policy.cost, policy.accuracy)
+        for policy in report.policies
+        if policy.cost and policy.accuracy
+    ]
+
+
+def _mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
+    """Size of each policy's mark: where marks lie on each other, each is larger than the last."""
+    (left, right), (low, high) = limits
+    sizes: dict[str, float] = {}
+    for index, mark in enumerate(marks):
+        covered = [
+            sizes[earlier.policy.key]
+            for earlier in marks[:index]
+            if abs(mark.cost.value - earlier.cost.value) < _MARK_SHARE * (right - left)
+            and abs(mark.accuracy.value - earlier.accuracy.value) < _MARK_SHARE * (high - low)
+        ]
+        sizes[mark.policy.key] = max(covered) + _MARK_STEP if covered else _MARK_SIZE
+    return sizes
+
+
+def frontier_limits(report: Report) -> Limits | None:
     """Ends of the axes of cost and accuracy; None where no policy has an accuracy.
 
     All operating points are in between, unless the policies would then be too near each other.
     """
-    placed = _placed(report)
-    if not placed:
+    marks = _marks(report)
+    if not marks:
         return None
-    points, active = report.frontier.points, report.frontier.active
+    points = report.frontier.points
+    active = report.frontier.active
     reference = report.frontier.reference_accuracy
-    known = [active.accuracy] if reference is None else [active.accuracy, reference]
-    low = min(*known, *(m.value if m.low is None else m.low for _, _, m in placed))
-    high = max(*known, *(m.value if m.high is None else m.high for _, _, m in placed))
-    low, high = widened(low, high)
-    ends = [low, high, *(p.accuracy for p in points)]
-    if max(ends) - min(ends) <= _FURTHEST * (high - low):
-        low, high = min(ends), max(ends)
+    accuracies = [active.accuracy] if reference is None else [active.accuracy, reference]
+    for mark in marks:
+        interval = (mark.accuracy.low, mark.accuracy.high)
+        accuracies += [mark.accuracy.value, *(end for end in interval if end is not None)]
+    low, high = widened(min(accuracies), max(accuracies))
+    all_accuracies = [low, high, *(point.accuracy for point in points)]
+    if max(all_accuracies) - min(all_accuracies) <= _LONGEST_AXIS * (high - low):
+        low, high = min(all_accuracies), max(all_accuracies)
     margin = 0.08 * (high - low)
-    right = max(active.cost, *(cost.value for _, cost, _ in placed), *(p.cost for p in points))
+    right = max(
+        active.cost, *(mark.cost.value for mark in marks), *(point.cost for point in points)
+    )
     return (0.0, 1.05 * right or 1.0), (max(0.0, low - margin), min(1.0, high + margin))
+
+
+class _Curve(NamedTuple):
+    """A policy's latencies, of all instances or of the offloaded ones."""
+
+    name: str
+    policy: PolicyResult
+    counts: Sequence[float]
+    style: str
+    prefix: str = ""
+
+
+def _curves(report: Report) -> list[_Curve]:
+    """Curves of the latency plot; broken lines, so that two at one place can both be seen."""
+    curves = []
+    for key, style in (("system", "-"), ("edge_only", "--"), ("cloud_only", "-.")):
+        policy = report.policy(key)
+        if policy is None or not sum(policy.histogram.all):
+            continue
+        curves.append(_Curve(policy.name, policy, policy.histogram.all, style))
+        offloaded = policy.histogram.offloaded
+        if key == "system" and 0 < sum(offloaded) < sum(policy.histogram.all):
+            name = f"{policy.name}, offloaded"
+            curves.append(_Curve(name, policy, offloaded, ":", "offloaded_"))
+    return curves
 
 
 def latency_plot(report: Report) -> Markup | None:
     """Plot the share of answers that have come by a time; None without any."""
-    curves = []
-    for key in ("system", "edge_only", "cloud_only"):
-        policy = report.policy(key)
-        if policy is None or not sum(policy.histogram.all):
-            continue
-        edges = policy.histogram.edges_ms
-        curves.append((policy.name, key, "-", edges, policy.histogram.all, ""))
-        if key == "system" and 0 < sum(policy.histogram.offloaded) < sum(policy.histogram.all):
-            name = f"{policy.name}, offloaded"
-            curves.append((name, key, ":", edges, policy.histogram.offloaded, "offloaded_"))
+    curves = _curves(report)
     if not curves:
         return None
     deadline = report.settings.get("deadline_ms")
@@ -128,14 +207,13 @@ def latency_plot(report: Report) -> Markup | None:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.set_xscale("log")
-        for name, key, line, edges, counts, _ in curves:
-            shares = [0.0, *(c / sum(counts) for c in accumulate(counts))]
-            axes.plot(edges, shares, line, color=COLOURS[key], label=name)
+        for curve in curves:
+            shares = [0.0, *(count / sum(curve.counts) for count in accumulate(curve.counts))]
+            look: Look = {"color": COLOURS[curve.policy.key], "label": curve.name}
+            axes.plot(curve.policy.histogram.edges_ms, shares, curve.style, **look)
         if deadline:
-            axes.axvline(
-                deadline, color=COLOURS["muted"], linestyle=(0, (2, 3)), linewidth=1.4,
-                label="deadline",
-            )  # fmt: skip
+            line: Look = {"color": COLOURS["muted"], "linestyle": (0, (2, 3)), "linewidth": 1.4}
+            axes.axvline(deadline, label="deadline", **line)
         log_ticks(axes.xaxis, number)
         percent_ticks(axes.yaxis)
         axes.set_ylim(0, 1.02)
@@ -144,52 +222,47 @@ def latency_plot(report: Report) -> Markup | None:
         figure.legend(loc="outside lower left", ncols=2)
 
     texts = []
-    for name, key, _, _, _, prefix in curves:
-        policy = report.policy(key)
-        assert policy is not None
-        p50, p95 = (policy.latency_ms.get(prefix + q) for q in ("p50", "p95"))
+    for curve in curves:
+        p50, p95 = (curve.policy.latency_ms.get(curve.prefix + q) for q in ("p50", "p95"))
         if p50 is not None and p95 is not None:
-            texts.append(
-                f"{name}: half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
-            )
+            within = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
+            texts.append(f"{curve.name}: {within}")
     return draw(
-        paint, name="latency", title="Time to the answer", description=f"{'; '.join(texts)}.",
-        height=300,
-    )  # fmt: skip
+        paint, "latency", "Time to the answer", description=f"{'; '.join(texts)}.", height=300
+    )
 
 
 def breakdown_plot(spent: Spending) -> Markup:
-    """Plot what each policy spends, as a bar split into parts."""
-    policies, form = spent.policies, spent.form
+    """Plot the spending of each policy, as a bar split into parts."""
+    policies = spent.policies
     names = list(policies)
-    totals = [sum(parts.values()) for parts in policies.values()]
+    totals = [sum(amounts.values()) for amounts in policies.values()]
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         left = [0.0] * len(names)
-        for part in next(iter(policies.values())):
-            values = [parts[part] for parts in policies.values()]
-            axes.barh(
-                names, values, left=left, height=0.62, label=part,
-                color=COLOURS[_PART_COLOURS[part]], edgecolor=COLOURS["panel"], linewidth=0.8,
-            )  # fmt: skip
+        edge: Look = {"edgecolor": COLOURS["panel"], "linewidth": 0.8}
+        for part_name in next(iter(policies.values())):
+            values = [amounts[part_name] for amounts in policies.values()]
+            colour = COLOURS[_PART_COLOURS[part_name]]
+            axes.barh(names, values, 0.62, left, label=part_name, color=colour, **edge)
             left = [a + b for a, b in zip(left, values, strict=True)]
-        _write_at_bars(axes, totals, [form(total) for total in totals])
+        _write_at_bars(axes, totals, [spent.form(total) for total in totals])
         figure.legend(loc="outside lower left", ncols=4)
 
-    texts = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
-    return draw(
-        paint, name=spent.key, title=f"{spent.title}, {spent.unit}", description=f"{texts}.",
-        height=56 + 23.0 * len(names),
-    )  # fmt: skip
+    texts = "; ".join(
+        f"{name} {spent.form(total)}" for name, total in zip(names, totals, strict=True)
+    )
+    title = f"{spent.title}, {spent.unit}"
+    return draw(paint, spent.key, title, description=f"{texts}.", height=56 + 23.0 * len(names))
 
 
-def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
-    """Write a text at the end of each bar; the first bar is the topmost, and nothing is ruled."""
-    most = max(ends) or 1.0
-    for y, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        axes.text(end + 0.015 * most, y, text, va="center")
-    axes.set_xlim(0, 1.24 * most)
+def _write_at_bars(axes: Axes, lengths: Sequence[float], texts: Sequence[str]) -> None:
+    """Write a text at the end of each bar; the first bar is the topmost, without a ruled axis."""
+    longest = max(lengths) or 1.0
+    for y, (length, text) in enumerate(zip(lengths, texts, strict=True)):
+        axes.text(length + 0.015 * longest, y, text, va="center")
+    axes.set_xlim(0, 1.24 * longest)
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -198,71 +271,85 @@ def _write_at_bars(axes: Axes, ends: Sequence[float], texts: Sequence[str]) -> N
 
 
 def computation_plot(spent: Spending, policy: str) -> Markup:
-    """Plot what each step of blocks takes once, and per instance under a policy, as bars."""
-    one, mean, form = spent.once, spent.policies[policy], spent.form
-    steps, rows = list(one), range(len(one))
+    """Plot the price of each step of blocks, once and per instance under a policy, as bars."""
+    once: Mapping[str, float] = spent.once
+    mean = spent.policies[policy]
+    steps = list(once)
+    rows = range(len(steps))
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
-        axes.barh(rows, [one[s] for s in steps], 0.62, color=COLOURS["line"], label="once")
-        axes.barh(
-            rows, [mean[s] for s in steps], 0.62, color=COLOURS["system"], label="per instance"
-        )
-        axes.set_yticks(rows, [s if len(s) <= _LABEL else f"{s[: _LABEL - 1]}…" for s in steps])
-        _write_at_bars(axes, list(one.values()), [form(mean[step]) for step in steps])
+        axes.barh(rows, list(once.values()), 0.62, color=COLOURS["line"], label="once")
+        means = [mean[step] for step in steps]
+        axes.barh(rows, means, 0.62, color=COLOURS["system"], label="per instance")
+        axes.set_yticks(rows, [_shortened(step) for step in steps])
+        _write_at_bars(axes, list(once.values()), [spent.form(x) for x in means])
         figure.legend(loc="outside lower left", ncols=2)
 
-    texts = "; ".join(f"{s} {form(mean[s])} of {form(one[s])}" for s in steps)
-    return draw(
-        paint, name=spent.key, title=f"What blocks compute, {spent.unit}",
-        description=f"{texts}.", height=56 + 20.0 * len(steps),
-    )  # fmt: skip
+    texts = "; ".join(f"{s} {spent.form(mean[s])} of {spent.form(once[s])}" for s in steps)
+    title = f"What blocks compute, {spent.unit}"
+    return draw(paint, spent.key, title, description=f"{texts}.", height=56 + 20.0 * len(steps))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LABEL_LENGTH else f"{text[: _LABEL_LENGTH - 1]}…"
 
 
 def classes_plot(classes: Sequence[ClassResult]) -> Markup:
-    """Plot how much of each class is offloaded, and its accuracy with and without the cloud."""
-    names = [c.label for c in classes]
-    rows = range(len(names))
+    """Plot the offload rate of each class, and its accuracy with and without the cloud."""
+    labels = [each.label for each in classes]
+    rows = range(len(labels))
+    judged = [
+        (row, each.edge_accuracy, each.accuracy)
+        for row, each in zip(rows, classes, strict=True)
+        if each.accuracy is not None and each.edge_accuracy is not None
+    ]
 
     def paint(figure: Figure) -> None:
-        sent, right = figure.subplots(1, 2, sharey=True)
-        sent.barh(rows, [c.offload_rate or 0.0 for c in classes], 0.6, color=COLOURS["cloud"])
-        sent.set_yticks(rows, names)
-        sent.invert_yaxis()
-        head(sent, "offloaded")
-        known = [
-            (row, c.edge_accuracy, c.accuracy)
-            for row, c in zip(rows, classes, strict=True)
-            if c.accuracy is not None and c.edge_accuracy is not None
-        ]
-        if known:
-            at, alone, system = zip(*known, strict=True)
-            right.hlines(at, alone, system, color=COLOURS["muted"], linewidth=1.6)
-            for key, values, label in (
-                ("edge_only", alone, "device alone"),
-                ("system", system, "Gatewise"),
-            ):
-                right.plot(
-                    values, at, MARKERS[key], color=COLOURS[key], markerfacecolor="none",
-                    markersize=9 if key == "edge_only" else 6, markeredgewidth=1.6, label=label,
-                )  # fmt: skip
-            head(right, "accuracy")
+        rate_axes, accuracy_axes = figure.subplots(1, 2, sharey=True)
+        rates = [each.offload_rate or 0.0 for each in classes]
+        rate_axes.barh(rows, rates, 0.6, color=COLOURS["cloud"])
+        rate_axes.set_yticks(rows, labels)
+        rate_axes.invert_yaxis()
+        head(rate_axes, "offloaded")
+        if judged:
+            _paint_accuracies(accuracy_axes, judged)
             figure.legend(loc="outside lower left", ncols=2)
         else:
-            right.remove()
+            accuracy_axes.remove()
         for axes in figure.axes:
             percent_ticks(axes.xaxis)
+            limit_to_shares(axes, "x")
             axes.locator_params(axis="x", nbins=3)
             axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
             axes.grid(visible=False, axis="y")
 
-    texts = [
-        f"{c.label}: {percent(c.offload_rate)} offloaded"
-        + (f", accuracy {percent(c.accuracy)}" if c.accuracy is not None else "")
-        + (f", device alone {percent(c.edge_accuracy)}" if c.edge_accuracy is not None else "")
-        for c in classes
-    ]
+    texts = []
+    for each in classes:
+        shares = {"accuracy": each.accuracy, "device alone": each.edge_accuracy}
+        known = [
+            f", {name} {percent(share)}" for name, share in shares.items() if share is not None
+        ]
+        texts.append(f"{each.label}: {percent(each.offload_rate)} offloaded{''.join(known)}")
+    height = 90 + 17.0 * len(labels)
     return draw(
-        paint, name="classes", title="Class by class", description=f"{'; '.join(texts)}.",
-        height=90 + 17.0 * len(names),
-    )  # fmt: skip
+        paint, "classes", "Class by class", description=f"{'; '.join(texts)}.", height=height
+    )
+
+
+def _paint_accuracies(axes: Axes, judged: Sequence[tuple[int, float, float]]) -> None:
+    """Paint the accuracy of the device alone and of the system, a row for each class."""
+    rows, alone, system = zip(*judged, strict=True)
+    axes.hlines(rows, alone, system, color=COLOURS["muted"], linewidth=1.6)
+    for key, values, label, size in (
+        ("edge_only", alone, "device alone", 9),
+        ("system", system, "Gatewise", 6),
+    ):
+        look: Look = {
+            "fillstyle": "none",
+            "markersize": size,
+            "markeredgewidth": 1.6,
+            "clip_on": False,
+        }
+        axes.plot(values, rows, MARKERS[key], color=COLOURS[key], label=label, **look)
+    head(axes, "accuracy")

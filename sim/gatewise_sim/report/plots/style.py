@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib
 from markupsafe import Markup
@@ -22,27 +22,35 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from gatewise.formats import Format
 from gatewise_sim.report.document import Figure as Measured
 
+#: Width of a plot in half a page's width.
 HALF: Final = 370.0
-"""Width of a plot in half a page's width."""
-
+#: Length of the shortest axis of shares.
 _SHORTEST: Final = 0.05
 
+#: Keywords of matplotlib's for a line's or a mark's looks.
+Look = dict[str, Any]
+
+_INKS: Final = ("ink", "muted", "line", "panel")
+_PARTS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
+_OTHER_POLICIES: Final = ("confidence", "random", "oracle")
+#: CSS variable to its placeholder in a figure; the policies' keys are among them.
 COLOURS: Final = {
-    name: f"#0{number:x}00fe"
-    for number, name in enumerate(
-        ("ink", "muted", "line", "panel", "system", "edge", "cloud", "network", "feature",
-         "waiting", "idle", "confidence", "random", "oracle")
-    )
-}  # fmt: skip
-"""CSS variable to its placeholder in a figure; the policies' keys are among them."""
-COLOURS["edge_only"], COLOURS["cloud_only"] = COLOURS["edge"], COLOURS["cloud"]
+    name: f"#0{number:x}00fe" for number, name in enumerate((*_INKS, *_PARTS, *_OTHER_POLICIES))
+}
+COLOURS["edge_only"] = COLOURS["edge"]
+COLOURS["cloud_only"] = COLOURS["cloud"]
 COLOURS["thresholds"] = COLOURS["muted"]
 
+#: A marker for each policy, so that colour is not all that tells them apart.
 MARKERS: Final = {
-    "system": "D", "edge_only": "^", "cloud_only": "s", "confidence": "o", "random": "X",
-    "oracle": "P", "thresholds": "*",
-}  # fmt: skip
-"""A marker for each policy, so that colour is not all that tells them apart."""
+    "system": "D",
+    "edge_only": "^",
+    "cloud_only": "s",
+    "confidence": "o",
+    "random": "X",
+    "oracle": "P",
+    "thresholds": "*",
+}
 
 _SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -75,14 +83,14 @@ _CSS: Final = {hexadecimal: f"var(--{name})" for name, hexadecimal in reversed(C
 
 def draw(
     paint: Callable[[Figure], None],
-    *,
     name: str,
     title: str,
+    *,
     description: str,
     width: float = HALF,
     height: float = 270.0,
 ) -> Markup:
-    """Draw a figure as inline SVG."""
+    """Draw a figure as inline SVG, with ids after `name`, and words for screen readers."""
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((width / 72, height / 72), layout="constrained")
         paint(figure)
@@ -98,29 +106,31 @@ def head(axes: Axes, text: str) -> None:
 
 
 def percent_ticks(axis: Axis) -> None:
-    """Shares as percentages."""
+    """Write the ticks of shares as percentages."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
-def _formatter(form: Format) -> FuncFormatter:
-    return FuncFormatter(lambda value, _: form(value))
+def limit_to_shares(axes: Axes, axis: Literal["x", "y"]) -> None:
+    """Keep an axis of shares from 0 to 1, where matplotlib's margin would go beyond."""
+    low, high = getattr(axes, f"get_{axis}lim")()
+    getattr(axes, f"set_{axis}lim")(*widened(max(0.0, low), min(1.0, high)))
 
 
 class _SpacedTicks(LogLocator):
     """Ticks at 1, 2 and 5, or at 1 alone where that would be too many."""
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
-        """Places of the ticks between two ends."""
+        """Get the places of the ticks between two ends."""
         few = vmin > 0 and vmax / vmin < 300.0
         self.set_params(subs=(1.0, 2.0, 5.0) if few else (1.0,))
         return super().tick_values(vmin, vmax)
 
 
 def log_ticks(axis: Axis, form: Format) -> None:
-    """Ticks of a logarithmic axis, written plainly."""
+    """Write few ticks at a logarithmic axis, without exponents."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(_formatter(form))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
 
 
 def reach(figure: Measured) -> list[list[float]] | None:
@@ -130,21 +140,30 @@ def reach(figure: Measured) -> list[list[float]] | None:
     return [[figure.value - figure.low], [figure.high - figure.value]]
 
 
-def error_bars(axes: Axes, x: Measured, y: Measured, look: str, label: str | None = None) -> None:
-    """Plot a figure against another with both intervals, in a policy's look.
+def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, size: float) -> None:
+    """Plot a figure against another with both intervals, in the look of the policy `key`.
 
-    Marks are outlines of different shapes: two at one place can both be seen.
+    Marks are outlines of different shapes and sizes: several at one place can all be seen.
     """
     axes.errorbar(
-        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=9,
-        color=COLOURS[look], markerfacecolor="none", markeredgecolor=COLOURS[look],
-        markeredgewidth=1.7, elinewidth=1.2, label=label, clip_on=False,
-    )  # fmt: skip
+        [x.value],
+        [y.value],
+        xerr=reach(x),
+        yerr=reach(y),
+        fmt=MARKERS[key],
+        markersize=size,
+        color=COLOURS[key],
+        fillstyle="none",
+        markeredgewidth=1.7,
+        elinewidth=1.2,
+        label=label,
+        clip_on=False,
+    )
 
 
-def _font_size(found: re.Match[str]) -> str:
-    """A font's size without its family, which is the page's."""
-    return f"-size{found[1]}" if found[1] else ""
+def _font_size(font: re.Match[str]) -> str:
+    """Get a font's size without its family, which is the page's."""
+    return f"-size{font[1]}" if font[1] else ""
 
 
 def _inline(svg: str, name: str, title: str, description: str) -> Markup:
@@ -168,12 +187,12 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Ends of an axis of shares, five points apart at least, inside 0 to 1 where they were."""
+    """Get the ends of an axis of shares, at least five points apart, in 0 to 1 if they were."""
     missing = _SHORTEST - (high - low)
     if missing <= 0:
         return low, high
-    over = max(high, min(1.0, high + missing / 2))
-    under = over - _SHORTEST
+    top = max(high, min(1.0, high + missing / 2))
+    bottom = top - _SHORTEST
     if low >= 0:
-        under = max(under, 0.0)
-    return under, under + _SHORTEST
+        bottom = max(bottom, 0.0)
+    return bottom, bottom + _SHORTEST

@@ -1,11 +1,13 @@
-"""Plot of a run over time: answers by route, accuracy and latency, with what was down."""
+"""Plot of a run over time: answers by route, accuracy and latency, with the outages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatewise.formats import listed, number, percent, plural
@@ -13,14 +15,17 @@ from gatewise_sim.report.document import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.findings import fault_name, when
 from gatewise_sim.report.plots.style import (
     COLOURS,
+    Look,
     draw,
     head,
+    limit_to_shares,
     log_ticks,
     percent_ticks,
 )
 
 _WIDE: Final = 860.0
-_SHORT: Final = 0.12  # of the run: a shorter outage is drawn once more, larger
+#: Share of the run: a shorter outage is drawn once more, larger.
+_SHORT: Final = 0.12
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
@@ -30,100 +35,123 @@ def timeline_plots(report: Report) -> list[tuple[str, Markup]]:
     bins = report.system.timeline
     if not bins:
         return []
-    end = float(report.settings.get("seconds") or bins[-1].end)
-    spans = [("", 0.0, end)]
+    run_end = float(report.settings.get("seconds") or bins[-1].end)
+    spans = [("", 0.0, run_end)]
     if report.faults:
         fault = max(report.faults, key=lambda f: f.end - f.begin)
         length = fault.end - fault.begin
-        around = max(0.0, fault.begin - 0.8 * length), min(end, fault.end + 1.2 * length)
-        inside = [b for b in bins if b.end > around[0] and b.begin < around[1]]
-        if length < _SHORT * end and len(inside) > 3:
-            spans.append((f"Around the time when the {fault_name(fault)}", *around))
+        begin = max(0.0, fault.begin - 0.8 * length)
+        end = min(run_end, fault.end + 1.2 * length)
+        inside = [b for b in bins if b.end > begin and b.begin < end]
+        if length < _SHORT * run_end and len(inside) > 3:
+            spans.append((f"Around the time when the {fault_name(fault)}", begin, end))
     return [
-        (title, _plot(report, first, last, f"time-{i}"))
-        for i, (title, first, last) in enumerate(spans)
+        (title, _Timeline.of_span(report, begin, end).plot(f"time-{number}"))
+        for number, (title, begin, end) in enumerate(spans)
     ]
 
 
-def _plot(report: Report, first: float, last: float, name: str) -> Markup:
-    bins = [b for b in report.system.timeline if b.end > first and b.begin < last]
-    faults = [f for f in report.faults if f.end > first and f.begin < last]
-    unit, word = next((size, w) for least, size, w in _UNITS if last - first >= least)
-    edges = [b.begin / unit for b in bins] + [bins[-1].end / unit]
+@dataclass(frozen=True)
+class _Timeline:
+    """A span of the run: its bins, its outages, and the unit of its axis of time."""
 
-    def steps(values: Sequence[float | None]) -> list[float]:
-        """A value for each edge; NaN leaves a gap."""
-        found = [float("nan") if v is None else v for v in values]
-        return [*found, found[-1]]
+    begin: float
+    end: float
+    bins: Sequence[TimelineBin]
+    faults: Sequence[FaultSpan]
+    unit: float
+    unit_name: str
 
-    def paint(figure: Figure) -> None:
-        labelled = any(b.accuracy is not None for b in bins)
-        offloaded = any(b.p95_ms is not None for b in bins)
-        panels = figure.subplots(
-            1 + labelled + offloaded, 1, sharex=True, squeeze=False,
-            height_ratios=[1.2, *([1.0] * (labelled + offloaded))],
-        )[:, 0].tolist()  # fmt: skip
-        for axes in panels:
-            for fault in faults:
-                axes.axvspan(
-                    fault.begin / unit, fault.end / unit, color=COLOURS["waiting"], alpha=0.16,
-                    linewidth=0,
-                )  # fmt: skip
-        answers = panels.pop(0)
-        low = [0.0] * len(edges)
+    @classmethod
+    def of_span(cls, report: Report, begin: float, end: float) -> _Timeline:
+        """Take the parts of a report that lie in a span (s)."""
+        unit, name = next((size, name) for least, size, name in _UNITS if end - begin >= least)
+        bins = [b for b in report.system.timeline if b.end > begin and b.begin < end]
+        faults = [f for f in report.faults if f.end > begin and f.begin < end]
+        return cls(begin, end, bins, faults, unit, name)
+
+    def plot(self, name: str) -> Markup:
+        """Draw answers, accuracy and latency, those that there are, one below the other."""
+        paints = [self._paint_answers]
+        if any(b.accuracy is not None for b in self.bins):
+            paints.append(self._paint_accuracy)
+        if any(b.p95_ms is not None for b in self.bins):
+            paints.append(self._paint_latency)
+
+        def paint(figure: Figure) -> None:
+            heights = [1.2, 1.0, 1.0][: len(paints)]
+            panels = figure.subplots(
+                len(paints), 1, sharex=True, squeeze=False, height_ratios=heights
+            )
+            for axes, paint_panel in zip(panels[:, 0], paints, strict=True):
+                for fault in self.faults:
+                    span = (fault.begin / self.unit, fault.end / self.unit)
+                    axes.axvspan(*span, color=COLOURS["waiting"], alpha=0.16, linewidth=0)
+                paint_panel(axes)
+            figure.axes[-1].set_xlim(self.begin / self.unit, self.end / self.unit)
+            figure.axes[-1].set_xlabel(f"{self.unit_name} since the start", loc="right")
+            if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
+                figure.legend(loc="outside lower left", ncols=7)
+
+        return draw(
+            paint,
+            name,
+            "The run over time",
+            description=self._description(),
+            width=_WIDE,
+            height=400,
+        )
+
+    @property
+    def _edges(self) -> list[float]:
+        return [b.begin / self.unit for b in self.bins] + [self.bins[-1].end / self.unit]
+
+    def _steps(self, values: Sequence[float | None]) -> list[float]:
+        """Get a value for each edge; NaN leaves a gap."""
+        steps = [float("nan") if value is None else value for value in values]
+        return [*steps, steps[-1]]
+
+    def _paint_answers(self, axes: Axes) -> None:
+        low = [0.0] * len(self._edges)
+        look: Look = {"step": "post", "alpha": 0.75, "linewidth": 0}
         for route, colour in _ROUTES.items():
-            counts = [getattr(b, route) / (b.end - b.begin) for b in bins]
-            if not any(counts):
+            rates = [getattr(b, route) / (b.end - b.begin) for b in self.bins]
+            if not any(rates):
                 continue
-            high = [a + c for a, c in zip(low, steps(counts), strict=True)]
-            answers.fill_between(
-                edges, low, high, step="post", color=COLOURS[colour], alpha=0.75, linewidth=0,
-                label=route,
-            )  # fmt: skip
+            high = [a + rate for a, rate in zip(low, self._steps(rates), strict=True)]
+            axes.fill_between(self._edges, low, high, color=COLOURS[colour], label=route, **look)
             low = high
-        answers.set_ylim(bottom=0)
-        head(answers, f"answers a second{_shaded(faults)}")
-        if labelled:
-            axes = panels.pop(0)
-            for values, style, key, label in (
-                ([b.accuracy for b in bins], "-", "system", "accuracy"),
-                ([b.edge_accuracy for b in bins], "--", "edge", "device alone"),
-            ):
-                axes.plot(
-                    edges, steps(values), style, drawstyle="steps-post", color=COLOURS[key],
-                    linewidth=1.5, label=label,
-                )  # fmt: skip
-            percent_ticks(axes.yaxis)
-            head(axes, "accuracy")
-        if offloaded:
-            axes = panels.pop(0)
-            axes.set_yscale("log")
-            axes.plot(
-                edges, steps([b.p95_ms for b in bins]), drawstyle="steps-post", linewidth=1.5,
-                color=COLOURS["network"], label="latency",
-            )  # fmt: skip
-            log_ticks(axes.yaxis, number)
-            head(axes, "ms within which 95 % of the offloaded are answered")
-        figure.axes[-1].set_xlim(first / unit, last / unit)
-        figure.axes[-1].set_xlabel(f"{word} since the start", loc="right")
-        if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
-            figure.legend(loc="outside lower left", ncols=7)
+        axes.set_ylim(bottom=0)
+        names = list(dict.fromkeys(fault_name(f) for f in self.faults))
+        shaded = f"; shaded: {listed(names)}" if 0 < len(names) <= 2 else ""
+        head(axes, f"answers per second{shaded}")
 
-    return draw(
-        paint, name=name, title="The run over time", description=_described(bins, faults),
-        width=_WIDE, height=400,
-    )  # fmt: skip
+    def _paint_accuracy(self, axes: Axes) -> None:
+        for name, style, key, label in (
+            ("accuracy", "-", "system", "accuracy"),
+            ("edge_accuracy", "--", "edge", "device alone"),
+        ):
+            values = self._steps([getattr(b, name) for b in self.bins])
+            look: Look = {"drawstyle": "steps-post", "color": COLOURS[key], "linewidth": 1.5}
+            axes.plot(self._edges, values, style, label=label, **look)
+        percent_ticks(axes.yaxis)
+        limit_to_shares(axes, "y")
+        head(axes, "accuracy")
 
+    def _paint_latency(self, axes: Axes) -> None:
+        axes.set_yscale("log")
+        values = self._steps([b.p95_ms for b in self.bins])
+        look: Look = {"drawstyle": "steps-post", "color": COLOURS["network"], "linewidth": 1.5}
+        axes.plot(self._edges, values, label="latency", **look)
+        log_ticks(axes.yaxis, number)
+        head(axes, "ms within which 95 % of the offloaded are answered")
 
-def _shaded(faults: Sequence[FaultSpan]) -> str:
-    names = dict.fromkeys(fault_name(f) for f in faults)
-    return f"; shaded: {listed(list(names))}" if 0 < len(names) <= 2 else ""
-
-
-def _described(bins: Sequence[TimelineBin], faults: Sequence[FaultSpan]) -> str:
-    known = [b.accuracy for b in bins if b.accuracy is not None]
-    parts = [f"{plural(len(bins), 'bin')} {when(bins[0].begin, bins[-1].end)}"]
-    if known:
-        parts.append(f"accuracy between {percent(min(known))} and {percent(max(known))}")
-    parts += [f"{fault_name(f)} {when(f.begin, f.end)}" for f in faults[:5]]
-    return f"{'; '.join(parts)}."
+    def _description(self) -> str:
+        accuracies = [b.accuracy for b in self.bins if b.accuracy is not None]
+        texts = [f"{plural(len(self.bins), 'bin')} {when(self.bins[0].begin, self.bins[-1].end)}"]
+        if accuracies:
+            texts.append(
+                f"accuracy between {percent(min(accuracies))} and {percent(max(accuracies))}"
+            )
+        texts += [f"{fault_name(f)} {when(f.begin, f.end)}" for f in self.faults[:5]]
+        return f"{'; '.join(texts)}."
