@@ -164,7 +164,9 @@ def catboost_trees(model: Any) -> Boosted:
         )
     output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
     link: Link = "sigmoid" if len(base) == 1 else "softmax"
-    return Boosted(trees, output, base.astype(np.float32), model.n_features_in_, link)
+    # a model that was loaded from a file knows its columns by their names alone
+    n_features = len(model.feature_names_)
+    return Boosted(trees, output, base.astype(np.float32), n_features, link)
 
 
 def _split(split: dict[str, Any]) -> tuple[int, float]:

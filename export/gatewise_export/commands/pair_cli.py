@@ -24,8 +24,12 @@ SAMPLE_ROWS = 64
 
 
 def pair(
-    low_cost_model: Annotated[Path, typer.Argument(help="Low-cost model: an ONNX file.")],
-    high_cost_model: Annotated[Path, typer.Argument(help="High-cost model: an ONNX file.")],
+    low_cost_model: Annotated[
+        Path, typer.Argument(help="Low-cost model: ONNX, or a booster's file.")
+    ],
+    high_cost_model: Annotated[
+        Path, typer.Argument(help="High-cost model: ONNX, or a booster's file.")
+    ],
     data: Annotated[
         Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
     ],

@@ -28,6 +28,7 @@ from gatewise_training.data.input_checks import (
     is_fitted,
 )
 from gatewise_training.learners.given_models.packable import check_packable
+from gatewise_training.learners.given_models.raw_boosters import as_classifier
 from gatewise_training.learners.high_cost_model import is_given
 
 
@@ -43,9 +44,10 @@ class CascadeClassifier(BudgetedClassifier):
     high_cost_model : classifier, ONNX file, function, or None
         A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
         unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
-        An ONNX file: a path or an :class:`.OnnxModel`. What else gives probabilities (a function
-        of the rows, an object or class with ``predict_proba``, ``"python:module:attribute"``) stays
-        opaque: a worker needs it as a backend.
+        An ONNX file: a path or an :class:`.OnnxModel`. A ``Booster`` of LightGBM or XGBoost, or a
+        file (.txt, .json, .ubj, .cbm), with the classes 0, 1, ...: never refitted. What else gives
+        probabilities (a function of the rows, an object or class with ``predict_proba``,
+        ``"python:module:attribute"``) stays opaque: a worker needs it as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     cloud_prices : CloudPrices, optional
@@ -106,8 +108,9 @@ class CascadeClassifier(BudgetedClassifier):
         super()._check_settings()
         if self.budget is not None and self.offload_rate is not None:
             raise InputError("give budget or offload_rate, not both")
-        if self.high_cost_model is not None:
-            check_packable(self.high_cost_model)
+        self._high_cost_model = as_classifier(self.high_cost_model)
+        if self._high_cost_model is not None:
+            check_packable(self._high_cost_model)
 
     def _goal(self) -> dict[str, float]:
         if self.offload_rate is not None:
@@ -180,7 +183,7 @@ class CascadeClassifier(BudgetedClassifier):
         return self
 
     def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
-        model = self.high_cost_model
+        model = self._high_cost_model
         is_fixed = model is not None and (is_given(model) or is_fitted(model))
         self._may_have_seen = is_fixed and table.validation is None
         if problem.calibration is not None and self._may_have_seen:

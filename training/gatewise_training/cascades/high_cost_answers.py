@@ -39,7 +39,7 @@ def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswer
     trained = train_high_cost_model(
         problem.cloud_plan,
         problem.n_classes,
-        template=system.high_cost_model,
+        template=system._high_cost_model,
         names=getattr(system, "feature_names_in_", None),
         allow_missing=system.allow_missing,
         seed=problem.seed,
@@ -54,7 +54,7 @@ def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
     """Get answers of a given model on rows that it has not seen; it is never refitted."""
     plan = problem.cloud_plan
     model = HighCostModel.given(
-        system.high_cost_model,
+        system._high_cost_model,
         system.classes_,
         plan.x.shape[1],
         getattr(system, "feature_names_in_", None),
@@ -65,7 +65,7 @@ def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
         return _by_predictions(model, problem, table, table.high_cost)
     if table.validation is not None:
         return UnseenAnswers(model, *model.answers(plan.x[plan.validation_rows]))
-    if not can_be_cloned(system.high_cost_model):
+    if not can_be_cloned(system._high_cost_model):
         return _by_comparison(system, model, problem, "it cannot be cloned")
     try:
         return _by_clones(system, model, problem)
@@ -99,7 +99,7 @@ def _by_clones(system: Any, model: HighCostModel, problem: Problem) -> UnseenAns
         plan = replace(plan, weight=plan.weight / system.class_weights_[plan.y])
     labels, chances, calibration_labels = unseen_answers(
         plan,
-        system.high_cost_model,
+        system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
         report=lambda what: problem.report(0, 1, what),

@@ -45,6 +45,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
     with_columns,
 )
 from gatewise_training.learners.given_models.given_graph import FormedGraph
+from gatewise_training.learners.given_models.raw_boosters import as_classifier
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.frontier import SLACK, Frontier
@@ -72,7 +73,8 @@ class PairCascade(CascadeClassifier):
     Parameters
     ----------
     low_cost_model, high_cost_model : fitted classifier, or path, bytes or OnnxModel of an ONNX file
-        A classifier like scikit-learn's takes instances flattened. An ONNX graph takes one tensor
+        A booster or a booster's file is taken as in :class:`StagedCascade`. A classifier like
+        scikit-learn's takes instances flattened. An ONNX graph takes one tensor
         of numbers in any shape that the instances fit, channels first or last, and gives logits or
         probabilities (of two classes perhaps one column), or a high-cost one labels alone. The
         scaling of pixels belongs to the graph. A high-cost model may also be opaque, as for
@@ -181,9 +183,10 @@ class PairCascade(CascadeClassifier):
         if self.class_weight is not None:
             raise InputError("class_weight is for fits, and a pair refits nothing: use min_recall")
         # check and read the models
-        check_fitted(self.low_cost_model, "low_cost_model")
-        if self.high_cost_model is None or not is_given(self.high_cost_model):
-            check_fitted(self.high_cost_model, "high_cost_model")
+        self._low_cost_model = as_classifier(self.low_cost_model, "low_cost_model")
+        check_fitted(self._low_cost_model, "low_cost_model")
+        if self._high_cost_model is None or not is_given(self._high_cost_model):
+            check_fitted(self._high_cost_model, "high_cost_model")
         check_labels_known(y)
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
@@ -288,8 +291,8 @@ class PairCascade(CascadeClassifier):
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
         """Bring both models to one order of classes: low-cost stage and high-cost model."""
         shape = self.instance_.shape
-        low = GivenClassifier.read(self.low_cost_model, x, shape, "low_cost_model")
-        high: Any = self.high_cost_model
+        low = GivenClassifier.read(self._low_cost_model, x, shape, "low_cost_model")
+        high: Any = self._high_cost_model
         if is_graph(high):
             high = FormedGraph(high, shape, "high_cost_model", x)
         classes = self._all_classes(low, high, y)

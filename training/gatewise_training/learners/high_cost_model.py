@@ -26,7 +26,7 @@ from gatewise_training.learners.given_models.given_graph import (
     OnnxModel,
     graph_answer,
 )
-from gatewise_training.learners.given_models.packable import needs_backend
+from gatewise_training.learners.given_models.packable import is_column, needs_backend
 
 
 def is_given(model: Any) -> bool:
@@ -229,12 +229,13 @@ class HighCostModel:
                 f"high_cost_model was fitted on {reads} features, the data has {n_features}"
             )
         names_of_model = getattr(model, "feature_names_in_", None)
-        if names is not None and names_of_model is not None and list(names_of_model) != list(names):
-            number = next(k for k in range(n_features) if names_of_model[k] != names[k])
-            raise InputError(
-                f"high_cost_model was fitted with {names_of_model[number]!r} as column {number}, "
-                f"the data has {names[number]!r} there; give the columns in the model's order"
-            )
+        if names is not None and names_of_model is not None:
+            for number, (own_name, name) in enumerate(zip(names_of_model, names, strict=True)):
+                if not is_column(own_name, name):
+                    raise InputError(
+                        f"high_cost_model was fitted with {str(own_name)!r} as column {number}, "
+                        f"the data has {name!r} there; give the columns in the model's order"
+                    )
         own_classes = np.asarray(getattr(model, "classes_", ()))
         lookup = _match(own_classes.tolist(), classes)
         return cls(all_columns, len(classes), "given", estimator=model, lookup=lookup)

@@ -32,7 +32,7 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     if hasattr(estimator, "booster_"):
         return _lightgbm(estimator.booster_)
     if name in SOURCES:
-        boosted = SOURCES[name](estimator)
+        boosted = SOURCES[name](getattr(estimator, "loaded", estimator))
         return TreeEnsemble.from_boosted(boosted), boosted.link
     return None
 

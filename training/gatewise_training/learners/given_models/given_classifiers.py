@@ -18,6 +18,8 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
+from gatewise_training.learners.given_models.packable import is_column
+from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph, unwrapped
 from gatewise_training.learners.high_cost_model import is_graph
 
@@ -26,7 +28,7 @@ def check_fitted(model: Any, what: str) -> None:
     """Refuse a model that is neither a fitted classifier nor an ONNX file."""
     if model is None or (isinstance(model, type) and hasattr(model, "fit")):
         raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
-    if is_graph(model):
+    if is_graph(model) or isinstance(model, RawBooster):
         return
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
@@ -121,7 +123,8 @@ def check_given(models: Any, *, allow_missing: bool) -> None:
     if len(models) and allow_missing:
         raise InputError("first_stages take no NaN: leave out allow_missing")
     for i, model in enumerate(models):
-        check_fitted(model[0] if _is_pair(model) else model, f"first_stages[{i}]")
+        name = f"first_stages[{i}]"
+        check_fitted(as_classifier(model[0] if _is_pair(model) else model, name), name)
 
 
 def given_stages(
@@ -161,14 +164,15 @@ def _is_pair(entry: Any) -> bool:
 def with_columns(entry: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
     """Part a given model from the columns that it reads, by name or number; all by default."""
     model, columns_read = entry if _is_pair(entry) else (entry, None)
+    model = as_classifier(model, what)
     if columns_read is None:
         columns_read = getattr(model, "feature_names_in_", None)
     if columns_read is None:
         return model, np.arange(len(names))
-    index_of = {name: k for k, name in enumerate(names)}
     columns = []
     for column in np.asarray(columns_read).tolist():
-        index = index_of.get(column, column if isinstance(column, int) else -1)
+        matches = (k for k, name in enumerate(names) if is_column(column, name))
+        index = next(matches, column if isinstance(column, int) else -1)
         if not 0 <= index < len(names):
             raise InputError(f"{what} reads {column!r}, which is no column of the data")
         columns.append(index)

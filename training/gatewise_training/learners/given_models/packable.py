@@ -6,6 +6,7 @@ them all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,12 +50,19 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 def library_name(estimator: Any) -> str | None:
     """Name of the class, or of the one that it extends, in the known libraries, if it has one.
 
-    A class that predicts in a way of its own has none.
+    A class that predicts in a way of its own has none; a :class:`.RawBooster` says its own.
     """
+    if hasattr(estimator, "library_class"):
+        return str(estimator.library_class)
     for kind in type(estimator).__mro__:
         if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
             return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
     return None
+
+
+def is_column(own_name: Any, name: Any) -> bool:
+    """Whether a model's name of a column means a column of the data: LightGBM keeps no spaces."""
+    return bool(own_name == name) or own_name == re.sub(r"\s", "_", str(name))
 
 
 def _same(kind: type, estimator: Any) -> bool:

@@ -1,0 +1,112 @@
+"""Boosters as their libraries save them: given as they are, packed as exact trees."""
+
+from __future__ import annotations
+
+import lightgbm
+import numpy as np
+import pytest
+import xgboost
+from catboost import CatBoostClassifier
+from sklearn.datasets import load_breast_cancer, load_iris
+
+from gatewise.errors import InputError
+from gatewise_training import PairCascade, StagedCascade
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.packable import is_column
+from gatewise_training.learners.given_models.raw_boosters import as_classifier
+
+LIGHTGBM = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
+
+
+def _lightgbm(x, y):
+    many = y.max() > 1
+    goal = {"objective": "multiclass", "num_class": 3} if many else {"objective": "binary"}
+    return lightgbm.train(LIGHTGBM | goal, lightgbm.Dataset(x, y), 8)
+
+
+def _xgboost(x, y):
+    goal = {"objective": "binary:logistic"}
+    if y.max() > 1:
+        goal = {"objective": "multi:softprob", "num_class": 3}
+    return xgboost.train(goal | {"nthread": 1}, xgboost.DMatrix(x, y), 8)
+
+
+def _catboost(x, y):
+    return CatBoostClassifier(iterations=8, verbose=0, thread_count=1).fit(x, y)
+
+
+FILES = [
+    (_lightgbm, None), (_lightgbm, "m.txt"), (_xgboost, None), (_xgboost, "m.json"),
+    (_xgboost, "m.ubj"), (_catboost, "m.cbm"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_iris], ids=["two", "three"])
+@pytest.mark.parametrize(("train", "file"), FILES)
+def test_a_booster_answers_as_its_library(train, file, load, tmp_path):
+    x, y = load(return_X_y=True)
+    x = x.astype(np.float32)
+    model = train(x, y)
+    if file is not None:
+        model.save_model(str(tmp_path / file))
+    booster = as_classifier(model if file is None else tmp_path / file)
+    if train is _xgboost:
+        raw = model.predict(xgboost.DMatrix(x))
+    else:
+        raw = model.predict(x) if train is _lightgbm else model.predict_proba(x)
+    expected = np.column_stack([1 - raw, raw]) if raw.ndim == 1 else raw
+    np.testing.assert_allclose(booster.predict_proba(x), expected, atol=1e-6)
+    np.testing.assert_array_equal(booster.predict(x), booster.predict_proba(x).argmax(axis=1))
+    assert booster.n_features_in_ == x.shape[1]
+    trees, _ = flat_trees(booster)
+    assert trees.n_features == x.shape[1]
+
+
+def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
+    x, y = load_breast_cancer(return_X_y=True)
+    x = x.astype(np.float32)
+    big, small = tmp_path / "big.ubj", tmp_path / "small.txt"
+    _xgboost(x[:300], y[:300]).save_model(str(big))
+    _lightgbm(x[:300, :3], y[:300]).save_model(str(small))
+    staged = StagedCascade(
+        big, n_stages=2, families=("linear",), first_stages=[(small, [0, 1, 2])], random_state=0
+    ).fit(x[:300], y[:300], validation=(x[300:], y[300:]))
+    assert staged.score(x[300:], y[300:]) > 0.9
+    _lightgbm(x[:300], y[:300]).save_model(str(small))
+    pair = PairCascade(low_cost_model=str(small), high_cost_model=str(big), random_state=0)
+    assert pair.fit(x[300:], y[300:]).score(x[300:], y[300:]) > 0.9
+
+
+def test_columns_with_spaces_are_the_ones_that_lightgbm_was_fitted_on():
+    x, y = load_breast_cancer(return_X_y=True, as_frame=True)
+    model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1).fit(x, y)
+    assert model.feature_names_in_[0] == "mean_radius"
+    settings = {"n_stages": 1, "families": ("linear",), "random_state": 0}
+    assert StagedCascade(model, **settings).fit(x, y, validation=(x, y)).score(x, y) > 0.9
+    swapped = x[[*x.columns[1::-1], *x.columns[2:]]]
+    with pytest.raises(InputError, match="fitted with 'mean_radius' as column 0"):
+        StagedCascade(model, **settings).fit(swapped, y, validation=(swapped, y))
+
+
+def test_names_of_columns():
+    assert is_column("a_b", "a b")
+    assert is_column("a b", "a b")
+    assert not is_column("a b", "a_b")
+    assert is_column(3, 3)
+
+
+def test_what_is_no_classifier_is_refused(tmp_path):
+    x, y = load_iris(return_X_y=True)
+    regression = lightgbm.train(LIGHTGBM | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
+    with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
+        as_classifier(regression)
+    (tmp_path / "broken.txt").write_text("no model")
+    with pytest.raises(InputError, match="high_cost_model is no lightgbm classifier"):
+        as_classifier(tmp_path / "broken.txt")
+    (tmp_path / "broken.ubj").write_bytes(b"{")
+    with pytest.raises(InputError, match="high_cost_model is no xgboost classifier"):
+        as_classifier(tmp_path / "broken.ubj")
+    with pytest.raises(InputError, match=r"absent\.cbm does not exist"):
+        as_classifier(str(tmp_path / "absent.cbm"))
+    assert as_classifier("model.onnx") == "model.onnx"
+    assert as_classifier(None) is None

@@ -1,0 +1,145 @@
+"""Boosters as their libraries save them, taken as fitted classifiers.
+
+A booster names no labels: its classes are 0, 1, ..., in the order of its outputs; a CatBoost file
+names its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.errors import InputError, one_line
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+
+ENDINGS = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost", ".cbm": "catboost"}
+"""Library of a booster's file, by the end of its name."""
+
+
+CLASSES = {
+    "lightgbm": "LGBMClassifier",
+    "xgboost": "XGBClassifier",
+    "catboost": "CatBoostClassifier",
+}
+"""The library's own classifier, whose exact form as trees a booster shares."""
+
+
+class RawBooster:
+    """A booster of LightGBM, XGBoost or CatBoost as a classifier that is never refitted.
+
+    Parameters
+    ----------
+    estimator : lightgbm.Booster, XGBClassifier or CatBoostClassifier
+        Loaded from a file, or from a booster.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (n_classes,)
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str, shape (n_features,)
+        Only where the booster was trained on named columns.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.loaded = estimator
+        self.library_class = CLASSES[_library(estimator)]
+        if _library(estimator) == "lightgbm":
+            self.booster_ = estimator
+            n_outputs = int(estimator.num_model_per_iteration())
+            self.classes_: NDArray[Any] = np.arange(max(n_outputs, 2))
+            self.n_features_in_ = int(estimator.num_feature())
+            names = estimator.feature_name()
+        else:
+            self.classes_ = np.asarray(estimator.classes_)
+            names = getattr(
+                estimator, "feature_names_in_", getattr(estimator, "feature_names_", [])
+            )
+            self.n_features_in_ = int(estimator.n_features_in_) or len(names)
+        if _are_own_names(names):
+            self.feature_names_in_ = np.array(names, object)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Get class probabilities of rows (n, n_features), float64 (n, n_classes)."""
+        if _library(self.loaded) != "lightgbm":
+            return np.asarray(self.loaded.predict_proba(X), np.float64)
+        raw = np.asarray(self.loaded.predict(np.asarray(X, np.float32)), np.float64)
+        return np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Get labels of rows (n, n_features), shape (n,)."""
+        if _library(self.loaded) == "lightgbm":
+            labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
+            return labels
+        return np.ravel(self.loaded.predict(X))
+
+
+def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
+    """Make a classifier of a booster or a booster's file; give back any other model.
+
+    Parameters
+    ----------
+    model : object
+        A ``lightgbm.Booster`` or ``xgboost.Booster``; the path of a LightGBM text (``.txt``), an
+        XGBoost model (``.json``, ``.ubj``) or a CatBoost model (``.cbm``); or anything else.
+    what : str
+        The model's name in errors.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read, or the booster is no classifier with an exact form as trees.
+    """
+    library = ENDINGS.get(Path(model).suffix) if isinstance(model, str | Path) else None
+    if library is not None:
+        if not Path(model).is_file():
+            raise InputError(f"{what}: {model} does not exist")
+        content: Any = str(model)
+    elif type(model).__name__ == "Booster" and _library(model) in ("lightgbm", "xgboost"):
+        library = _library(model)
+        content = model
+    else:
+        return model
+    try:
+        booster = RawBooster(_loaded(content, library))
+    except ImportError:
+        raise InputError(f"{what} is a model of {library}: install {library}") from None
+    except Exception as error:  # each library raises types of its own
+        raise InputError(f"{what} is no {library} classifier: {one_line(error)}") from error
+    try:
+        flat_trees(booster)
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+    return booster
+
+
+def _library(model: Any) -> str:
+    return type(model).__module__.partition(".")[0]
+
+
+def _loaded(content: Any, library: str) -> Any:
+    """Load a file's path or a booster by its library."""
+    if library == "lightgbm":
+        import lightgbm
+
+        return lightgbm.Booster(model_file=content) if isinstance(content, str) else content
+    if library == "xgboost":
+        import xgboost
+
+        classifier = xgboost.XGBClassifier()
+        classifier.load_model(content if isinstance(content, str) else content.save_raw("ubj"))
+        return classifier
+    import catboost
+
+    return catboost.CatBoostClassifier().load_model(content)
+
+
+def _are_own_names(names: Sequence[str]) -> bool:
+    """Whether columns were named by the user, not by the library (``Column_0``, ``0``)."""
+    return any(
+        name not in (str(number), f"Column_{number}", f"f{number}")
+        for number, name in enumerate(names)
+    )
