@@ -19,7 +19,7 @@ from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBl
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable
 from gatewise_signals.pricing import MEASURED_WINDOWS, measured, table_of_steps
-from gatewise_signals.steps import Channels, Values
+from gatewise_signals.steps import Channels, Picture, Values
 
 WINDOW: Final = "window"
 """Name that stands for all values of a window, as a feature and as an input."""
@@ -183,6 +183,20 @@ class SignalInput:
     def n_channels(self) -> int:
         """Number of channels of a window, (samples,) or (samples, channels)."""
         return math.prod(self.shape[1:])
+
+    @cached_property
+    def range_names(self) -> tuple[str, ...]:
+        """Names of the parts of a window that have a range of values: its channels, or a picture.
+
+        A channel without a name has its number.
+        """
+        if any(isinstance(step, Picture) for step in self.graph.steps):
+            return (WINDOW,)
+        return tuple(c.name or f"channel {k}" for k, c in enumerate(self.channels))
+
+    def by_channel(self, windows: NDArray[Any]) -> NDArray[Any]:
+        """Reshape `windows`, (n, ...), to (n, n_values, parts of :attr:`range_names`)."""
+        return windows.reshape(len(windows), -1, len(self.range_names))
 
     @cached_property
     def channels(self) -> tuple[ChannelSpec, ...]:

@@ -22,9 +22,11 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
+from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.flat_models import write_model
 from gatewise_export.bundle.manifest import (
+    RANGES,
     CloudSpec,
     FeatureSpec,
     FileSpec,
@@ -67,8 +69,14 @@ def sample_rows(n: int = 32) -> np.ndarray:
     return np.random.default_rng(0).normal(0, 0.4, (n, len(NAMES))).astype(np.float32)
 
 
-def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle:
-    """Write the small bundle; `changes` are fields of the manifest."""
+def write_bundle(
+    path: Path,
+    *,
+    cloud: bool = True,
+    ranges: dict[str, np.ndarray] | None = None,
+    **changes: object,
+) -> Bundle:
+    """Write the small bundle, perhaps with ranges; `changes` are fields of the manifest."""
     path.mkdir()
     graphs = {
         "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
@@ -92,6 +100,8 @@ def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     files["sample.npz"] = stream.getvalue()
+    if ranges is not None:
+        files[RANGES] = write_arrays(ranges)
     last = 1.0 if cloud else float(np.finfo(np.float32).min)
     manifest = Manifest(
         schema_version=2,

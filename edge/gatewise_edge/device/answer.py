@@ -15,6 +15,7 @@ from gatewise.errors import InputError
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
 Decision = Literal["stop", "continue", "offload"]
+Implausible = Literal["answer", "offload", "ignore"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,11 +105,12 @@ class Answer(msgspec.Struct, eq=False):
         From the call to the answer, in milliseconds.
     reason : str
         Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``missing``, ``cloud-only``, or a failed sensor (below). fallback: ``no-link``,
-        ``link-down``, ``breaker-open``, ``offload-limit`` (the bound on offloads over time),
-        ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``, ``cloud:<error code>``, or a
-        feature's failure as ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``,
-        ``sensor-late:<name>``.
+        ``missing``, ``cloud-only``, or a failed sensor (below). Both: ``implausible:<name>``, of
+        the first column or channel with a value far outside of those in training. fallback:
+        ``no-link``, ``link-down``, ``breaker-open``, ``offload-limit`` (the bound on offloads over
+        time), ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``,
+        ``cloud:<error code>``, or a column's failure as ``missing:<name>``, ``infinite:<name>``,
+        ``sensor:<name>``, ``sensor-late:<name>``.
     acquired : tuple of int
         Features acquired, as indices.
     """

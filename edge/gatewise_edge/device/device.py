@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, OwnPolicy, Policy, Route
+from gatewise_edge.device.answer import Answer, Implausible, OwnPolicy, Policy, Route
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installed import BlockFunction, InstalledBundle
@@ -96,6 +96,10 @@ class Device:
     audit : float, optional
         Share of the stages' answers, above 0 and up to 1, that is sent to the high-cost model as
         well, so that workers can test how often they agree.
+    implausible : {"answer", "offload", "ignore"}, default "answer"
+        What becomes of an instance with a value far outside of those in training. Its answer has
+        the reason ``implausible:<name>``, and is the usual one or, where possible, the cloud's;
+        ``ignore`` compares no values.
     seed : int, optional
         Of the choice of answers to audit; from the operating system by default.
     observe : callable, optional
@@ -136,6 +140,7 @@ class Device:
         breaker: Breaker | bool = True,
         max_offloads: str | None = None,
         audit: float | None = None,
+        implausible: Implausible = "answer",
         seed: int | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -148,9 +153,13 @@ class Device:
             raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and policy system: there is nothing to audit")
+        if implausible not in get_args(Implausible):
+            known = ", ".join(get_args(Implausible))
+            raise InputError(f"implausible {implausible!r}; choose one of {known}")
         self.policy = policy
+        self._check_ranges = implausible != "ignore"
         self._observe = observe
-        self._counts = dict.fromkeys((*get_args(Route), "errors"), 0)
+        self._counts = dict.fromkeys((*get_args(Route), "errors", "implausible"), 0)
         self._counting = threading.Lock()
         self._sensors = sensors
         self._functions = dict(blocks or {})
@@ -170,7 +179,12 @@ class Device:
             bound=None if max_offloads is None else OffloadBudget.parse(max_offloads),
             clock=clock,
         )
-        self._flow = RowFlow(self._uplink, policy=policy, clock=clock)
+        self._flow = RowFlow(
+            self._uplink,
+            policy=policy,
+            offload_implausible=implausible == "offload",
+            clock=clock,
+        )
         self._auditor = None
         if audit is not None:
             self._auditor = Auditor(audit, self._uplink, rng=random.Random(seed), clock=clock)
@@ -214,6 +228,7 @@ class Device:
             row_names=self._row_names,
             functions=self._functions,
             block_reader=self._block_reader,
+            check_ranges=self._check_ranges,
         )
 
     def close(self) -> None:
@@ -235,7 +250,8 @@ class Device:
     def counters(self) -> dict[str, int]:
         """Counts so far.
 
-        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances; ``bytes_up`` and
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances, ``implausible`` are
+        answers to instances with a value far outside of those in training; ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are those of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
@@ -379,6 +395,7 @@ class Device:
         if isinstance(result, Answer):
             with self._counting:
                 self._counts[result.route] += 1
+                self._counts["implausible"] += bool(pending.reading.implausible)
             self._report(result)
             if self._auditor is not None:
                 self._auditor.audit(pending, result)

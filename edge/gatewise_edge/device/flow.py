@@ -23,9 +23,15 @@ class RowFlow:
     """The decisions about instances, from the first stage to the answer."""
 
     def __init__(
-        self, uplink: Uplink, *, policy: Policy | OwnPolicy, clock: Callable[[], float]
+        self,
+        uplink: Uplink,
+        *,
+        policy: Policy | OwnPolicy,
+        offload_implausible: bool = False,
+        clock: Callable[[], float],
     ) -> None:
         self._uplink = uplink
+        self._offload_implausible = offload_implausible
         self._policy = policy
         self._own_policy = policy if callable(policy) else None
         self._clock = clock
@@ -38,11 +44,14 @@ class RowFlow:
         installed = pending.installed
         if self._policy == "cloud-only":
             return self._offload(pending, "cloud-only")
-        if self._run_stages(pending):
+        stopped = self._run_stages(pending)
+        may_offload = installed.has_cloud and self._policy != "edge-only"
+        if pending.reading.implausible and self._offload_implausible and may_offload and stopped:
+            return self._offload(pending, "implausible")
+        if stopped:
             return self._local(pending, "edge", "stopped")
         if pending.error is not None:
             failure = _reason(pending.error)
-            may_offload = installed.has_cloud and self._policy != "edge-only"
             if pending.error.why == "infinite" or not may_offload:
                 return self._fall_back(pending, failure)
             # The cloud may do without the feature; what it cannot do without is refused there.
@@ -178,7 +187,7 @@ class RowFlow:
             cost=feature_cost + installed.offload_price,
             feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - pending.started),
-            reason=pending.reason,
+            reason=_implausible(pending, pending.reason),
             acquired=acquired,
         )
 
@@ -209,9 +218,15 @@ class RowFlow:
             cost=feature_cost + extra_cost,
             feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - pending.started),
-            reason=reason,
+            reason=reason if route == "fallback" else _implausible(pending, reason),
             acquired=acquired,
         )
+
+
+def _implausible(pending: Pending, otherwise: str) -> str:
+    """An answer's reason for an implausible value, or the other one where there is none."""
+    name = pending.reading.implausible
+    return f"implausible:{name}" if name else otherwise
 
 
 def _reason(error: SensorError | None, otherwise: str = "") -> str:

@@ -25,6 +25,7 @@ from gatewise_edge.device.stages import DeviceStage, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import (
+    ChannelLimits,
     FeatureSource,
     JpegSource,
     Meter,
@@ -81,6 +82,8 @@ class InstalledBundle:
         Positions of the bundle's features in a row; None: all, in this order.
     block_reader : BlockingReader or None
         Runs the functions that are blocks.
+    channels : ChannelLimits or None
+        Plausible values of a window's channels.
     """
 
     bundle: Bundle
@@ -103,6 +106,7 @@ class InstalledBundle:
     row_names: tuple[str, ...] | None
     columns: NDArray[np.intp] | None
     block_reader: BlockingReader | None
+    channels: ChannelLimits | None
 
     @classmethod
     def load(
@@ -116,13 +120,16 @@ class InstalledBundle:
         row_names: Sequence[str] | None = None,
         functions: Mapping[str, BlockFunction] | None = NO_FUNCTIONS,
         block_reader: BlockingReader | None = None,
+        check_ranges: bool = True,
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
         If the device `offloads` instances, their features need sensors and must fit a message. Rows
         have the features `row_names`, matched here by name; without them the bundle's own. Without
         `functions` at all, instances are features that were computed elsewhere: no block is run or
-        tested. Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
+        tested. With `check_ranges` values are compared with those in training.
+
+        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
         otherwise here, InputError if sensors or rows do not fit it, a block's function is not among
         `functions`, or a request would be too large.
         """
@@ -149,6 +156,7 @@ class InstalledBundle:
             needed |= set(inputs.tolist()) if offloads else set()
             source = sensors.bind(costs, sorted(needed), manifest.encoder)
         own_names, columns = _row_columns(bundle, row_names)
+        limits, channels = _limits(bundle) if check_ranges else (None, None)
         prices = manifest.cloud_prices()
         stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
@@ -167,11 +175,12 @@ class InstalledBundle:
             dtype=dtype,
             offload_price=prices.of_offload(len(inputs)),
             request_price=prices.of_message(len(inputs)),
-            meter=Meter(costs),
+            meter=Meter(costs, manifest.names_of_columns, limits),
             source=source,
             row_names=own_names,
             columns=columns,
             block_reader=block_reader,
+            channels=channels,
         )
 
     def typed(self, X: NDArray[np.float32]) -> NDArray[Any]:
@@ -254,7 +263,7 @@ class InstalledBundle:
             return RawRowSource(instance, self.encoder, self.row_names)
         signal, spec = self.bundle.manifest.signal, self.bundle.manifest.instance
         if signal is not None and not signal.is_features(instance):
-            return WindowSource(instance, signal, self.block_reader)
+            return WindowSource(instance, signal, self.block_reader, self.channels)
         if isinstance(instance, Mapping):
             instance = in_order(instance, self.row_names or ())
         if isinstance(instance, bytes):
@@ -267,6 +276,28 @@ class InstalledBundle:
         if spec is not None and np.shape(instance) == spec.shape:
             instance = np.reshape(instance, -1)
         return row_values(instance, self._width, self.columns)
+
+
+def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits | None]:
+    """Plausible values of the features and of a window's channels; None: all."""
+    ranges = bundle.ranges()
+    if ranges is None:
+        return None, None
+    manifest = bundle.manifest
+    n_features = len(manifest.features)
+    lowest, highest = ranges.features.limits()
+    if manifest.instance is not None:
+        lowest = np.full(n_features, lowest[0])
+        highest = np.full(n_features, highest[0])
+    signal = manifest.signal
+    if signal is None or ranges.channels is None or ranges.varies is None:
+        return (lowest, highest), None
+    # values of a raw window are checked with their channels
+    n_values = n_features - len(lowest)
+    lowest = np.concatenate([lowest, np.full(n_values, -np.inf, np.float32)])
+    highest = np.concatenate([highest, np.full(n_values, np.inf, np.float32)])
+    channels = ChannelLimits(signal.range_names, *ranges.channels.limits(), ranges.varies)
+    return (lowest, highest), channels
 
 
 def _row_columns(

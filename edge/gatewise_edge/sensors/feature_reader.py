@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from operator import gt, lt
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
@@ -30,6 +32,9 @@ from gatewise_signals.signal_input import SignalInput
 
 #: Up to so many values Python's sum takes less time than two of numpy's calls.
 _FEW: Final = 64
+
+#: Stages of which the limits are kept.
+_MOST_STAGES: Final = 256
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -51,18 +56,44 @@ class FeatureSource(Protocol):
 
 
 class Meter:
-    """Costs of sets of features, remembered: instances visit one of a few sets.
+    """Costs of sets of features, remembered, since instances visit one of a few sets.
 
     `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices;
-    `every` is the mask of all features, `names` are theirs.
+    `every` is the mask of all features, `names` are those of their columns. `limits` are the least
+    and the largest plausible value of each feature, or None.
     """
 
-    def __init__(self, costs: FeatureCosts) -> None:
+    def __init__(
+        self,
+        costs: FeatureCosts,
+        names: Sequence[str] | None = None,
+        limits: tuple[Values, Values] | None = None,
+    ) -> None:
         self.costs = costs
-        self.names = costs.names or ()
+        self.names = tuple(costs.names or () if names is None else names)
+        self.limits = limits
+        self._limits_of: dict[int, tuple[NDArray[np.intp], Values, Values, Any, Any]] = {}
         self.every: Mask = np.ones(costs.n_features, np.bool_)
         self.every.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
+
+    def first_outside(self, features: NDArray[np.intp], values: Values) -> int | None:
+        """First of `features` with an implausible value, or None."""
+        if self.limits is None:
+            return None
+        # stages acquire by the same arrays again and again
+        known = self._limits_of.get(id(features))
+        if known is None or known[0] is not features:
+            lowest, highest = (limit[features] for limit in self.limits)
+            known = features, lowest, highest, lowest.tolist(), highest.tolist()
+            if len(features) > 1 and len(self._limits_of) < _MOST_STAGES:
+                self._limits_of[id(features)] = known
+        if len(values) <= _FEW:
+            numbers = values.tolist()
+            if not (any(map(lt, numbers, known[3])) or any(map(gt, numbers, known[4]))):
+                return None
+        outside = (values < known[1]) | (values > known[2])
+        return int(features[outside.argmax()]) if outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
         acquired = np.frombuffer(mask, np.bool_)
@@ -77,6 +108,8 @@ class Reading:
     holds the error of each failed sensor's features: it is not read again for the same instance.
     `acquired`, a mask of shape (n_features,), is what is paid for. A value that was read and
     refused is paid for, too; one that could not be read is not, however often it was tried.
+    `implausible` is the name of the first column or channel with a value far outside of those in
+    training; empty: none was acquired.
     """
 
     def __init__(
@@ -97,6 +130,7 @@ class Reading:
         self._meter = meter
         self._remaining = remaining
         self._troubled = False
+        self.implausible: str = getattr(source, "implausible", "")
 
     @property
     def cost(self) -> float:
@@ -174,11 +208,16 @@ class Reading:
         values = self.values[features]
         if not _all_finite(values):
             self._refuse(features, values, allow_missing)
+        if self._meter.limits is not None:
+            outside = self._meter.first_outside(features, values)
+            if outside is not None:
+                self._note_implausible(outside)
         return values
 
     def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
         """Function that acquires one of the `features`, given its position, as :meth:`acquire`."""
         values, have, acquired = self.values, self.have, self.acquired
+        limits = self._meter.limits
 
         def value_of(position: int) -> float:
             k = features[position]
@@ -188,9 +227,14 @@ class Reading:
             value = float(values[k])
             if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
                 self._refuse(np.array([k]), values[[k]], allow_missing)
+            if limits is not None and (value < limits[0][k] or value > limits[1][k]):
+                self._note_implausible(k)
             return value
 
         return value_of
+
+    def _note_implausible(self, feature: int) -> None:
+        self.implausible = self.implausible or self._meter.names[feature]
 
     def _raise_again(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
         for k in features.tolist():
@@ -210,7 +254,7 @@ class Reading:
             if refused.any():
                 self._troubled = True
                 name = self._meter.names[features[refused][0]]
-                raise SensorError(name, f"feature {name!r} {text}", why=why)
+                raise SensorError(name, f"column {name!r} {text}", why=why)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
@@ -286,16 +330,44 @@ class RawRowSource:
                 known.enter(slice(members.start, members.stop), values)
 
 
+@dataclass(frozen=True, eq=False)
+class ChannelLimits:
+    """Plausible values of a window's channels, with their `names`.
+
+    `lowest` and `highest` are the least and the largest value, `varies` says whether the channel
+    varied within each window in training.
+    """
+
+    names: Sequence[str]
+    lowest: Values
+    highest: Values
+    varies: Mask
+
+    def first_outside(self, window: NDArray[Any]) -> str:
+        """Name the first channel of a window, (n_values, n_channels), that is implausible."""
+        low = np.fmin.reduce(window, axis=0)
+        high = np.fmax.reduce(window, axis=0)
+        outside = (low < self.lowest) | (high > self.highest) | (self.varies & (low == high))
+        return self.names[outside.argmax()] if outside.any() else ""
+
+
 class WindowSource:
     """A source with one window at hand, each block of which is computed once, when it is read.
 
     The window's own values, where they are columns, cost nothing. A block that cannot be computed
     is a failed sensor, and one that is a function, run by the `reader`, a late one if it is not
     done in time. InputError if it is no such window.
+
+    `implausible` is the name of the first channel with values far outside of those in training, or
+    without any change, where it always varied; empty: there is none.
     """
 
     def __init__(
-        self, window: ArrayLike, signal: SignalInput, reader: BlockingReader | None = None
+        self,
+        window: ArrayLike,
+        signal: SignalInput,
+        reader: BlockingReader | None = None,
+        channels: ChannelLimits | None = None,
     ) -> None:
         self._graph, self._signal = signal.graph, signal
         self._reader = reader
@@ -305,6 +377,9 @@ class WindowSource:
             self._values = signal.graph.start(self._window[0])
         except InputError as error:
             raise InputError(f"no instance: {error}") from None
+        self.implausible = ""
+        if channels is not None:
+            self.implausible = channels.first_outside(signal.by_channel(self._window)[0])
 
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool

@@ -206,6 +206,7 @@ def _make_device(
         outstanding=max(32, settings.parallel),
         max_offloads=settings.max_offloads,
         audit=settings.audit,
+        implausible=settings.implausible,
     )
 
 

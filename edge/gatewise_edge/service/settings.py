@@ -12,7 +12,7 @@ from msgspec import Meta
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.settings import FileOption, Settings
-from gatewise_edge.device.answer import Policy
+from gatewise_edge.device.answer import Implausible, Policy
 from gatewise_edge.device.stage_models import Runner
 
 #: Settings of ``--signal``.
@@ -118,6 +118,10 @@ class EdgeSettings(Settings, frozen=True):
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    implausible: Annotated[
+        Implausible,
+        FileOption("Instances with values far outside training's: answer, offload, ignore."),
+    ] = "answer"
     convert: Annotated[
         bool,
         FileOption("Resample --signal to the bundle's rate, bring its width to full scale; false."),

@@ -25,6 +25,7 @@ from gatewise.errors import InputError
 from gatewise.formats import byte_size, threshold
 from gatewise.models.stage import Stage
 from gatewise.operating_point import ByClass
+from gatewise.value_ranges import TrainingRanges
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (
@@ -34,7 +35,7 @@ from gatewise_export.bundle.errors import (
     SignatureError,
 )
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
-from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest, StageSpec
+from gatewise_export.bundle.manifest import MANIFEST, RANGES, SAMPLE, Manifest, StageSpec
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
@@ -181,6 +182,24 @@ class Bundle:
         """
         arrays = read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES))
         return expected_sample(self.manifest, arrays)
+
+    def ranges(self) -> TrainingRanges | None:
+        """Ranges of the training rows; None where the bundle lacks them. BundleError if bad."""
+        manifest = self.manifest
+        if RANGES not in manifest.files:
+            return None
+        signal = manifest.signal
+        # of an array there is one range for all values, of a raw window those of its channels
+        n_features = 1 if manifest.instance is not None else len(manifest.features)
+        n_channels = 0
+        if signal is not None:
+            n_features = len(signal.graph.feature_names)
+            n_channels = len(signal.range_names)
+        arrays = read_arrays(self.read(RANGES, most=MOST_SAMPLE_BYTES), RANGES)
+        try:
+            return TrainingRanges.from_arrays(arrays, n_features, n_channels)
+        except InputError as error:
+            raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
     def read_model(self, spec: StageSpec) -> FlatModel:
         """Read and check the flat model of a stage with `spec`, of a kind other than ``graph``."""

@@ -42,6 +42,8 @@ from gatewise_signals.signal_input import WINDOW, SignalInput
 SCHEMA_VERSION: Final = 2
 MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
+RANGES: Final = "ranges.npz"
+"""Ranges of the training rows; a bundle may lack them."""
 #: Name that stands for all values of an array, as a feature and as an input; so does WINDOW.
 INSTANCE: Final = "instance"
 
@@ -331,6 +333,13 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     def column_names(self) -> tuple[str, ...]:
         """Names of an instance's columns as sensors and tables have them: raw, if encoded."""
         return self.feature_names if self.encoder is None else self.encoder.names
+
+    @cached_property
+    def names_of_columns(self) -> tuple[str, ...]:
+        """Name of the raw column of each feature; its own where it is not encoded."""
+        if self.encoder is None:
+            return self.feature_names
+        return tuple(self.encoder.names[c] for c in self.encoder.column_of)
 
     @property
     def acquired_names(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import (
     INSTANCE,
     MANIFEST,
+    RANGES,
     SAMPLE,
     FeatureSpec,
     Manifest,
@@ -194,6 +195,7 @@ def _check_files(manifest: Manifest) -> None:
     """Demand that the manifest lists the files that it uses, each once, and no others."""
     used = [name for stage in manifest.every_stage for name in stage.files]
     used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
+    used += [RANGES] if RANGES in manifest.files else []
     used += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used) > MAX_FILES:
         _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")

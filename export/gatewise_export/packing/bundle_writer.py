@@ -28,7 +28,7 @@ from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_models import MAX_BYTES
-from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest
+from gatewise_export.bundle.manifest import MANIFEST, RANGES, SAMPLE, Manifest
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
@@ -142,6 +142,8 @@ def pack(
     if signal is not None and windows is not None:
         arrays |= {"X": x[:, : len(signal.graph.feature_names)], "windows": windows}
     files[SAMPLE] = write_arrays(arrays)
+    if hasattr(system, "training_ranges_"):
+        files[RANGES] = write_arrays(system.training_ranges_.arrays())
     moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
     title = Title(name, version, moment)
     manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)

@@ -221,7 +221,7 @@ def allowing(make_bundle, stages: str, cloud: str):
 
 def test_missing_where_nothing_allows_it(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        with pytest.raises(SensorError, match="feature 'a' is missing"):
+        with pytest.raises(SensorError, match="column 'a' is missing"):
             device.answer(MISSING_A)
         later = device.answer(MISSING_C)
         last = device.answer(MISSING_E)

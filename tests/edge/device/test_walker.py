@@ -232,7 +232,7 @@ def test_a_sensor_that_blocks_on_the_way(make_lazy, second):
 def test_values_that_are_refused(lazy, make_lazy):
     with Device(lazy, link=InProcessLink(cloud_says)) as device:
         for value, says in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
-            with pytest.raises(SensorError, match=f"feature 'c' is {says}"):
+            with pytest.raises(SensorError, match=f"column 'c' is {says}"):
                 device.answer([1.0, 0, value, 0, 0, 0])
         # what no node tests is not looked at
         assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0

@@ -114,7 +114,7 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
     assert ["error" in t for t in found] == [True, False, True, True, True]
     assert [t.get("kept") for t in found] == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
     assert "none of the features" in found[2]["error"]
-    assert "feature 'a' is missing" in found[3]["error"]
+    assert "column 'a' is missing" in found[3]["error"]
 
 
 def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):

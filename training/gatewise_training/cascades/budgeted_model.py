@@ -26,6 +26,7 @@ from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
+from gatewise.value_ranges import TrainingRanges
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
@@ -58,12 +59,15 @@ class BudgetedModel(BaseEstimator, ABC):
         Operating points, measured on validation rows.
     operating_point_ : OperatingPoint
         The active one.
+    training_ranges_ : TrainingRanges
+        Ranges of the training rows' values: devices find implausible values by them.
     signal_input_ : SignalInput
         The blocks with their prices, and the windows that they take; only where `blocks` are given.
     """
 
     feature_costs_: FeatureCosts
     signal_input_: SignalInput
+    training_ranges_: TrainingRanges
     high_cost_model_: Any
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
@@ -114,6 +118,15 @@ class BudgetedModel(BaseEstimator, ABC):
             raise InputError("feature_costs beside blocks: blocks have their prices (measured)")
         raw = getattr(self, "high_cost_input", "features") == "window"
         self.signal_input_ = SignalInput.from_windows(blocks, X, raw)
+
+    def _measure_ranges(self, rows: NDArray[np.float32], X: Any) -> None:
+        """Keep the ranges of training rows, and of the windows `X` that they were computed of."""
+        windows = None
+        if hasattr(self, "signal_input_"):
+            signal = self.signal_input_
+            rows = rows[:, : len(signal.graph.feature_names)]
+            windows = signal.by_channel(signal.checked(X))
+        self.training_ranges_ = TrainingRanges.of_rows(rows, windows)
 
     @property
     def _reads_windows(self) -> bool:

@@ -116,6 +116,7 @@ def read_table(system: Any, given: GivenRows) -> Table:
         stage_columns, _ = read_columns(system)
         warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
     system.classes_ = table.classes
+    system._measure_ranges(table.x, given.X)
     system._check_costs()
     read_bounds(system)
     system.class_weights_ = class_weights(system.class_weight, table.y, table.classes)

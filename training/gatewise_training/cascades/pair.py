@@ -20,6 +20,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
+from gatewise.value_ranges import TrainingRanges
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fitting import (
@@ -344,6 +345,9 @@ class PairCascade(CascadeClassifier):
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
         self.instance_ = msgspec.structs.replace(spec, encoding=self.encoding)
         self.n_features_in_ = x.shape[1]
+        # all values of an array have one range
+        is_array = len(spec.shape) > 1 or spec.dtype != "float32"
+        self.training_ranges_ = TrainingRanges.of_rows(x.reshape(-1, 1) if is_array else x)
         self._check_names(X, reset=True)
         self.feature_names_ = feature_names(self) if len(spec.shape) == 1 else tuple(spec.names)
         return x

@@ -148,6 +148,7 @@ class Scored(CostEfficient):
 
         `groups` are those of the merits (rows or queries) on the validation rows, fold after fold.
         """
+        self._measure_ranges(x, x)
         self._check_costs()
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, joblib is what spreads work

@@ -1,0 +1,128 @@
+"""Ranges of training rows' values, and values that lie far outside of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+
+FAR: Final = 3.0
+"""Standard deviations outside of the training rows' range from which a value is implausible."""
+
+MAX_VALUES: Final = 1 << 20
+"""Number of values that are measured at a time."""
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class ValueRanges:
+    """Range and spread of the training rows' values, by column.
+
+    Attributes
+    ----------
+    low, high, spread : ndarray of float32, shape (n_columns,)
+        Least and largest value, and the standard deviation; NaN of a column without values.
+    """
+
+    low: Values
+    high: Values
+    spread: Values
+
+    @classmethod
+    def of_rows(cls, rows: NDArray[Any]) -> Self:
+        """Measure rows of shape (n, n_columns); NaN is no value."""
+        n_rows, n_columns = rows.shape
+        counts = np.zeros(n_columns)
+        sums = np.zeros(n_columns)
+        squares = np.zeros(n_columns)
+        low = np.fmin.reduce(rows, axis=0)
+        high = np.fmax.reduce(rows, axis=0)
+        # from the middle of the range, so that squares lose no digits
+        middle = low / 2.0 + high / 2.0
+        step = max(1, MAX_VALUES // max(1, n_columns))
+        for start in range(0, n_rows, step):
+            distances = rows[start : start + step] - middle
+            counts += (~np.isnan(distances)).sum(axis=0)
+            sums += np.nansum(distances, axis=0)
+            squares += np.nansum(distances**2, axis=0)
+        counts = np.maximum(counts, 1)
+        variance = np.maximum(squares / counts - (sums / counts) ** 2, 0.0)
+        return cls(*(x.astype(np.float32) for x in (low, high, np.sqrt(variance))))
+
+    @classmethod
+    def from_table(cls, table: NDArray[Any], n_columns: int) -> Self:
+        """Make the ranges of a :meth:`table`; InputError if it is none of so many columns."""
+        if table.shape != (3, n_columns) or table.dtype != np.float32:
+            raise InputError(f"ranges of shape {table.shape} for {n_columns} columns")
+        return cls(*table)
+
+    def table(self) -> Values:
+        """Get an array of shape (3, n_columns): low, high, spread."""
+        return np.stack([self.low, self.high, self.spread])
+
+    def limits(self) -> tuple[Values, Values]:
+        """Least and largest plausible value of each column, shape (n_columns,).
+
+        Every value of a column without values, or of one value alone, is plausible.
+        """
+        with np.errstate(all="ignore"):
+            margin = np.where(self.spread > 0, FAR * self.spread, np.inf).astype(np.float32)
+            return self.low - margin, self.high + margin
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRanges:
+    """Ranges of a system's training rows.
+
+    Attributes
+    ----------
+    features : ValueRanges
+        Those of the features, in their order; of the values of an array, one for all of them.
+    channels : ValueRanges or None
+        Those of the channels of windows.
+    varies : ndarray of bool, shape (n_channels,), or None
+        Whether a channel varied within each training window: a dead sensor does not.
+    """
+
+    features: ValueRanges
+    channels: ValueRanges | None = None
+    varies: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Values, windows: NDArray[Any] | None = None) -> Self:
+        """Measure rows of shape (n, n_features), and windows of shape (n, samples, n_channels)."""
+        if windows is None:
+            return cls(ValueRanges.of_rows(rows))
+        with np.errstate(invalid="ignore"):
+            varies = (np.ptp(windows, axis=1) != 0).all(axis=0)
+        by_channel = windows.reshape(-1, windows.shape[2])
+        return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(by_channel), varies)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Arrays of a file, by name."""
+        arrays: dict[str, NDArray[Any]] = {"features": self.features.table()}
+        if self.channels is not None and self.varies is not None:
+            arrays |= {"channels": self.channels.table(), "varies": self.varies}
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_channels: int = 0
+    ) -> Self:
+        """Read :meth:`arrays`; InputError if one is missing, or of another shape or type."""
+        wanted = {"features", "channels", "varies"} if n_channels else {"features"}
+        if set(arrays) != wanted:
+            raise InputError(f"arrays {sorted(arrays)} in place of {sorted(wanted)}")
+        features = ValueRanges.from_table(arrays["features"], n_features)
+        if not n_channels:
+            return cls(features)
+        varies = arrays["varies"]
+        if varies.shape != (n_channels,) or varies.dtype != np.bool_:
+            raise InputError(f"varies of shape {varies.shape} for {n_channels} channels")
+        return cls(features, ValueRanges.from_table(arrays["channels"], n_channels), varies)

@@ -1,0 +1,59 @@
+"""Ranges are those of the rows, and what lies far outside is what the definition says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise import value_ranges
+from gatewise.errors import InputError
+from gatewise.value_ranges import FAR, TrainingRanges, ValueRanges
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("most", [7, 1 << 20])
+def test_ranges_are_those_of_the_values_that_are_there(most, monkeypatch):
+    monkeypatch.setattr(value_ranges, "MAX_VALUES", most)
+    x = (RNG.normal(size=(50, 4)) * [1, 1e-3, 1e6, 1] + [0, 1e3, 0, 5]).astype(np.float32)
+    x[3, 1] = np.nan
+    x[:, 3] = 5.0
+    ranges = ValueRanges.of_rows(x)
+    np.testing.assert_array_equal(ranges.low, np.nanmin(x, axis=0))
+    np.testing.assert_array_equal(ranges.high, np.nanmax(x, axis=0))
+    np.testing.assert_allclose(ranges.spread, np.nanstd(x.astype(float), axis=0), rtol=1e-5)
+
+
+def test_limits_are_three_deviations_outside():
+    x = np.array([[0.0, 1.0, np.nan], [4.0, 1.0, np.nan]], np.float32)
+    lowest, highest = ValueRanges.of_rows(x).limits()
+    assert (lowest[0], highest[0]) == (-2 * FAR, 4 + 2 * FAR)
+    # of a constant column, and of one without values, every value is plausible
+    assert (lowest[1], highest[1]) == (-np.inf, np.inf)
+    assert np.isnan([lowest[2], highest[2]]).all()
+
+
+def test_a_channel_that_once_stood_still_need_not_vary():
+    windows = RNG.integers(-9, 9, (6, 20, 3)).astype(np.int16)
+    windows[2, :, 1] = 4
+    ranges = TrainingRanges.of_rows(np.zeros((6, 2), np.float32), windows)
+    assert ranges.varies.tolist() == [True, False, True]
+    assert ranges.channels.low.tolist() == windows.min(axis=(0, 1)).tolist()
+
+
+def test_arrays_are_read_back_or_refused():
+    rows = RNG.normal(size=(9, 2)).astype(np.float32)
+    windows = RNG.normal(size=(9, 5, 3))
+    for written, n_channels in ((rows, 0), (rows, 3)):
+        arrays = TrainingRanges.of_rows(written, windows if n_channels else None).arrays()
+        again = TrainingRanges.from_arrays(arrays, 2, n_channels).arrays()
+        assert all(np.array_equal(again[name], array) for name, array in arrays.items())
+    for changes in (
+        {"features": arrays["features"][:2]},
+        {"features": arrays["features"].astype(float)},
+        {"varies": arrays["varies"][:2]},
+        {"varies": arrays["varies"].astype(int)},
+        {"other": arrays["varies"]},
+    ):
+        with pytest.raises(InputError):
+            TrainingRanges.from_arrays(arrays | changes, 2, 3)
