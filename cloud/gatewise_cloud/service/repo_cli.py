@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,15 +14,9 @@ from gatewise.console import emit, note, table
 from gatewise.errors import InputError
 from gatewise.formats import percent
 from gatewise.settings import Settings, with_options
-from gatewise_cloud.broker.rollout import (
-    FIGURES,
-    AbortLimits,
-    RolloutReport,
-    announce,
-    read_reports,
-    read_share,
-    roll_out,
-)
+from gatewise_cloud.broker.comparison import EFFECT
+from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, roll_out
+from gatewise_cloud.broker.rollout_report import FIGURES, RolloutReport, read_reports
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import WHOLE, OfferedRelease
@@ -156,7 +151,9 @@ def publish(
     that it is offered to were seen running it; it has ten looks. The release is withdrawn as soon
     as the devices' reports pass a limit of --above or --worse-by (status 1), or if the ten looks
     gave no evidence for it (status 3); status 4 says that another release was published meanwhile.
-    Figures that --worse-by could not compare are named at the end.
+    With --worse-by it reaches half of the devices only once 2 points above the limit would have
+    been found, and a tenth of the devices stays for the comparison until the last step. Before the
+    first step it says how many answers that takes; figures that it could not compare, it names.
     A rollout that is interrupted stays at its step, and goes on when called again.
 
     Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
@@ -204,6 +201,8 @@ class _WatchedRollout(NamedTuple):
     def run(self, release: str, shares: list[float], every: float, *, as_json: bool) -> None:
         """Roll a release out, and exit with the status of its end."""
         repository = self.repository
+        baseline = self._read_report(repository.find(release))
+        n_answers = self._note_power(baseline)
         outcome = roll_out(
             repository,
             release,
@@ -213,7 +212,7 @@ class _WatchedRollout(NamedTuple):
             report=self._read_report,
             wait=lambda: time.sleep(every),
             progress=lambda offer, report: note(f"{offer} at {_percent(offer)}: {_words(report)}"),
-            baseline=self._read_report(repository.find(release)),
+            baseline=baseline,
         )
         offer = outcome.offer
         document = {
@@ -223,6 +222,7 @@ class _WatchedRollout(NamedTuple):
             "end": outcome.kind,
             "aborted": outcome.aborted,
             **outcome.report.to_dict(),
+            "answers_to_find": n_answers,
             "not_compared": _note_not_compared(self.limits, outcome.report),
         }
         text = _offered(offer)
@@ -232,6 +232,16 @@ class _WatchedRollout(NamedTuple):
         _print(as_json, document, text)
         if outcome.kind != "done":
             raise typer.Exit(STATUSES[outcome.kind])
+
+    def _note_power(self, baseline: RolloutReport) -> dict[str, int]:
+        """Say how many answers find EFFECT above the limit of --worse-by; return them by figure."""
+        n_answers = {
+            figure: math.ceil(n) for figure, n in self.limits.answers_to_find(baseline).items()
+        }
+        points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
+        for figure, n in n_answers.items():
+            note(f"--worse-by finds {points:g} points of {figure} within about {n:,} answers")
+        return n_answers
 
     def _read_report(self, offer: OfferedRelease) -> RolloutReport:
         return read_reports([offer], self.endpoint)[offer]
@@ -355,7 +365,9 @@ def _percent(offer: OfferedRelease) -> str:
 
 
 def _words(report: RolloutReport) -> str:
-    shares = ", ".join(f"{figure} {percent(report.share(figure)[0])}" for figure in FIGURES)
+    shares = ", ".join(
+        f"{figure} {percent(report.comparison(figure).own.share)}" for figure in FIGURES
+    )
     return f"{len(report.running)} run it, on {len(report.refused)} it failed; {shares}"
 
 

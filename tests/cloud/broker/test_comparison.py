@@ -1,0 +1,160 @@
+"""The comparison of a release with other versions: its error, its evidence, and whole rollouts."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker.comparison import (
+    ALPHA,
+    EFFECT,
+    Comparison,
+    GroupShare,
+    answers_to_find,
+)
+from gatewise_cloud.broker.rollout import AbortLimits, roll_out
+from gatewise_cloud.broker.rollout_report import FIGURES, RolloutReport
+from gatewise_export.repository.release import WHOLE, OfferedRelease
+
+N_FLEETS = 150
+
+
+def test_one_device_counts_no_more_than_four_times_the_median():
+    fair = [(20.0, 1000.0)] * 9
+    assert GroupShare.from_counts(fair).share == pytest.approx(0.02)
+    assert GroupShare.from_counts([*fair, (1e6, 1e6)]).share == pytest.approx((180 + 4000) / 13000)
+    assert all(math.isnan(x) for x in GroupShare.from_counts(fair[:2])[:2])
+
+
+def test_evidence_grows_with_the_excess_and_needs_one():
+    other = GroupShare(0.05, 0.002, 75)
+    evidences = [
+        Comparison(GroupShare(share, 0.004, 25), other).evidence(0.01)
+        for share in (0.05, 0.06, 0.07, 0.08, 0.09)
+    ]
+    assert evidences[:2] == [0.0, 0.0]
+    assert evidences == sorted(evidences)
+    assert evidences[2] < 3 / ALPHA < evidences[4]
+    # Five devices know their own error badly: the same difference says less.
+    assert Comparison(GroupShare(0.09, 0.004, 5), other).evidence(0.01) < evidences[4]
+    assert Comparison(GroupShare.from_counts([]), other).evidence(0.01) == 0.0
+
+
+def test_the_answers_to_find_an_effect_are_those_that_a_comparison_needs():
+    rng = np.random.default_rng(0)
+    counts = rng.binomial(1000, 0.05, 400)
+    n_answers = answers_to_find([(float(c), 1000.0) for c in counts])
+    # A share p of independent answers has the variance p (1 - p) / n.
+    assert n_answers == pytest.approx(0.05 * 0.95 * (4.9 / EFFECT) ** 2, rel=0.15)
+
+
+class Offers:
+    """A repository of one release after another, without keys and files."""
+
+    def __init__(self, fleet: int) -> None:
+        self.version = 1
+        self._offer = OfferedRelease("small", f"{fleet}", 1, 0, "00" * 32)
+
+    def find(self, release: str) -> OfferedRelease:
+        return self._offer
+
+    def wanted(self, model: str) -> OfferedRelease | None:
+        return self._offer if self._offer.rollout else None
+
+    def publish(self, release: str, share: float, *, expected_version: int) -> OfferedRelease:
+        self.version += 1
+        self._offer = replace(self._offer, rollout=round(share * WHOLE))
+        return self._offer
+
+    def rollback(self, release: str) -> OfferedRelease:
+        return self.publish(release, 0.0, expected_version=self.version)
+
+
+class Fleet:
+    """100 devices that answer at each look; a tenth of the answers is audited."""
+
+    def __init__(self, rng: np.random.Generator, excess: float, *, offline: int = 0) -> None:
+        self._rng = rng
+        self._excess = excess
+        self._rates = np.clip(rng.normal(0.05, 0.01, 100), 0.001, 1.0)
+        self._away = np.arange(100) < offline
+        self._counts = {own: np.zeros((100, 2)) for own in (True, False)}
+        self._has_release = np.zeros(100, bool)
+        self.reached = 0.0
+        for _ in range(10):
+            self._answer()
+
+    def _answer(self) -> None:
+        for own, counts in self._counts.items():
+            here = ~self._away & (self._has_release == own)
+            n_audits = self._rng.integers(5, 16, 100) * here
+            disagreed = self._rng.binomial(n_audits, self._rates + (self._excess if own else 0.0))
+            counts += 10.0 * np.column_stack([disagreed, n_audits])
+
+    def report(self, offer: OfferedRelease) -> RolloutReport:
+        offered = np.array([offer.is_for(f"pi-{i}") for i in range(100)])
+        self._has_release = offered & ~self._away
+        self.reached = max(self.reached, offered.mean())
+        self._answer()
+        groups = {}
+        for own, counts in self._counts.items():
+            here = ~self._away & (self._has_release == own)
+            devices = [(c, n) for c, n in counts[here] if n]
+            groups[own] = {figure: [] for figure in FIGURES} | {"disagreement": devices}
+        return RolloutReport(
+            running=self._ids(self._has_release),
+            elsewhere=self._ids(~self._has_release & ~self._away),
+            offline=self._ids(self._away),
+            offered=self._ids(offered),
+            figures=groups[True],
+            others=groups[False],
+        )
+
+    def _ids(self, mask: np.ndarray) -> frozenset[str]:
+        return frozenset(f"pi-{i}" for i in np.flatnonzero(mask))
+
+
+def rollouts(excess, worse_by, *, offline=0, n_fleets=N_FLEETS):
+    """Roll a release out to each fleet; its end, and the largest share that it reached."""
+    ends = []
+    for seed in range(n_fleets):
+        fleet = Fleet(np.random.default_rng(seed), excess, offline=offline)
+        offers = Offers(seed)
+        end = roll_out(
+            offers,
+            "small/1",
+            (0.05, 0.25, 0.5, 1.0),
+            AbortLimits(failed=0.05, worse_by=worse_by),
+            announce=lambda offer: None,
+            report=fleet.report,
+            wait=lambda: None,
+            progress=lambda offer, report: None,
+            baseline=fleet.report(offers.find("small/1")),
+        )
+        ends.append((end.kind, fleet.reached))
+    return ends
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worse_by", "offline"), [(0.01, 0), (0.0, 0), (0.01, 30)])
+def test_equal_releases_are_withdrawn_in_at_most_5_percent(worse_by, offline):
+    kinds = Counter(kind for kind, _ in rollouts(0.0, worse_by, offline=offline))
+    assert kinds["done"] >= 0.95 * N_FLEETS, kinds
+
+
+@pytest.mark.slow
+def test_three_points_worse_are_withdrawn_before_half_of_the_fleet_has_them():
+    ends = rollouts(0.03, 0.01)
+    n_before_half = sum(kind == "withdrawn" and reached < 0.5 for kind, reached in ends)
+    assert n_before_half >= 0.9 * N_FLEETS, Counter(kind for kind, _ in ends)
+
+
+def test_a_few_fleets_end_as_they_should():
+    assert {kind for kind, _ in rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
+    ends = rollouts(0.08, 0.01, n_fleets=5)
+    assert {kind for kind, _ in ends} == {"withdrawn"}
+    assert max(reached for _, reached in ends) < 0.5
