@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -215,7 +216,8 @@ def exposed(tmp_path_factory):
 
     path = small_bundle.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
-        text = text_of(worker) + EdgeMetrics(device).text()
+        updater = SimpleNamespace(counters={"taken": 0})
+        text = text_of(worker) + EdgeMetrics(device, updater=updater).text()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
         ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
@@ -293,6 +295,16 @@ def test_prometheus_takes_its_files(tmp_path):
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     done = subprocess.run([tool, "check", "rules", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alerts_fire_when_they_should():
+    tool = find_program("promtool", "apt install prometheus")
+    tests = DEPLOY / "prometheus" / "alerts_test.yml"
+    done = subprocess.run([tool, "test", "rules", tests], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (rules,) = read("prometheus/alerts_test.yml")
+    tested = {case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]}
+    assert len(tested) >= 7
 
 
 # -- Kubernetes --------------------------------------------------------------------------------

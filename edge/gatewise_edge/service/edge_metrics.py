@@ -139,6 +139,9 @@ class EdgeMetrics(Collector):
         routes = {s.labels["route"]: s.value for s in answers.samples if s.name.endswith("_total")}
         ratio = routes["cloud"] / (sum(routes.values()) or 1)
         yield gauge("gatewise_offload_ratio", "Answers by the cloud, of all.", [((), ratio)])
+        text = "Offload rate of the active operating point, on validation data."
+        expected = manifest.active_point.offload_rate
+        yield gauge("gatewise_offload_expected", text, [((), expected)])
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
         takeovers = getattr(link, "takeovers", 0)

@@ -50,6 +50,7 @@ _COUNTS: Final = (
     "repaired",
     "passed",
     "rolled_back",
+    "withdrawn",
 )
 
 
@@ -183,8 +184,9 @@ class Updater:
         """Counts so far.
 
         ``announced`` (messages), ``checks`` that ended well, ``taken``, ``repaired``, ``passed``,
-        ``rolled_back``; by their reason (:class:`gatewise_export.repository.release.UpdateError`)
-        checks and releases that failed; ``bytes`` fetched.
+        ``rolled_back``, ``withdrawn``; by their reason
+        (:class:`gatewise_export.repository.release.UpdateError`) checks and releases that failed;
+        ``bytes`` fetched.
         """
         with self._condition:
             counts = {name: self._counts[name] for name in _COUNTS}
@@ -294,6 +296,7 @@ class Updater:
         self._trial.end()
         state = self.store.state
         _LOG.warning("%s was withdrawn", self._release)
+        self._count("withdrawn")
         self._go_back([digest for digest in (state.proved, state.previous) if digest in valid])
 
     def _may_take(self, offer: OfferedRelease) -> bool:
