@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.errors import InputError
-from gatewise_training.operating_points.packed_size import width
+from gatewise.models.leaf_tables import width
 
 WIDTH = 96
 #: Bytes of C's types.
@@ -58,9 +58,25 @@ def sections(file: str) -> dict[str, str]:
     return {"": first[1:] + "\n"} | {name: body + "\n" for name, body in bodies.items()}
 
 
-def smallest(most: int) -> str:
-    """Name C's smallest type of unsigned integers up to `most`; estimates count its `width`."""
-    return f"uint{8 * width(most)}_t"
+def needed(texts: Mapping[str, str], calls: str) -> dict[str, str]:
+    """Select the functions and types of C that occur in `calls`, or in a text that is needed.
+
+    >>> needed({"one": "one() {}", "two": "two() { one(); }", "three": "three() {}"}, "two();")
+    {'one': 'one() {}', 'two': 'two() { one(); }'}
+    """
+    names: set[str] = set()
+    unread = [calls]
+    while unread:
+        text = unread.pop()
+        new = {name for name in texts if re.search(rf"\b{name}(\(| \w+;)", text)} - names
+        names |= new
+        unread += [texts[name] for name in new]
+    return {name: text for name, text in texts.items() if name in names}
+
+
+def unsigned(largest: int) -> str:
+    """Name C's smallest type of unsigned integers up to `largest`; estimates count its `width`."""
+    return f"uint{8 * width(largest)}_t"
 
 
 def number(value: float) -> str:
@@ -129,7 +145,7 @@ class Tables:
         flat = np.asarray(values).ravel()
         flat = flat if len(flat) else np.zeros(1, flat.dtype)
         plain = self._aliases.get(kind, kind)
-        words = [number(v) if plain == "float" else str(v) for v in flat.tolist()]
+        words = [number(v) if plain == "float" else str(int(v)) for v in flat.tolist()]
         self.nbytes += len(flat) * SIZES[plain]
         lines = []
         line = "   "
@@ -140,8 +156,17 @@ class Tables:
             line += f" {word},"
         lines.append(line)
         self._parts.append(
-            f"static const {kind} {name}[{len(flat)}] = {{\n" + "\n".join(lines) + "\n};\n"
+            f"static const {kind} {name}[{len(flat)}] IN_FLASH = {{\n" + "\n".join(lines) + "\n};\n"
         )
+
+    def struct(self, declaration: str, fields: str) -> None:
+        """Add a struct of flash with these fields."""
+        self.text(f"static const {declaration} IN_FLASH = {{{fields}}};\n")
+
+    def define(self, aliases: Mapping[str, str]) -> None:
+        """Define types by other names."""
+        self._aliases |= aliases
+        self.text("".join(f"typedef {plain} {alias};\n" for alias, plain in aliases.items()))
 
     def text(self, code: str) -> None:
         """Add C text between the tables."""
@@ -152,9 +177,9 @@ class Tables:
 
 
 def template_names(prefix: str) -> dict[str, str]:
-    """Fill-ins of all templates: mark, version, prefix of names, rules of floats."""
+    """Fill-ins of all templates: mark, version, prefix of names, rules of floats, flash."""
     names = {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
-    return names | {"float_rules": sections("float_rules.c")[""]}
+    return names | {key: sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
 
 
 def identifier(name: str) -> str:

@@ -1,14 +1,14 @@
-"""A fitted system or a bundle at its active operating point: the form that C is written from."""
+"""A cascade at its active operating point: the form that C is written from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import exit_stages, labels, split
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, split
 from gatewise.models.stage import Stage
 from gatewise_signals.signal_input import SignalInput
 
@@ -38,8 +38,8 @@ class Cascade:
     `takes_missing`: whether NaN is a value to them; `offloads`: whether the cloud answers an
     instance that no stage stops for, `cloud_takes_missing`: whether NaN is a value to the cloud,
     and `request`: the features of a request, None for all. `rows`, (n, n_features), and the
-    `windows` that they were computed from by `signal` are for the self-test. `lean`: models of
-    stages that never stop are left out.
+    `windows` that they were computed from by `signal` are the sample. `lean`: models of stages that
+    never stop are left out, and blocks that only a request reads.
     """
 
     title: str
@@ -55,6 +55,31 @@ class Cascade:
     request: NDArray[np.int64] | None = None
     signal: SignalInput | None = None
     windows: NDArray[Any] | None = None
+
+    def within_reach(self) -> Cascade:
+        """Leave out the stages after one that always stops, which no instance reaches.
+
+        The score of such a stage is NaN, which does not stop, only where its float32 sums overflow:
+        Python then runs the next stage, and C offloads, or answers if nothing is offloaded.
+        """
+        ends = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
+        n_stages = next(ends, len(self.stages)) + 1
+        return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
+
+    @property
+    def always_stops(self) -> bool:
+        """Whether the last stage answers every instance, unless its sums overflow."""
+        threshold = self.thresholds[-1]
+        return not self.offloads or (threshold is not None and threshold <= ALWAYS_STOP)
+
+    @property
+    def needed_features(self) -> set[int]:
+        """Features that stages read, and those of a request, if one may be sent."""
+        features = {int(f) for stage in self.stages for f in stage.features}
+        if self.always_stops or self.lean:
+            return features
+        everything = range(len(self.feature_names))
+        return features.union(everything if self.request is None else self.request.tolist())
 
     @property
     def holds(self) -> tuple[bool, ...]:
@@ -78,7 +103,8 @@ class Cascade:
 
     def expected(self, x: Matrix) -> Expected:
         """Compute in Python what C must answer to the rows `x`, shape (n, n_features)."""
-        outputs = tuple(stage.margins(x) for stage in self.stages)
+        with np.errstate(over="ignore", invalid="ignore"):
+            outputs = tuple(stage.margins(x) for stage in self.stages)
         split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in split_outputs], self.thresholds)
         last = np.minimum(exits, len(self.stages) - 1)

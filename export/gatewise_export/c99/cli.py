@@ -30,7 +30,11 @@ def c99(
         str | None, typer.Option(help="Begins every public name; the bundle's by default.")
     ] = None,
     lean: Annotated[
-        bool, typer.Option("--lean", help="Leave out models of stages that never stop.")
+        bool,
+        typer.Option(
+            "--lean",
+            help="Leave out models of stages that never stop, and blocks that only requests read.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -63,33 +67,26 @@ def c99(
     if as_json:
         emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(made))
         return
+    figures: list[tuple[str, object]] = [
+        ("stages on the device", made.n_stages),
+        ("features they may acquire", f"{made.n_slots} of {made.n_features}"),
+        ("classes", made.n_classes),
+        ("thresholds", "float" if made.coded is None else f"{made.coded}-bit ranks"),
+        ("flash, bytes of tables", made.flash_bytes),
+        ("RAM, bytes", made.ram_bytes),
+        ("stack, bytes at most", made.stack_bytes),
+        ("rows in the self-test", f"{made.sample_rows} of the sample, {made.made_rows} made"),
+    ]
     blocks = made.signals
-    of_blocks = (
-        ()
-        if blocks is None
-        else (
+    if blocks is not None:
+        figures += [
             ("steps of blocks", blocks.n_steps),
-            ("their tables, bytes of flash", blocks.table_bytes),
-            ("their results, bytes of memory", blocks.struct_bytes),
-            ("their stack, bytes at most", blocks.stack_bytes),
+            ("their part of the flash", blocks.table_bytes),
+            ("their part of the RAM", blocks.struct_bytes),
             ("windows in the self-test", blocks.sample_windows),
-        )
-    )
-    table(
-        f"{out}/{made.name}.c",
-        ("", "figure"),
-        (
-            ("stages on the device", made.n_stages),
-            ("features they may acquire", f"{made.n_slots} of {made.n_features}"),
-            ("classes", made.n_classes),
-            ("thresholds", "float" if made.coded is None else f"{made.coded}-bit ranks"),
-            ("tables, bytes of flash", made.table_bytes),
-            ("instance, bytes of memory", made.instance_bytes),
-            ("stack, bytes at most", made.stack_bytes),
-            ("rows in the self-test", made.sample_rows),
-            *of_blocks,
-        ),
-    )
+        ]
+    table(f"{out}/{made.name}.c", ("", "figure"), figures)
+    print("the code takes flash as well: `make size` in the folder measures it")
     if encoded:
         print(
             f"the C takes encoded features: the firmware encodes {', '.join(encoded)} as the "

@@ -1,10 +1,15 @@
-"""Memory of an instance, and codes of values.
+"""Memory of an instance, trees in the form that C walks, and codes of thresholds.
 
 A *slot* holds a feature that some stage may acquire.
 
-Codes (rank coding): the distinct thresholds of a slot, sorted, are its *edges*; a value's code is
-the number of edges below it, so ``value <= edges[i]`` and ``code <= i`` are the same question,
-exactly. A value is coded once, on acquisition; nodes then hold a byte or two, not a float.
+Trees: a node is a slot, a threshold and the number of inner nodes of its left part. The left child
+comes next, the right child after the left part, and a leaf is where a part is empty. A tree of n
+inner nodes has n + 1 leaves, so leaves need no links. An inner node takes 3 to 7 bytes; a node of
+the flat arrays takes 21.
+
+Codes: the distinct thresholds of a slot, sorted, are its *edges*. The code of a value is the number
+of edges below it, so ``value <= edges[i]`` exactly where ``code <= i``. A value is coded once, when
+it is acquired; nodes then hold a rank of a byte or two instead of a float.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ from numpy.typing import NDArray
 from gatewise.decision import Score
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.c_text import smallest
+from gatewise_export.c99.c_text import unsigned
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.trees import PackedTrees, pack_trees
 
 Coded = Literal[8, 16]
 #: How C holds thresholds.
@@ -31,6 +36,60 @@ Form = Coded | Literal["float"]
 
 #: Bytes of stack that calls may take; `make test-c` measures the use of real compilers.
 FRAMES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class PackedTrees:
+    """An ensemble's trees, packed.
+
+    Inner nodes, (n_inner,): the `slot` that is tested, `threshold`, its `code`, if coded,
+    `nan_left`, False where the value is never NaN, and `skip`, the inner nodes of the left part.
+    `start`, (n_trees + 1,): the first inner node of each tree, and their number. `leaves` in the
+    order of the walk; the first leaf of tree t is ``start[t] + t``. `output`, (n_trees,): the
+    output that a tree adds to; None if trees add to all. `base`: (n_outputs,).
+    """
+
+    start: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    threshold: NDArray[np.float32]
+    nan_left: NDArray[np.bool_]
+    skip: NDArray[np.int64]
+    leaves: LeafTables
+    output: NDArray[np.int64] | None
+    base: NDArray[np.float32]
+    code: NDArray[np.int64] | None = None
+
+
+def pack_trees(
+    trees: TreeEnsemble, slots: NDArray[np.int64], *, takes_missing: bool
+) -> PackedTrees:
+    """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
+
+    `slots`, (n_features,), holds the slot of each column.
+
+    >>> tree = TreeEnsemble(
+    ...     feature=np.array([3, -1, 0, -1, -1]), threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
+    ...     left=np.array([1, -1, 3, -1, -1]), right=np.array([2, -1, 4, -1, -1]),
+    ...     nan_left=np.zeros(5, bool), value=np.array([[0], [-1], [0], [1], [2]], np.float32),
+    ...     roots=np.array([0]), output=np.array([0]), base=np.zeros(1, np.float32), n_features=4)
+    >>> packed = pack_trees(tree, np.arange(4), takes_missing=False)
+    >>> packed.slot.tolist(), packed.skip.tolist()
+    ([3, 0], [0, 0])
+    """
+    trees = trees.canonical()
+    is_inner = trees.feature >= 0
+    rank: NDArray[np.int64] = np.cumsum(is_inner) - is_inner  # inner nodes before each node
+    rows, output = leaf_rows(trees)
+    return PackedTrees(
+        start=np.append(rank[trees.roots], is_inner.sum()),
+        slot=slots[trees.feature[is_inner]].astype(np.int64),
+        threshold=trees.threshold[is_inner],
+        nan_left=trees.nan_left[is_inner] & takes_missing,
+        skip=rank[trees.right[is_inner]] - rank[is_inner] - 1,
+        leaves=pack_leaves(rows),
+        output=output,
+        base=trees.base,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +117,8 @@ class Layout:
     columns: NDArray[np.int64]
     stages: tuple[StageLayout, ...]
     n_outputs: int
-    coded: Coded | None
-    edges: tuple[NDArray[np.float32], ...]
+    coded: Coded | None = None
+    edges: tuple[NDArray[np.float32], ...] = ()
 
     @property
     def n_slots(self) -> int:
@@ -70,11 +129,6 @@ class Layout:
     def n_values(self) -> int:
         """Length of an instance's arrays of values: C has no empty arrays."""
         return max(self.n_slots, 1)
-
-    @property
-    def code_type(self) -> str:
-        """C's type of a code."""
-        return "uint8_t" if self.coded == 8 else "uint16_t"
 
     @property
     def forests(self) -> tuple[PackedTrees, ...]:
@@ -90,19 +144,42 @@ class Layout:
         return 1 << next(b for b in (7, 15, 31) if self.n_values <= 1 << b)
 
     @property
-    def slot_type(self) -> str:
-        """C's type of a test."""
-        return smallest(self.nan_flag or self.n_values - 1)
-
-    @property
-    def list_type(self) -> str:
-        """C's type of a slot in the list of a stage's inputs."""
-        return smallest(max(self.n_slots - 1, 0))
-
-    @property
     def nan_code(self) -> int:
         """The code of NaN, above all others."""
-        return 255 if self.coded == 8 else 65535
+        return (1 << (self.coded or 0)) - 1
+
+    @property
+    def types(self) -> dict[str, str]:
+        """C's types of the numbers in the tables: the smallest that hold all stages' numbers."""
+        forests = self.forests
+        code = f"uint{self.coded or 8}_t"
+
+        def largest(name: str) -> int:
+            arrays = (getattr(forest, name) for forest in forests)
+            return max((int(a.max(initial=0)) for a in arrays if a is not None), default=0)
+
+        widths = [forest.leaves.index_widths for forest in forests]
+        row, bound, _, pick = np.max([(1, 1, 1, 1), *widths], axis=0).tolist()
+        return {
+            "column_type": unsigned(int(self.columns.max(initial=0))),
+            "list_type": unsigned(self.n_values - 1),
+            "slot_type": unsigned(self.nan_flag or self.n_values - 1),
+            "code_type": code,
+            "key_type": "float" if self.coded is None else code,
+            "skip_type": unsigned(largest("skip")),
+            "start_type": unsigned(largest("start")),
+            "row_type": f"uint{8 * row}_t",
+            "bound_type": f"uint{8 * bound}_t",
+            "pick_type": f"uint{8 * pick}_t",
+            "output_type": unsigned(self.n_outputs - 1),
+            "edge_start_type": unsigned(sum(map(len, self.edges))),
+        }
+
+    @property
+    def n_flags(self) -> int:
+        """Flags of features in an instance, with those that fill its last word of 4 bytes."""
+        code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
+        return self.n_values + -(code_bytes + self.n_values) % 4
 
     @property
     def instance_bytes(self) -> int:
@@ -110,7 +187,7 @@ class Layout:
         # 4 bytes per value, per output and for the refused feature; then codes and a flag per value
         words = self.n_values + self.n_outputs + 1
         codes = 0 if self.coded is None else self.n_values * self.coded // 8
-        return 4 * words + -(-(codes + self.n_values) // 4) * 4
+        return 4 * words + codes + self.n_flags
 
     @property
     def stack_bytes(self) -> int:
@@ -127,10 +204,9 @@ class Layout:
 def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
     """Give every feature its slot, and with `coded` every threshold its code."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
-    slot_of = {int(c): i for i, c in enumerate(columns)}
     stages = []
     for s, stage in enumerate(cascade.stages):
-        slots = np.array([slot_of[int(c)] for c in stage.features], np.int64)
+        slots = np.searchsorted(columns, stage.features).astype(np.int64)
         if not cascade.holds[s]:
             stages.append(StageLayout(slots, None, 0, lazy=False, score=None))
             continue
@@ -150,27 +226,25 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
                 score=None if cascade.thresholds[s] is None else stage.score,
             )
         )
-    layout = Layout(
-        columns=columns,
-        stages=tuple(stages),
-        n_outputs=max(*cascade.outputs, 1),
-        coded=None,
-        edges=(),
-    )
+    layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.outputs, 1))
     n_tests = sum(len(forest.slot) for forest in layout.forests)
     return layout if coded is None or not n_tests else _with_codes(layout, cascade, coded)
 
 
 def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
-    """Collect every slot's thresholds, and replace them by their ranks."""
-    thresholds: list[list[NDArray[np.float32]]] = [[] for _ in layout.columns]
-    for forest in layout.forests:
-        for i in np.unique(forest.slot).tolist():
-            thresholds[i].append(forest.threshold[forest.slot == i])
-    empty = np.zeros(0, np.float32)
-    edges = tuple(np.unique(np.concatenate([empty, *of_slot])) for of_slot in thresholds)
-    for i, slot_edges in enumerate(edges):
-        _check_width(i, len(slot_edges), layout, cascade, coded)
+    """Collect every slot's thresholds, and add their ranks to the trees."""
+    slot = np.concatenate([forest.slot for forest in layout.forests])
+    threshold = np.concatenate([forest.threshold for forest in layout.forests])
+    edges = tuple(np.unique(threshold[slot == i]) for i in range(layout.n_slots))
+    # n edges have n + 1 codes, and NaN has the largest code of all
+    limit = (1 << coded) - (2 if cascade.takes_missing else 1)
+    for column, slot_edges in zip(layout.columns.tolist(), edges, strict=True):
+        if len(slot_edges) > limit:
+            better = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
+            raise ConversionError(
+                f"feature {cascade.feature_names[column]!r} has {len(slot_edges)} distinct "
+                f"thresholds, {coded}-bit codes tell {limit} apart: use {better}"
+            )
 
     def with_codes(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
@@ -185,15 +259,3 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
         for s in layout.stages
     )
     return replace(layout, stages=stages, coded=coded, edges=edges)
-
-
-def _check_width(slot: int, count: int, layout: Layout, cascade: Cascade, coded: Coded) -> None:
-    """Refuse more edges than codes: n edges have n + 1 codes, and NaN has the largest of all."""
-    most = (1 << coded) - (2 if cascade.takes_missing else 1)
-    if count > most:
-        name = cascade.feature_names[int(layout.columns[slot])]
-        better = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
-        raise ConversionError(
-            f"feature {name!r} has {count} distinct thresholds, {coded}-bit codes tell {most} "
-            f"apart: use {better}"
-        )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
@@ -16,6 +16,7 @@ from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
+from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.signals.signal_source import computable
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
 from gatewise_export.c99.source import write_source
@@ -30,10 +31,14 @@ class CSource:
     """Files of C that were written, and their sizes.
 
     `name` begins every public name. `coded` is None also where there are no trees to code. Stages
-    may acquire `n_slots` of the `n_features` columns of an instance. `table_bytes`: the const
-    arrays (flash). `instance_bytes`: the struct that holds an instance (memory). `stack_bytes`: the
-    largest use of the stack, without instance and callback. `signals`: the blocks that compute
-    the features from windows, if there are any.
+    may acquire `n_slots` of the `n_features` columns of an instance.
+
+    Sizes in bytes: `flash_bytes` of all const arrays, without code; `ram_bytes` of the structs that
+    the firmware holds; `stack_bytes`, a bound on the stack. Of these belong to the model alone
+    `table_bytes` and `instance_bytes`; `signals` are the blocks that compute the features from
+    windows, if there are any.
+
+    The self-test has `sample_rows` of the sample and `made_rows` made from the model.
     """
 
     folder: Path
@@ -44,10 +49,13 @@ class CSource:
     n_features: int
     n_slots: int
     n_classes: int
+    flash_bytes: int
+    ram_bytes: int
+    stack_bytes: int
     table_bytes: int
     instance_bytes: int
-    stack_bytes: int
     sample_rows: int
+    made_rows: int
     signals: SignalSource | None = None
 
 
@@ -63,7 +71,8 @@ def to_c(
     """Write the device's stages, at the active operating point, as C99.
 
     Exit stage, label, acquired features and margins equal Python's, bit for bit. The C needs no
-    heap, and from the library only ``fabsf`` (which compilers know); all tables are const.
+    heap, and from the library only ``fabsf`` (which compilers know); all tables lie in flash, also
+    on AVR. Stages that no instance reaches are left out, and blocks that only they read.
 
     Parameters
     ----------
@@ -81,12 +90,12 @@ def to_c(
     name : str, optional
         An identifier of C that begins every public name; the bundle's, or ``model``, by default.
     sample : array-like of shape (n, n_features), optional
-        Rows for the self-test, windows where features are computed from them. A bundle has its own;
-        a system's is empty without.
+        Rows for the self-test, windows where features are computed from them; a bundle has its own.
+        Rows made from the model are added: values at and next to its thresholds, and extremes.
     lean : bool, default False
-        Leave out the models of stages that never stop at this operating point: they acquire what
-        they always did, but the label of an instance that goes to the cloud is then of the last
-        stage that may stop. What is left are the operating point's `nbytes`, packed.
+        Leave out the models of stages that never stop at this operating point, and blocks that only
+        a request reads. These stages acquire the same features as before, but the label of an
+        instance that goes to the cloud is then of the last stage that may stop.
 
     Returns
     -------
@@ -126,13 +135,19 @@ def write_cascade(
     c_text.identifier(name)
     layout, texts, table_bytes = _smallest(cascade, coded, name)
     names = c_text.template_names(name)
-    n_rows = len(cascade.rows)
+    made = probe_rows(cascade)
+    n_sample = len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
     files = texts | {
-        f"{name}_selftest.c": _selftest(cascade, layout, names),
+        f"{name}_selftest.c": _selftest(cascade, layout, made, names),
         "main.c": c_text.filled(
-            "main.c", n_rows=n_rows, n_outputs=sizes, **names, **_main(signals, names)
+            "main.c",
+            n_rows=n_sample + len(made),
+            tried=f"{n_sample} of the sample, {len(made)} made from the model",
+            n_outputs=sizes,
+            **names,
+            **_main(signals, names),
         ),
         "Makefile": _makefile(signals, name),
         **signal_texts,
@@ -147,10 +162,13 @@ def write_cascade(
         n_features=len(cascade.feature_names),
         n_slots=layout.n_slots,
         n_classes=len(cascade.classes),
+        flash_bytes=table_bytes + (signals.table_bytes if signals else 0),
+        ram_bytes=layout.instance_bytes + (signals.struct_bytes if signals else 0),
+        stack_bytes=layout.stack_bytes + (signals.stack_bytes if signals else 0),
         table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
-        stack_bytes=layout.stack_bytes,
-        sample_rows=n_rows,
+        sample_rows=n_sample,
+        made_rows=len(made),
         signals=signals,
     )
 
@@ -160,9 +178,9 @@ def _smallest(
 ) -> tuple[Layout, dict[str, str], int]:
     """Lay out and write a cascade in the wanted form, by default in the smallest."""
     layouts = [lay_out(cascade, None if coded == "float" else coded)]
-    if coded is None:
+    for ranks in (8, 16) if coded is None else ():
         with suppress(ConversionError):  # too many thresholds of a feature
-            layouts.append(lay_out(cascade, 8))
+            layouts.append(lay_out(cascade, ranks))
     written = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
     return min(written, key=lambda form: form[2])
 
@@ -174,11 +192,9 @@ def _signals(
     signal = cascade.signal
     if signal is None or not layout.n_slots:
         return None, {}
-    features = set(layout.columns.tolist())
-    if cascade.offloads:
-        everything = range(len(cascade.feature_names))
-        request = everything if cascade.request is None else cascade.request.tolist()
-        features |= set(request) & computable(signal.graph)
+    stages = [feature for stage in cascade.stages for feature in stage.features.tolist()]
+    request = cascade.needed_features.difference(stages) & computable(signal.graph)
+    features = [*dict.fromkeys(stages), *sorted(request)]
     return signal_files(
         signal.graph, signal.shape, signal.dtype, name, cascade.windows, features, decides=True
     )
@@ -204,11 +220,12 @@ def _makefile(signals: SignalSource | None, name: str) -> str:
     )
 
 
-def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
-    """Write a function that answers the sample rows and counts the rows unlike Python's."""
-    x = cascade.rows
+def _selftest(
+    cascade: Cascade, layout: Layout, made: NDArray[np.float32], names: dict[str, str]
+) -> str:
+    """Write a function that answers rows and counts those that it answers unlike Python."""
+    x = np.concatenate([cascade.rows, made])
     expected = cascade.expected(x)
-    n = len(x)
     tables = c_text.Tables()
     tables.add("column", layout.columns, "int32_t", "Features, in the order of the rows' numbers.")
     tables.add("rows", x[:, layout.columns], "float")
@@ -216,7 +233,7 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     tables.add("labels", expected.labels, "int32_t")
     bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
     tables.add("acquired", bits, "uint8_t", "Acquired features, a bit each.")
-    flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
+    flat = np.concatenate([np.zeros((len(x), 0), np.float32), *expected.outputs], axis=1)
     tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")
     sizes = np.array([out.shape[1] for out in expected.outputs])
     tables.add("n_outputs", sizes, "uint16_t", "Of each stage.")
@@ -224,8 +241,10 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
         "selftest.c",
         **names,
         tables=str(tables),
-        n_rows=n,
-        width=layout.n_slots if n else max(layout.n_slots, 1),
+        n_rows=len(x),
+        n_sample=len(cascade.rows),
+        n_made=len(made),
+        width=layout.n_slots,
         all_outputs=flat.shape[1],
         acquired_bytes=bits.shape[1],
     )

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isabstract
 from pathlib import Path
 from string import Template
@@ -25,7 +25,7 @@ from benchmarks.c99.compiled import (
     compiler,
     deepest_calls,
 )
-from gatewise.decision import split
+from gatewise.decision import ALWAYS_STOP, split
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
@@ -33,6 +33,7 @@ from gatewise_export import write_signals
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.memory import Buffer, places
 from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
@@ -47,7 +48,8 @@ WARNINGS = (
     "-Wconversion", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes",
 )  # fmt: skip
 
-# Reads windows; for each writes all features, and the steps that the first one alone needed.
+# Reads windows; for each writes all features, and the steps that the first one alone needed. In any
+# other order features have the same bits.
 PROGRAM = """\
 #include <stdio.h>
 #include <string.h>
@@ -74,19 +76,27 @@ static int ${p}(void)
 {
     static ${p}_signals it;
     static ${element} window[${size}];
+    static float values[${n_features}];
     float value, farthest;
-    int i, other;
+    int i, n_other;
     while (fread(window, sizeof window, 1, stdin)) {
         ${p}_signals_start(&it, window);
         value = ${p}_signals_acquire(0, &it);
         for (i = 0; i < ${P}_SIGNALS_STEPS; i++)
             putchar(${p}_signals_computed(&it, i));
         for (i = 0; i < ${n_features}; i++) {
-            value = ${p}_signals_acquire(i, &it);
-            fwrite(&value, sizeof value, 1, stdout);
+            values[i] = ${p}_signals_acquire(i, &it);
+            fwrite(&values[i], sizeof value, 1, stdout);
+        }
+        ${p}_signals_start(&it, window);
+        for (i = 0; i < 3 * ${n_features}; i++) {
+            int number = i < ${n_features} ? ${n_features} - 1 - i : i * 7919 % ${n_features};
+            value = ${p}_signals_acquire(number, &it);
+            if (memcmp(&value, &values[number], sizeof value))
+                return 3;
         }
     }
-    return ${p}_signals_selftest(&farthest, &other);
+    return ${p}_signals_selftest(&farthest, &n_other);
 }
 """
 
@@ -222,6 +232,34 @@ def ancestors(step: sig.Step) -> set[sig.Step]:
     return {step}.union(*map(ancestors, step.inputs))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, 12, 30)
+    buffers = [
+        Buffer(f"b{i}", int(rng.integers(1, 99)), int(first[i]), int(first[i] + rng.integers(0, 6)))
+        for i in range(len(first))
+    ]
+    place_of, end = places(buffers, 7)
+    for step in range(20):
+        used = np.zeros(end, int)
+        for buffer in buffers:
+            if buffer.first <= step <= buffer.last:
+                used[place_of[buffer.name] :][: buffer.size] += 1
+        assert used.max(initial=0) <= 1
+        assert not used[:7].any()
+    assert end < 7 + sum(buffer.size for buffer in buffers)
+
+
+def test_memory_is_shared_between_steps(tmp_path):
+    """A spectrum takes the place of the channels before it, which nothing reads any more."""
+    spectra = [sig.Spectrum(sig.Channels(f"x{i}", (i,)), 100.0) for i in range(6)]
+    graph = sig.SignalGraph([sig.BandPowers(spectrum, (0.0, 20.0, 50.0)) for spectrum in spectra])
+    made = write_signals(graph, (1000, 6), "int16", tmp_path)
+    one = 1000 + 1024 + 513  # channel, work and result of one spectrum
+    assert 4 * one < made.struct_bytes < 4.1 * one
+
+
 def test_every_built_in_step_is_among_the_cases():
     built_in, left = set(), [sig.Step]
     while left:
@@ -270,11 +308,12 @@ def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
     assert (made.n_steps, made.n_features) == (2, 3)
     assert "statistics" not in code
     assert "logf" not in code
-    assert made.struct_bytes == 4 + 4 * (64 * 3 + 3 + 1)
+    # channels, features, a word of bits, the number of steps; a word that aligns them
+    assert made.struct_bytes == 4 + 4 * (64 * 3 + 3 + 2 + 1)
 
 
-def decider(folder: Path) -> tuple[CSource, SignalInput]:
-    """Two linear stages on noise; the second reads spectra, and a later model a block not in C."""
+def decider() -> Cascade:
+    """Two linear stages on noise; the second reads spectra, and none a block that is not in C."""
     x = acceleration()
     blocks = [
         sig.Mean(x),
@@ -294,21 +333,22 @@ def decider(folder: Path) -> tuple[CSource, SignalInput]:
         stages.append(Stage(model, features, "softmax"))
         scores = split(stages[-1].margins(rows), "margin")[1]
         thresholds.append(float(np.sort(scores)[50]))  # a score itself, hit exactly
-    cascade = Cascade(
+    return Cascade(
         title="noise", stages=tuple(stages), thresholds=tuple(thresholds), rows=rows,
         feature_names=signal.graph.feature_names, classes=(0, 1, 2), takes_missing=False,
         offloads=True, cloud_takes_missing=False, signal=signal, windows=windows,
     )  # fmt: skip
-    return write_cascade(cascade, folder, name="noise"), signal
 
 
 def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
-    source, signal = decider(tmp_path)
+    cascade = decider()
+    source = write_cascade(cascade, tmp_path, name="noise")
     assert source.signals is not None
     # the request's features are computed too, but for those that C cannot
-    assert source.signals.n_features == len(signal.graph.feature_names) - 3
+    assert source.signals.n_features == len(cascade.feature_names) - 3
+    assert source.ram_bytes == source.instance_bytes + source.signals.struct_bytes
     made = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
-    assert "noise: 0 of 80 rows differ" in made
+    assert "rows differ (80 of the sample, 256 made from the model)" in made
     found = re.search(r"features of 0 of 80 .* by (\S+) of its scale;\n(\d+) more", made)
     assert found is not None
     assert float(found[1]) <= BOUND
@@ -322,6 +362,45 @@ def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
     )
     assert failed.returncode != 0
     assert re.search(rb"features of [1-9]\d* of 80", failed.stdout)
+
+
+def test_only_blocks_that_can_be_read_are_written(tmp_path):
+    cascade = decider()
+
+    def written(name: str, **changes: Any) -> CSource:
+        changed = replace(cascade, **changes).within_reach()
+        return write_cascade(changed, tmp_path / name, name=name)
+
+    whole = written("whole")
+    lean = written("lean", lean=True)  # nothing of requests
+    stages = written("stages", offloads=False)  # no requests
+    always = written("always", thresholds=(ALWAYS_STOP, None))  # no second stage, no requests
+    n_features = [made.signals.n_features for made in (whole, lean, stages, always)]
+    assert n_features == [30, 12, 12, 3]
+    assert always.n_stages == 1
+    assert always.signals.n_steps == 2
+    assert always.ram_bytes < stages.ram_bytes <= whole.ram_bytes
+    assert always.flash_bytes < stages.flash_bytes < whole.flash_bytes
+    assert "0.5f * (a[0] + b[0])" not in (tmp_path / "always" / "always_signals.c").read_text()
+    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path / "always").decode()
+    assert "always: 0 of 336 rows differ" in printed
+
+
+def test_windows_are_made_where_there_is_no_sample(tmp_path):
+    source = write_cascade(replace(decider(), windows=None), tmp_path, name="noise")
+    assert source.signals is not None
+    assert source.signals.sample_windows == 16
+    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
+    assert "features of 0 of 16 windows differ" in printed
+
+
+@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
+def test_avr_holds_the_tables_of_blocks_in_flash(program):
+    for name in ("uint16", "plain17", "frames", "shared"):
+        flags = ["-mmcu=atmega1284p", "-Os", *STRICT, "-o", "avr.o", "-c", f"{name}_signals.c"]
+        run(["avr-gcc", *flags], program)
+        sizes = run(["avr-size", "avr.o"], program).decode().split("\n")[1].split()
+        assert sizes[1:3] == ["0", "0"]
 
 
 TARGETS = {

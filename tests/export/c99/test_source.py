@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.c99.compiled import Compiled, build
+from benchmarks.c99.compiled import STRICT, Compiled, build, compiler
 from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import TreeEnsemble, byte_leaves
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.layout import lay_out
+from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.writer import write_cascade
 from tests.support.needs import needs_compiler
 from tests.support.trees import make_trees
@@ -55,7 +62,16 @@ def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
         )  # fmt: skip
     form = str(rng.choice(["one", "all", "mixed"]))
     trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
-    return trees.with_byte_leaves() if rng.random() < 0.5 else trees
+    leaves = str(rng.choice(["floats", "bytes", "few", "pure"]))
+    if leaves == "bytes":
+        return trees.with_byte_leaves()
+    if leaves == "few":  # few distinct numbers, in few distinct rows
+        few = rng.choice(floats(2), (3, trees.value.shape[1]))
+        return replace(trees, value=few[rng.integers(0, 3, trees.n_nodes)])
+    if leaves == "pure":  # as in a forest grown to leaves of one class
+        pure = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
+        return replace(trees, value=pure[rng.integers(0, len(pure), trees.n_nodes)])
+    return trees
 
 
 def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
@@ -182,8 +198,9 @@ def test_the_random_cascades_are_of_all_kinds(compiled):
     stages = [stage for cascade, _ in compiled for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}
     assert models == {TreeEnsemble, LinearModel, KernelModel}
-    forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
-    assert {byte_leaves(forest.value) is None for forest in forests} == {False, True}
+    for name in ("rows", "starts", "picks", "small"):
+        forests = [forest for c, _ in compiled for forest in lay_out(c, None).forests]
+        assert {getattr(forest.leaves, name) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
     assert {all(c.holds) for c, _ in compiled} == {False, True}
     assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {
@@ -282,3 +299,191 @@ def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
     assert c.selftest() == 0
     check_rows(cascade, c, x)
     assert c(x).exits[0] == 2
+
+
+# -- codes of thresholds ---------------------------------------------------------------------
+
+
+def steps(n_thresholds: int, *, takes_missing: bool) -> Cascade:
+    """A stage of one tree per threshold 0, 1, 2, ...; its margin counts those below the value."""
+    n = n_thresholds
+    stumps = TreeEnsemble(
+        feature=np.tile(np.int32([0, -1, -1]), n),
+        threshold=np.repeat(np.arange(n, dtype=np.float32), 3),
+        left=np.int32([[3 * i + 1, -1, -1] for i in range(n)]).ravel(),
+        right=np.int32([[3 * i + 2, -1, -1] for i in range(n)]).ravel(),
+        nan_left=np.tile([True, False, False], n),
+        value=np.tile(np.float32([0, 0, 1]), n)[:, None],
+        roots=np.arange(0, 3 * n, 3, dtype=np.int32),
+        output=np.zeros(n, np.int32),
+        base=np.zeros(1, np.float32),
+        n_features=1,
+    )
+    return Cascade(
+        title="steps", stages=(Stage(stumps, np.arange(1), "sigmoid"),),
+        thresholds=(ALWAYS_STOP,), feature_names=("x",), classes=(0, 1),
+        takes_missing=takes_missing, offloads=False, cloud_takes_missing=False,
+        rows=np.zeros((0, 1), np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
+def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
+    tmp_path, takes_missing, most
+):
+    """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
+    cascade = steps(most, takes_missing=takes_missing)
+    source = write_cascade(cascade, tmp_path, coded=8)
+    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
+    highest = np.arange(most - 3, most, dtype=np.float32)
+    beside = [np.nextafter(highest, np.float32(way)) for way in (-9, 999)]
+    x = np.concatenate([highest, *beside, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
+    said = c(x[:, None])
+    wanted = cascade.stages[0].margins(x[:, None])
+    assert said.outputs[0].tobytes() == wanted.tobytes()
+    assert wanted.max() == most
+    more = steps(most + 1, takes_missing=takes_missing)
+    with pytest.raises(ConversionError, match=f"8-bit codes tell {most} apart: use coded=16"):
+        lay_out(more, 8)
+    assert lay_out(more, 16).coded == 16
+
+
+# -- the self-test without a sample ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coded", ["float", 8])
+def test_rows_made_from_the_model_find_a_comparison_that_is_off(tmp_path, coded):
+    """``<`` instead of ``<=`` differs only at the thresholds themselves."""
+    cascade = steps(20, takes_missing=True)
+    sources = [
+        write_cascade(cascade, tmp_path / name, name=name, coded=coded)
+        for name in ("right", "wrong")
+    ]
+    assert (sources[0].sample_rows, sources[0].made_rows) == (0, 256)
+    code = (tmp_path / "wrong" / "wrong.c").read_text()
+    wrong = re.sub(r"if \(it->(value|code)\[slot\] <=", r"if (it->\1[slot] <", code)
+    assert wrong != code
+    (tmp_path / "wrong" / "wrong.c").write_text(wrong)
+    libraries = build([(source, cascade.outputs) for source in sources], flags=("-O0",))
+    assert libraries[0].selftest() == 0
+    assert libraries[1].selftest() > 0
+
+
+def test_made_rows_are_of_the_values_that_the_stages_take():
+    for seed in range(N_CASCADES):
+        cascade = random_cascade(seed)
+        rows = probe_rows(cascade)
+        assert 16 <= len(rows) <= 256
+        assert not np.isinf(rows).any()
+        assert cascade.takes_missing or not np.isnan(rows).any()
+        read = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
+        assert not np.delete(rows, read, axis=1).any()
+    few = steps(3, takes_missing=True)
+    values = set(probe_rows(few)[:, 0].tolist())
+    beside = [np.nextafter(np.float32(t), np.float32(way)) for t in range(3) for way in (-9, 9)]
+    assert {0.0, 1.0, 2.0, *map(float, beside)} <= values
+
+
+# -- stages that no instance reaches -----------------------------------------------------------
+
+
+def test_stages_after_one_that_always_stops_are_left_out():
+    stage = steps(3, takes_missing=False).stages[0]
+    three = replace(steps(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
+    nearly_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
+    for thresholds, n_stages in (
+        ((0.5, ALWAYS_STOP, None), 2),
+        ((ALWAYS_STOP, 0.5, ALWAYS_STOP), 1),
+        ((None, nearly_always, None), 3),
+        ((None, None, None), 3),
+    ):
+        cascade = replace(three, thresholds=thresholds).within_reach()
+        assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
+        assert cascade.always_stops == (n_stages < 3)
+
+
+def test_features_that_only_a_request_needs():
+    one = replace(
+        steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
+        thresholds=(0.5,), offloads=True,
+    )  # fmt: skip
+    assert one.needed_features == {0, 2}
+    assert replace(one, request=None).needed_features == {0, 1, 2}
+    assert replace(one, lean=True).needed_features == {0}
+    assert replace(one, offloads=False).needed_features == {0}
+    assert replace(one, thresholds=(ALWAYS_STOP,)).needed_features == {0}
+
+
+# -- small machines ----------------------------------------------------------------------------
+
+
+def test_an_instance_has_its_size_where_nothing_is_aligned(compiled):
+    """As on AVR: a struct of bytes and floats has no padding."""
+    for _, c in compiled:
+        command = [*(compiler() or ()), *STRICT, "-fpack-struct=1", "-w", "-fsyntax-only"]
+        file = c.source.folder / f"{c.source.name}.c"
+        done = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
+def test_avr_compiles_all_and_holds_the_tables_in_flash(compiled):
+    for _, c in compiled:
+        folder, name = c.source.folder, c.source.name
+        flags = ("-mmcu=atmega328p", "-Os", "-fstack-usage", *STRICT)
+        run_tool(folder, "avr-gcc", *flags, "-c", f"{name}.c", f"{name}_selftest.c")
+        text, data, bss = run_tool(folder, "avr-size", f"{name}.o").split("\n")[1].split()[:3]
+        assert (data, bss) == ("0", "0")
+        assert int(text) > c.source.table_bytes
+        frames = [int(line.split()[1]) for line in (folder / f"{name}.su").read_text().split("\n")
+                  if line]  # fmt: skip
+        assert sum(frames) <= c.source.stack_bytes
+
+
+@pytest.mark.skipif(
+    shutil.which("avr-gcc") is None or shutil.which("simavr") is None,
+    reason="avr-gcc or simavr is not installed",
+)
+@pytest.mark.parametrize("number", range(6))
+def test_an_emulated_avr_answers_to_the_bit(compiled, number):
+    _, c = compiled[number]
+    folder, name = c.source.folder, c.source.name
+    (folder / "avr.c").write_text(AVR_MAIN.replace("NAME", name))
+    files = ("avr.c", f"{name}.c", f"{name}_selftest.c")
+    run_tool(folder, "avr-gcc", "-mmcu=atmega1284p", "-Os", *STRICT, "-o", "avr", *files, "-lm")
+    printed = run_tool(folder, "simavr", "-m", "atmega1284p", "-f", "16000000", "avr")
+    assert "differ: 0" in printed
+
+
+def run_tool(folder: Path, *command: str) -> str:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    return done.stdout + done.stderr  # the emulator writes to both
+
+
+AVR_MAIN = """\
+#include <avr/interrupt.h>
+#include <avr/io.h>
+#include <avr/sleep.h>
+
+int NAME_selftest(void);
+
+static void print(const char *text)
+{
+    for (; *text; text++) {
+        while (!(UCSR0A & (1 << UDRE0)))
+            ;
+        UDR0 = *text;
+    }
+}
+
+int main(void)
+{
+    UCSR0B = 1 << TXEN0;
+    print(NAME_selftest() ? "differ: some\\n" : "differ: 0\\n");
+    cli();
+    sleep_enable();
+    sleep_cpu(); /* ends the emulation */
+    return 0;
+}
+"""

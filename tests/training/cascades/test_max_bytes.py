@@ -81,7 +81,7 @@ def test_stages_share_thresholds_and_each_part_is_bounded() -> None:
     sizes = packed_sizes((stage, replace(stage)))
     one, both = sizes.total([0]), sizes.total([0, 1])
     assert one == sizes.total([1]) == sizes.alone[0]
-    (floats, _), (ranks, needs) = sizes.forms
+    (floats, _), (ranks, needs), _ = sizes.forms
     assert needs.all()
     assert needs.shape == (2, 60)
     assert both == min(floats.sum(), ranks.sum() + 4 * 60) < 2 * one

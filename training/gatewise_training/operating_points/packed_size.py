@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.leaf_tables import leaf_rows, pack_leaves, width
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble, byte_leaves
+from gatewise.models.trees import TreeEnsemble
 
-CODES = 254
-"""Distinct thresholds of a feature that ranks of 8 bits tell apart, besides missing values."""
+CODES = {1: 254, 2: 65534}
+"""Thresholds of a feature that ranks of 1 or 2 bytes tell apart, besides missing values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
 def _table_forms(
     stages: Sequence[Stage],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
-    """Tables of C: with thresholds as floats and, where there are few, as ranks of 8 bits.
+    """Tables of C: with thresholds as floats and, where there are few, as ranks of 8 or 16 bits.
 
     Numbers in the tables are as wide as the largest model needs.
     """
@@ -93,13 +94,23 @@ def _table_forms(
     index_width = width(max(columns, default=0) + 1)
     needs = [_thresholds(stage) for stage in stages]
     all_thresholds = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
-    thresholds_per_feature = np.unique(all_thresholds >> 32, return_counts=True)[1]
-    for key in (4, 1) if 0 < thresholds_per_feature.max(initial=0) <= CODES else (4,):
+    most_thresholds = int(np.unique(all_thresholds >> 32, return_counts=True)[1].max(initial=0))
+    leaves = [
+        pack_leaves(leaf_rows(stage.model)[0]) if isinstance(stage.model, TreeEnsemble) else None
+        for stage in stages
+    ]
+    all_widths = [tables.index_widths for tables in leaves if tables is not None]
+    index_widths = np.max([(1, 1, 1, 1), *all_widths], axis=0).tolist()
+    leaf_bytes = [0 if tables is None else tables.nbytes(index_widths) for tables in leaves]
+    for key in (4, *(key for key, limit in CODES.items() if 0 < most_thresholds <= limit)):
         edge_bytes = 1 if key == 4 else 5  # ranks need the start of each feature's edges
         list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
-            _table_bytes(stage, key, *widths) + list_bytes * max(len(stage.features), 1) + 6
-            for stage in stages
+            _table_bytes(stage, key, *widths)
+            + of_leaves
+            + list_bytes * max(len(stage.features), 1)
+            + 6
+            for stage, of_leaves in zip(stages, leaf_bytes, strict=True)
         ]
         shared = all_thresholds[:0] if key == 4 else all_thresholds
         needed = [np.isin(shared, of_stage) for of_stage in needs]
@@ -120,11 +131,6 @@ def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int 
 def slot_width(n_columns: int, *, nan: bool) -> int:
     """Bytes of a node's test in C, which may carry where NaN goes."""
     return width(2 * n_columns if nan else max(n_columns - 1, 0))
-
-
-def width(largest: int) -> int:
-    """Bytes of C's smallest type of unsigned integers up to `largest`."""
-    return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
 
 def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
@@ -153,18 +159,16 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:
+    """Bytes of a stage's model, without the numbers of its leaves."""
     model = stage.model
     if isinstance(model, GraphModel):  # has no form in C
         return model.nbytes
     if isinstance(model, TreeEnsemble):
-        # starts of trees, tests of inner nodes, leaves, numbers of outputs, base margins
+        # starts of trees, tests of inner nodes, numbers of outputs, base margins
         n_inner = int((model.feature >= 0).sum())
-        values = model.n_outputs if (model.output < 0).any() else 1
-        leaf = 4 if byte_leaves(model.value[model.feature < 0]) is None else 1
         return (
             (model.n_trees + 1) * start
             + max(n_inner, 1) * (key + test + skip)
-            + leaf * values * (model.n_nodes - n_inner)
             + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )

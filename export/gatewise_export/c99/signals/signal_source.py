@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.c_text import filled, sections, smallest, template_names
+from gatewise_export.c99.c_text import filled, needed, sections, template_names, unsigned
 from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.memory import Buffer, places
 from gatewise_export.c99.signals.step_code import Shape, SignalTables, StepCode
 from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram
 from gatewise_signals.graph import SignalGraph
@@ -32,73 +34,116 @@ STEPS = "signal_steps.c"
 FRAMES = 768
 
 
+def element_type(dtype: DTypeLike) -> str:
+    """Get C's type of a window's values."""
+    name = np.dtype(dtype).name
+    if name not in ELEMENTS:
+        raise ConversionError(f"windows of {name} have no form in C: give {', '.join(ELEMENTS)}")
+    return ELEMENTS[name]
+
+
 def write_signal_text(
     graph: SignalGraph,
     shape: Shape,
     dtype: DTypeLike,
     prefix: str,
-    features: Collection[int] | None = None,
+    features: Iterable[int] | None = None,
 ) -> tuple[dict[str, str], NDArray[np.int64], dict[str, int]]:
     """Write the steps that `features`, all by default, need; `prefix` begins public names.
 
-    Gives the two files, the features in them, and their sizes (of `SignalSource`). ConversionError
-    names steps that C cannot compute, or the dtype; InputError if windows do not fit.
+    Memory is planned for features that are acquired in this order. Gives the two files, the
+    features in them, and their sizes (of `SignalSource`). ConversionError names steps that C cannot
+    compute, or the dtype; InputError if windows do not fit.
     """
-    element = ELEMENTS.get(np.dtype(dtype).name)
-    if element is None:
-        raise ConversionError(
-            f"windows of {np.dtype(dtype).name} have no form in C: give {', '.join(ELEMENTS)}"
-        )
-    blocks = [b for b in range(len(graph.blocks)) if _is_read(graph.columns(b), features)]
+    element = element_type(dtype)
+    numbers = range(len(graph.feature_names)) if features is None else features
+    blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in numbers))
     if not blocks:
         raise InputError("features: give some of the blocks'")
-    needs = [_in_order(graph, graph.blocks[b]) for b in blocks]
-    needed = [s for s in graph.steps if any(s in block_steps for block_steps in needs)]
-    _check_kinds(needed)
-    inside = _inside_others(needed)
-    steps = [s for s in needed if s not in inside]
-    tables = SignalTables()
-    codes = _codes(graph, steps, np.zeros(shape, dtype), tables)
-    made = tables.finished()
-    # tables by block: its steps, and its span of features
-    lists = [[steps.index(s) for s in of_block if s not in inside] for of_block in needs]
-    made.add("needs", np.concatenate(lists), smallest(len(steps)), "Steps of each block, in order")
-    ends = np.cumsum([0, *map(len, lists)])
-    made.add("needs_start", ends, smallest(int(ends[-1])))
-    spans = np.array([[graph.columns(b).start, graph.columns(b).stop] for b in blocks])
-    made.add("first_feature", spans[:, 0], smallest(int(spans.max())), "Features of each block")
-    made.add("end_feature", spans[:, 1], smallest(int(spans.max())))
-    words, members = _members(codes)
-    results = [
-        f"it->r{steps.index(graph.blocks[b])}[feature - {graph.columns(b).start}]" for b in blocks
-    ]
+    # each step where the first block needs it
+    steps = list(dict.fromkeys(s for b in blocks for s in _in_order(graph, graph.blocks[b])))
+    _check_kinds(steps)
+    inside = _inside_others(steps)
+    steps = [s for s in steps if s not in inside]
+    signal_tables = SignalTables()
+    codes = _codes(graph, steps, np.zeros(shape, dtype), signal_tables)
+    spans = [graph.columns(b) for b in blocks]
+    block_steps = [steps.index(graph.blocks[b]) for b in blocks]
+    place_of, n_floats = _places(codes, block_steps)
+    block_places = [place_of[f"RESULT_{step}"] for step in block_steps]
+    tables = signal_tables.finished()
+    tables.define(
+        {
+            "input_type": unsigned(len(steps)),
+            "input_start_type": unsigned(sum(len(code.input_steps) for code in codes)),
+            "feature_type": unsigned(max(span.stop for span in spans)),
+            "place_type": unsigned(max(block_places)),
+        }
+    )
+    read_steps = [i for code in codes for i in code.input_steps]
+    starts = np.cumsum([0, *(len(code.input_steps) for code in codes)])
+    tables.add("input", np.array(read_steps, np.int64), "input_type", "Steps that each step reads")
+    tables.add("input_start", starts, "input_start_type")
+    tables.add("is_feature", _bits(block_steps, len(steps)), "uint32_t", "A bit for each step")
+    tables.add("first_feature", np.array([s.start for s in spans]), "feature_type", "Of each block")
+    tables.add("end_feature", np.array([s.stop for s in spans]), "feature_type")
+    tables.add("block_step", np.array(block_steps), "input_type")
+    tables.add("block_place", np.array(block_places), "place_type", "Its features in memory")
+    n_words = len(_bits([], len(steps)))
+    # the pointer to the window, floats, bits, the number of steps; 64-bit pointers align to 8 bytes
+    n_floats += (n_floats + n_words + 1) % 2
+    own_bytes = 4 * (n_floats + n_words + 1)
     fill = template_names(prefix) | {
         "element": element,
         "shape": " x ".join(map(str, shape)),
-        "members": members,
+        "n_floats": str(n_floats),
         "n_steps": str(len(steps)),
-        "n_words": str(_bit_words(len(steps))),
+        "n_words": str(n_words),
         "n_blocks": str(len(blocks)),
-        "table_bytes": str(made.nbytes),
-        "own_bytes": str(4 * words),
+        "table_bytes": str(tables.nbytes),
+        "own_bytes": str(own_bytes),
         "stack_bytes": str(FRAMES),
         "listing": "".join(f"   {i} {_comment(s)}\n" for i, s in enumerate(steps)),
+        "places": ",\n".join(f"    {name} = {place}" for name, place in place_of.items()),
         "cases": _cases([c.text for c in codes]),
-        "results": _cases([f"return {r};" for r in results], "        ", ""),
     }
     top, bottom = (filled("signals.c", part, **fill) for part in ("top", "bottom"))
-    functions = _functions("".join(code.text for code in codes), fill)
+    texts = {name: filled(STEPS, name, **fill) for name in sections(STEPS) if name}
+    functions = "".join(needed(texts, "".join(code.text for code in codes)).values())
     files = {
         f"{prefix}_signals.h": filled("signals.h", **fill),
-        f"{prefix}_signals.c": f"{top}{made}{functions}{bottom}",
+        f"{prefix}_signals.c": f"{top}{tables}{functions}{bottom}",
     }
     sizes = {
         "n_steps": len(steps),
-        "table_bytes": made.nbytes,
-        "struct_bytes": 4 * words + 4,
+        "table_bytes": tables.nbytes,
+        "struct_bytes": own_bytes + 4,
         "stack_bytes": FRAMES,
     }
-    return files, np.concatenate([np.arange(first, end) for first, end in spans]), sizes
+    return files, np.concatenate([np.arange(s.start, s.stop) for s in spans]), sizes
+
+
+def _places(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
+    """Place results and work of steps in memory, those of blocks first; count all floats."""
+    end = len(codes)
+    last_reader = {i: r for r, code in enumerate(codes) for i in code.input_steps}
+    results = [
+        Buffer(f"RESULT_{i}", math.prod(code.shape), i, last_reader.get(i, i))
+        for i, code in enumerate(codes)
+    ]
+    features = [replace(results[i], last=end, first=0) for i in sorted(block_steps)]
+    place_of, n_floats = places(features)
+    shared = [buffer for buffer in results if buffer.name not in place_of]
+    shared += [Buffer(f"WORK_{i}", c.work, i, i) for i, c in enumerate(codes) if c.work]
+    shared_places, n_floats = places(shared, n_floats)
+    return place_of | shared_places, n_floats
+
+
+def _bits(numbers: Collection[int], n: int) -> NDArray[np.uint32]:
+    """Words of 32 bits in which the bits of these `numbers`, of `n`, are set."""
+    bits = np.zeros(-(-n // 32) * 32, np.uint8)
+    bits[list(numbers)] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
 
 def computable(graph: SignalGraph) -> set[int]:
@@ -109,10 +154,6 @@ def computable(graph: SignalGraph) -> set[int]:
         if all(type(step) in KINDS for step in _in_order(graph, block))
         for feature in range(graph.columns(b).start, graph.columns(b).stop)
     }
-
-
-def _is_read(columns: slice, features: Collection[int] | None) -> bool:
-    return features is None or any(columns.start <= f < columns.stop for f in features)
 
 
 def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
@@ -157,13 +198,13 @@ def _codes(
         ) from error
     codes = []
     for i, step in enumerate(steps):
-        read = [r for s in step.inputs for r in ([s] if s in steps else s.inputs)]
+        read = [r for s in step.inputs for r in ([s] if s in shapes else s.inputs)]
         code = StepCode(
             step=step,
             shape=shapes[step],
             input_shapes=[shapes[s] for s in read] or [window.shape],
-            inputs=[f"it->r{steps.index(s)}" for s in read] or ["it->window"],
-            out=f"it->r{i}",
+            input_steps=[steps.index(s) for s in read],
+            number=i,
             tables=tables,
         )
         KINDS[type(step)](code, step)
@@ -171,43 +212,9 @@ def _codes(
     return codes
 
 
-def _members(codes: Sequence[StepCode]) -> tuple[int, str]:
-    """Words of the struct but for its pointer, and its arrays of floats."""
-    sizes = [(f"r{i}", math.prod(c.shape), _comment(c.step)) for i, c in enumerate(codes)]
-    work = max(code.work for code in codes)
-    if work:
-        sizes.append(("work", work, "of whichever step runs"))
-    words = sum(size for _, size, _ in sizes) + _bit_words(len(codes))
-    if words % 2:  # a pointer of 64 bits aligns the struct to 8 bytes
-        sizes.append(("unused", 1, ""))
-    members = "".join(f"    float {name}[{size}]; /* {about} */\n" for name, size, about in sizes)
-    return words + words % 2, members
-
-
-def _bit_words(steps: int) -> int:
-    return -(-steps // 32)
-
-
-def _cases(bodies: Sequence[str], indent: str = "    ", ends: str = "break;") -> str:
-    """Cases of a switch, numbered from 0."""
-    lines: list[str] = []
-    for i, body in enumerate(bodies):
-        lines.append(f"{indent}case {i}:")
-        lines += [f"{indent}    {line}" for line in (*body.splitlines(), ends) if line]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _functions(calls: str, fill: dict[str, str]) -> str:
-    """Write the functions that the calls need, and that these need, in the template's order."""
-    texts = {name: filled(STEPS, name, **fill) for name in sections(STEPS) if name}
-    needed: set[str] = set()
-    unread = [calls]
-    while unread:
-        text = unread.pop()
-        called = {name for name in texts if re.search(rf"\b{name}\(", text)} - needed
-        needed |= called
-        unread += [texts[name] for name in called]
-    return "".join(text for name, text in texts.items() if name in needed)
+def _cases(calls: Sequence[str]) -> str:
+    """Write a case for each step, in order."""
+    return "".join(f"    case {i}:\n        {call}        break;\n" for i, call in enumerate(calls))
 
 
 def _comment(step: Step) -> str:

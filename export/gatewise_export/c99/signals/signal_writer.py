@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
-from gatewise_export.c99.signals.signal_source import ELEMENTS, write_signal_text
+from gatewise_export.c99.probes import probe_windows
+from gatewise_export.c99.signals.signal_source import element_type, write_signal_text
 from gatewise_export.c99.signals.step_code import Shape
 from gatewise_signals.graph import SignalGraph
 
@@ -52,7 +53,7 @@ def write_signals(
     *,
     name: str = "model",
     sample: ArrayLike | None = None,
-    features: Collection[int] | None = None,
+    features: Iterable[int] | None = None,
 ) -> SignalSource:
     """Write the blocks of `graph` as C99; :func:`to_c` does so for a system with blocks.
 
@@ -78,12 +79,13 @@ def signal_files(
     dtype: DTypeLike,
     prefix: str,
     sample: ArrayLike | None = None,
-    features: Collection[int] | None = None,
+    features: Iterable[int] | None = None,
     *,
     decides: bool = False,
 ) -> tuple[SignalSource, dict[str, str]]:
     """The files' texts by name; `decides`: there is a model of this prefix to compare with."""
-    windows = np.zeros((0, *shape), dtype) if sample is None else np.ascontiguousarray(sample)
+    element_type(dtype)  # refuses other types
+    windows = probe_windows(shape, dtype) if sample is None else np.ascontiguousarray(sample)
     if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
         raise InputError(
             f"sample must have windows of shape {tuple(shape)} and dtype {np.dtype(dtype)}, "
@@ -113,15 +115,19 @@ def _selftest(
     """Write a function that counts windows with features other than Python's."""
     expected = graph.transform(windows)[:, features]
     scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
+    element = element_type(windows.dtype)
     tables = c_text.Tables()
     tables.add("feature", features, "uint16_t", "The features, by number.")
-    tables.add("windows", windows, ELEMENTS[windows.dtype.name])
+    tables.add("windows", windows, element)
     tables.add("expected", expected, "float")
     tables.add("scale", scale, "float")
     fill = c_text.template_names(prefix) | {
         "include": f'#include "{prefix}.h"\n' if decides else "",
         "tables": str(tables),
-        "element": ELEMENTS[windows.dtype.name],
+        "element": element,
+        "read": "READ_FLOAT(numbers + i)"
+        if element == "float"
+        else f"READ({element}, numbers + i)",
         "bound": c_text.number(BOUND),
         "n_windows": str(len(windows)),
         "n_features": str(len(features)),

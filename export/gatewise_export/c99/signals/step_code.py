@@ -44,7 +44,7 @@ class SignalTables:
         return f"turns, LONGEST / {size}u"
 
     def finished(self) -> Tables:
-        """All of them, that of the transforms last."""
+        """Complete the tables with that of the transforms."""
         if self._longest:
             angle = 2 * np.pi * np.arange(self._longest // 2) / self._longest
             turns = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
@@ -60,19 +60,23 @@ class SignalTables:
 class StepCode:
     """The call that computes a step for one window.
 
-    `inputs` and `out` are C's names of the results that it reads (of the window, where it reads
-    that) and of its own, `input_shapes` and `shape` their shapes; `work`: floats that the call
-    works in.
+    `number`: of the step in C. `input_steps`: numbers of the steps that it reads; none where it
+    reads the window. `input_shapes` and `shape`: of these results and of its own. `work`: floats
+    that the call works in.
     """
 
     step: Step
+    number: int
     shape: Shape
+    input_steps: list[int]
     input_shapes: list[Shape]
-    inputs: list[str]
-    out: str
     tables: SignalTables
-    work: int = 0
+    inputs: list[str] = field(init=False)
+    work: int = field(default=0, init=False)
     text: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = [f"it->memory + RESULT_{i}" for i in self.input_steps] or ["it->window"]
 
     @property
     def rows(self) -> int:
@@ -87,7 +91,8 @@ class StepCode:
     def call(self, function: str, *arguments: int | float | np.float32 | str) -> None:
         """Write ``function(inputs, arguments, result)``."""
         words = [_word(a) for a in arguments]
-        self.text += f"{function}({', '.join([*self.inputs, *words, self.out])});\n"
+        result = f"it->memory + RESULT_{self.number}"
+        self.text += f"{function}({', '.join([*self.inputs, *words, result])});\n"
 
     def call_of_rows(self, function: str, *arguments: int | float | np.float32 | str) -> None:
         """The same, of a function that takes the input's channels and their length first."""
@@ -96,7 +101,7 @@ class StepCode:
     def scratch(self, floats: int) -> str:
         """Memory to work in, of that many floats."""
         self.work = max(self.work, floats)
-        return "it->work"
+        return f"it->memory + WORK_{self.number}"
 
     def table(self, values: NDArray[Any] | Sequence[int], about: str) -> str:
         """Add a table of whole numbers; its name."""

@@ -163,7 +163,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--rows") == 0)
         return answer_rows();
     wrong = ${p}_selftest();
-    printf("${p}: %d of ${n_rows} rows differ; tables %d B, instance %d B, stack at most %d B\n",
+    printf("${p}: %d of ${n_rows} rows differ (${tried}); tables %d B, instance %d B, "
+           "stack at most %d B\n",
            wrong, ${P}_TABLE_BYTES, ${P}_INSTANCE_BYTES, ${P}_STACK_BYTES);
 ${signals_test}    return wrong != 0;
 }

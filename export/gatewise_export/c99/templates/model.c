@@ -6,9 +6,12 @@
 #include <math.h>
 
 ${float_rules}
+${flash}
 typedef char instance_has_its_declared_size[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];
 
 enum { UNKNOWN, KNOWN, REFUSED };
+
+${types}${nan_left}
 //// bottom
 
 void ${p}_begin(${p}_instance *it)
@@ -29,13 +32,13 @@ ${cases}    default:
 
 int ${p}_label(const ${p}_instance *it, int stage)
 {
-${best}}
+${label}}
 
 const float *${p}_value(const ${p}_instance *it, int feature)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)columns[i] == feature && it->known[i] == KNOWN)
+        if ((int)READ(column_type, columns + i) == feature && it->known[i] == KNOWN)
             return &it->value[i];
     return 0;
 }
@@ -44,7 +47,7 @@ int ${p}_acquired(const ${p}_instance *it, int feature)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)columns[i] == feature)
+        if ((int)READ(column_type, columns + i) == feature)
             return it->known[i] != UNKNOWN;
     return 0;
 }
@@ -53,17 +56,23 @@ void ${p}_decide(${p}_instance *it, ${p}_acquire acquire, void *context, ${p}_an
 {
     int stage;
     ${p}_begin(it);
-    answer->outcome = ${none};
+    answer->outcome = ${none_stops};
     answer->exit = ${P}_STAGES;
-    answer->stage = answer->label = answer->refused = -1;
+    answer->stage = -1;
+    answer->label = -1;
+    answer->refused = -1;
     for (stage = 0; stage < ${P}_STAGES; stage++) {
         int stops = ${p}_stage(it, stage, acquire, context);
         if (stops < 0) {
-            answer->refused = it->refused;
+            answer->refused = (int)it->refused;
             answer->outcome = answer->stage < 0 ? ${P}_ERROR : ${P}_FALLBACK;
-${offload}            return;
+${offload_missing}            return;
         }
-${label}        if (stops > 0${always}) {
+        if (READ(uint16_t, margins + stage)) { /* a stage without its model has no label */
+            answer->stage = stage;
+            answer->label = ${p}_label(it, stage);
+        }
+        if (stops > 0${last_stops}) {
             answer->outcome = ${P}_STOPPED;
             answer->exit = stage;
             return;
@@ -71,29 +80,22 @@ ${label}        if (stops > 0${always}) {
     }
 }
 //// label
-        answer->stage = stage;
-        answer->label = ${p}_label(it, stage);
-//// label of held
-        if (margins[stage]) { /* a stage with its model left out has no label */
-            answer->stage = stage;
-            answer->label = ${p}_label(it, stage);
-        }
-//// best
-    return best_class(it->output, margins[stage]);
-//// no model
+    return best_class(it->output, (int)READ(uint16_t, margins + stage));
+//// no label
     (void)it;
     (void)stage;
     return -1;
 //// offload missing
-            if (${P}_OFFLOADS && missing(it)) /* the cloud takes it as a value, or does without it */
+            if (only_missing(it)) /* the cloud takes missing values, or does without these */
                 answer->outcome = ${P}_OFFLOAD;
-//// missing
+//// only_missing
 
-static int missing(const ${p}_instance *it)
+/* Whether all refused values are missing ones that the cloud can do without. */
+static int only_missing(const ${p}_instance *it)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if (it->known[i] == REFUSED && ${sent}it->value[i] == it->value[i]))
+        if (it->known[i] == REFUSED && (${required}it->value[i] == it->value[i]))
             return 0;
     return 1;
 }

@@ -21,16 +21,16 @@ extern "C" {
 #endif
 
 #define ${P}_FEATURES ${n_features} /* columns of an instance */
-#define ${P}_SLOTS ${n_slots} /* of them, what the stages may acquire */
+#define ${P}_SLOTS ${n_slots} /* columns that the stages may acquire */
 #define ${P}_CLASSES ${n_classes}
 #define ${P}_STAGES ${n_stages}
-#define ${P}_OUTPUTS ${n_outputs} /* most outputs of a stage */
-#define ${P}_OFFLOADS ${offloads} /* whether what no stage stops for goes to the cloud */
+#define ${P}_OUTPUTS ${n_outputs} /* largest number of outputs of a stage */
+#define ${P}_OFFLOADS ${offloads} /* 1: the cloud answers what no stage stops for */
 #define ${P}_CODED ${coded} /* bits of a code; 0: nodes hold float thresholds */
 
-#define ${P}_TABLE_BYTES ${table_bytes} /* of the const arrays */
-#define ${P}_INSTANCE_BYTES ${instance_bytes} /* of a ${p}_instance */
-#define ${P}_STACK_BYTES ${stack_bytes} /* of stack at most; instance, callback apart */
+#define ${P}_TABLE_BYTES ${table_bytes} /* flash: the const arrays; the code comes on top */
+#define ${P}_INSTANCE_BYTES ${instance_bytes} /* RAM: a ${p}_instance */
+#define ${P}_STACK_BYTES ${stack_bytes} /* bound on the stack, without instance and callback */
 
 /* Features and classes by name; their texts are in ${p}_names.c, which a device need not link. */
 enum {
@@ -46,10 +46,10 @@ extern const char *const ${p}_class_names[${P}_CLASSES];
 typedef float (*${p}_acquire)(int feature, void *context);
 
 typedef struct {
-    float value[${n_values}]; /* of the slots */
-    float output[${n_outputs}]; /* of the stage that ran last: margins, and a gate's score */
+    float value[${n_values}];   /* of the slots */
+    float output[${n_outputs}];  /* of the stage that ran last: margins, and a gate's score */
     int32_t refused; /* feature whose value was refused, or -1 */
-${code}    uint8_t known[${n_values}];
+${code}    uint8_t known[${n_flags}]; /* the last ones may be padding */
 } ${p}_instance;
 
 enum {
@@ -63,7 +63,7 @@ typedef struct {
     int outcome; /* one of the four above */
     int exit;    /* the stage that stopped; ${P}_STAGES: none */
     int stage;   /* the last stage that finished; -1: none */
-    int label;   /* its class, by number; -1: none${lean} */
+    int label;   /* class number of that stage's answer; -1: none${lean} */
     int refused; /* feature whose value was refused: infinite${or_missing}; -1: none */
 } ${p}_answer;
 

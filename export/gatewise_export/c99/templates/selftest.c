@@ -1,8 +1,10 @@
-/* ${mark} ${version}: real rows, and what ${p}.c must answer to them, to the bit. */
+/* ${mark} ${version}: rows, and what ${p}.c must answer to them, to the bit. The first ${n_sample} are
+   of the sample; ${n_made} are made from the model: at and next to its thresholds. */
 #include "${p}.h"
 
 #include <math.h>
 
+${flash}
 int ${p}_selftest(void);
 
 typedef union {
@@ -22,8 +24,8 @@ static float acquire(int feature, void *context)
     int i;
     source->calls++;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if (column[i] == feature)
-            return source->row[i];
+        if (READ(int32_t, column + i) == feature)
+            return READ_FLOAT(source->row + i);
     return NAN;
 }
 
@@ -35,22 +37,23 @@ static int same(float got, uint32_t expected)
     return a.bits == b.bits || (a.value != a.value && b.value != b.value);
 }
 
-static int row_agrees(int row)
+static int row_agrees(uint32_t row)
 {
     static ${p}_instance instance; /* not on the stack */
     ${p}_answer answer;
     source_type source;
-    const uint32_t *expected = outputs + row * ${all_outputs};
+    const uint32_t *expected = outputs + row * ${all_outputs}u;
+    const uint8_t *marks = acquired + row * ${acquired_bytes}u;
     int i, s, n_known = 0;
-    source.row = rows + row * ${width};
+    source.row = rows + row * ${width}u;
     source.calls = 0;
     ${p}_decide(&instance, acquire, &source, &answer);
-    if (answer.exit != exits[row] || answer.label != labels[row])
+    if (answer.exit != (int)READ(uint16_t, exits + row) || answer.label != READ(int32_t, labels + row))
         return 0;
     for (i = 0; i < ${P}_SLOTS; i++) {
-        int known = ${p}_value(&instance, column[i]) != 0;
+        int known = ${p}_value(&instance, (int)READ(int32_t, column + i)) != 0;
         n_known += known;
-        if (known != ((acquired[row * ${acquired_bytes} + i / 8] >> i % 8) & 1))
+        if (known != ((READ(uint8_t, marks + i / 8) >> i % 8) & 1))
             return 0;
     }
     if (source.calls != n_known)
@@ -59,17 +62,18 @@ static int row_agrees(int row)
     for (s = 0; s < ${P}_STAGES; s++) {
         if (${p}_stage(&instance, s, acquire, &source) < 0)
             return 0;
-        for (i = 0; i < n_outputs[s]; i++)
-            if (!same(instance.output[i], *expected++))
+        for (i = 0; i < (int)READ(uint16_t, n_outputs + s); i++, expected++)
+            if (!same(instance.output[i], READ(uint32_t, expected)))
                 return 0;
     }
     return 1;
 }
 
-/* How many of the ${n_rows} rows are answered otherwise than in training: 0. */
+/* Number of the ${n_rows} rows that are answered differently than in training: 0. */
 int ${p}_selftest(void)
 {
-    int row, wrong = 0;
+    uint32_t row;
+    int wrong = 0;
     for (row = 0; row < ${n_rows}; row++)
         wrong += !row_agrees(row);
     return wrong;

@@ -7,7 +7,7 @@ static void channels(const ${element} *x, uint32_t samples, uint32_t width, cons
     uint32_t c, i;
     for (c = 0; c < n; c++)
         for (i = 0; i < samples; i++)
-            *out++ = (float)x[i * width + index[c]] * scale;
+            *out++ = (float)x[i * width + READ(uint32_t, index + c)] * scale;
 }
 //// pixels
 
@@ -40,10 +40,13 @@ static void difference(const float *before, const float *after, uint32_t n, floa
 
 enum { PLAIN, SIZE, SQUARE, CUBE, FOURTH, PRODUCT, CHANGE, WEIGHTED, SPREAD };
 
-/* One term of a sum, of the distance of x from a first sample and from the mean beyond it. */
-static float term(float x, float y, float first, float centre, int kind)
+/* One term of a sum. d is the distance of x from the mean, which is `centre` above a first sample.
+   WEIGHTED reads y from a table, SPREAD reads x from a table, all others read memory. */
+static float term(const float *x, const float *y, float first, float centre, int kind)
 {
-    float d = (x - first) - centre, square = d * d;
+    float value = kind == SPREAD ? READ_FLOAT(x) : *x;
+    float d = (value - first) - centre;
+    float square = d * d;
     switch (kind) {
     case SIZE:
         return fabsf(d);
@@ -54,13 +57,13 @@ static float term(float x, float y, float first, float centre, int kind)
     case FOURTH:
         return square * square;
     case PRODUCT:
-        return d * ((y - first) - centre);
+        return d * ((*y - first) - centre);
     case CHANGE:
-        return fabsf(y - x);
+        return fabsf(*y - value);
     case WEIGHTED:
-        return d * y;
+        return d * READ_FLOAT(y);
     case SPREAD:
-        return square * y;
+        return square * *y;
     default:
         return d;
     }
@@ -75,14 +78,14 @@ static float total_of_few(const float *x, const float *y, uint32_t n, float firs
     uint32_t i = 0, j;
     if (n >= 8) {
         for (j = 0; j < 8; j++)
-            r[j] = term(x[j], y[j], first, centre, kind);
+            r[j] = term(x + j, y + j, first, centre, kind);
         for (i = 8; i < n - n % 8; i += 8)
             for (j = 0; j < 8; j++)
-                r[j] += term(x[i + j], y[i + j], first, centre, kind);
+                r[j] += term(x + i + j, y + i + j, first, centre, kind);
         sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
     }
     for (; i < n; i++)
-        sum += term(x[i], y[i], first, centre, kind);
+        sum += term(x + i, y + i, first, centre, kind);
     return sum;
 }
 //// total
@@ -126,7 +129,7 @@ static float centre_of(const float *x, uint32_t n)
 /* Sum of terms as numpy adds those of a part of an array: the first, and the total of the rest. */
 static float segment(const float *x, uint32_t n, float centre, int kind)
 {
-    float sum = term(x[0], x[0], 0.0f, centre, kind);
+    float sum = term(x, x, 0.0f, centre, kind);
     return n > 1 ? sum + total(x + 1, x + 1, n - 1, 0.0f, centre, kind) : sum;
 }
 //// ratio
@@ -139,23 +142,23 @@ static float ratio(float above, float below)
 
 static float largest(const float *x, uint32_t n)
 {
-    float found = x[0];
+    float result = x[0];
     uint32_t i;
     for (i = 1; i < n; i++)
-        if (x[i] > found || x[i] != x[i])
-            found = x[i];
-    return found;
+        if (x[i] > result || x[i] != x[i]) /* NaN, as in numpy */
+            result = x[i];
+    return result;
 }
 //// smallest
 
 static float smallest(const float *x, uint32_t n)
 {
-    float found = x[0];
+    float result = x[0];
     uint32_t i;
     for (i = 1; i < n; i++)
-        if (x[i] < found || x[i] != x[i])
-            found = x[i];
-    return found;
+        if (x[i] < result || x[i] != x[i])
+            result = x[i];
+    return result;
 }
 //// magnitude
 
@@ -270,8 +273,10 @@ static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t 
             work[i] = x[i];
         sort(work, n);
         for (i = 0; i < count; i++) {
-            float low = work[lower[i]], high = work[lower[i] + (lower[i] + 1 < n)];
-            *out++ = low + part[i] * (high - low);
+            uint32_t below = READ(uint32_t, lower + i);
+            float low = work[below];
+            float high = work[below + (below + 1 < n)];
+            *out++ = low + READ_FLOAT(part + i) * (high - low);
         }
     }
 }
@@ -297,8 +302,10 @@ static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uin
     uint32_t c, i;
     for (c = 0; c < rows; c++, x += n) {
         float centre = centre_of(x, n), squares = total(x, x, n, x[0], centre, SQUARE);
-        for (i = 0; i < count; i++)
-            *out++ = ratio(total(x, x + lag[i], n - lag[i], x[0], centre, PRODUCT), squares);
+        for (i = 0; i < count; i++) {
+            uint32_t later = READ(uint32_t, lag + i);
+            *out++ = ratio(total(x, x + later, n - later, x[0], centre, PRODUCT), squares);
+        }
     }
 }
 //// level_power
@@ -389,7 +396,8 @@ static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
     for (half = 1; half < n; half *= 2) {
         uint32_t step = n / (2 * half) * pace;
         for (k = 0; k < half; k++) {
-            float c = turn[2 * k * step], s = turn[2 * k * step + 1];
+            float c = READ_FLOAT(turn + 2 * k * step);
+            float s = READ_FLOAT(turn + 2 * k * step + 1);
             for (i = k; i < n; i += 2 * half) {
                 float *a = z + 2 * i, *b = a + 2 * half;
                 float re = b[0] * c - b[1] * s, im = b[0] * s + b[1] * c;
@@ -410,7 +418,8 @@ static void power(float *z, uint32_t m, const float *turn, uint32_t pace, float 
     fft(z, m, turn, 2 * pace);
     for (k = 0; k <= m; k++) {
         const float *a = z + 2 * (k % m), *b = z + 2 * ((m - k) % m);
-        float c = k < m ? turn[2 * k * pace] : -1.0f, s = k < m ? turn[2 * k * pace + 1] : 0.0f;
+        float c = k < m ? READ_FLOAT(turn + 2 * k * pace) : -1.0f;
+        float s = k < m ? READ_FLOAT(turn + 2 * k * pace + 1) : 0.0f;
         float even = 0.5f * (a[0] + b[0]), even_im = 0.5f * (a[1] - b[1]);
         float odd = 0.5f * (a[1] + b[1]), odd_im = 0.5f * (b[0] - a[0]);
         float re = even + (c * odd - s * odd_im), im = even_im + (c * odd_im + s * odd);
@@ -426,7 +435,7 @@ static void spectrum_of(const float *x, uint32_t n, const float *hann, float squ
     float centre = centre_of(x, n);
     uint32_t i;
     for (i = 0; i < n; i++)
-        work[i] = ((x[i] - x[0]) - centre) * hann[i];
+        work[i] = ((x[i] - x[0]) - centre) * READ_FLOAT(hann + i);
     for (; i < size; i++)
         work[i] = 0.0f;
     power(work, size / 2, turn, pace, out);
@@ -451,8 +460,9 @@ static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint
     uint32_t c, b;
     for (c = 0; c < rows; c++, x += bins)
         for (b = 0; b < n; b++) {
-            uint32_t size = start[b + 1] - start[b];
-            float sum = size ? segment(x + start[b], size, 0.0f, PLAIN) : 0.0f;
+            uint32_t bin = READ(uint32_t, start + b);
+            uint32_t size = READ(uint32_t, start + b + 1) - bin;
+            float sum = size ? segment(x + bin, size, 0.0f, PLAIN) : 0.0f;
             *out++ = size ? logf(sum / (float)size + 1e-12f) : 0.0f;
         }
 }
@@ -484,9 +494,9 @@ static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const
         centroid = total(work, hz, bins, 0.0f, 0.0f, WEIGHTED);
         *out++ = centroid;
         *out++ = sqrtf(total(hz, work, bins, 0.0f, centroid, SPREAD));
-        *out++ = total(work, logs, bins, 0.0f, 0.0f, WEIGHTED) / entropy_scale;
-        *out++ = hz[reached];
-        *out++ = hz[peak];
+        *out++ = total(work, logs, bins, 0.0f, 0.0f, PRODUCT) / entropy_scale;
+        *out++ = READ_FLOAT(hz + reached);
+        *out++ = READ_FLOAT(hz + peak);
     }
 }
 //// goertzel
@@ -525,9 +535,12 @@ static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint
     uint32_t t, b;
     for (t = 0; t < frames; t++, x += bins)
         for (b = 0; b < bands; b++) {
-            const float *bin = x + first[b], *part = weight + start[b];
-            float rest = total(bin + 1, part + 1, start[b + 1] - start[b] - 1, 0.0f, 0.0f, WEIGHTED);
-            *out++ = logf(bin[0] * part[0] + rest + 1e-12f);
+            uint32_t begin = READ(uint32_t, start + b);
+            uint32_t size = READ(uint32_t, start + b + 1) - begin;
+            const float *bin = x + READ(uint32_t, first + b);
+            const float *part = weight + begin;
+            float others = total(bin + 1, part + 1, size - 1, 0.0f, 0.0f, WEIGHTED);
+            *out++ = logf(bin[0] * READ_FLOAT(part) + others + 1e-12f);
         }
 }
 //// mel_of_frames
@@ -650,6 +663,15 @@ static void histogram(const float *x, uint32_t n, uint32_t bins, float low, floa
     for (i = 0; i < bins; i++)
         out[i] /= (float)n;
 }
+//// nearest
+
+/* The nearest whole number, of two the even one, of |x| < 2^22. The sum with 1.5 * 2^23 is rounded
+   so. (rintf is not in every C library.) */
+static int32_t nearest(float x)
+{
+    float sum = x + 12582912.0f;
+    return (int32_t)(sum - 12582912.0f);
+}
 //// edge_cell
 
 /* Sums of the lengths of a cell's edges, by their direction; each row apart, which rounds less. */
@@ -667,7 +689,7 @@ static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t heigh
             float dx = x[i + 1] - x[i], dy = x[i + width] - x[i], turn = atan2f(dy, dx) * factor;
             turn = turn < most ? turn : most; /* NaN is the last direction, which is the first */
             turn = turn > -most ? turn : -most;
-            row[(uint32_t)(int32_t)rintf(turn) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
+            row[(uint32_t)nearest(turn) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
         }
         for (k = 0; k < directions; k++)
             out[k] += row[k];

@@ -1,5 +1,5 @@
 //// top
-/* ${mark} ${version}: the steps of ${p}_signals.h, each with the numbers of those that it needs.
+/* ${mark} ${version}: the steps of ${p}_signals.h, in the order in which stages need them.
 
 ${listing}*/
 #include "${p}_signals.h"
@@ -8,7 +8,14 @@ ${listing}*/
 #include <math.h>
 
 ${float_rules}
+${flash}
 typedef char signals_have_their_declared_size[sizeof(${p}_signals) == ${P}_SIGNALS_BYTES ? 1 : -1];
+
+/* Places of the steps' results and of their work in `memory`. Results that are not needed at the
+   same time, if features are acquired in the order of the steps, share memory. */
+enum {
+${places}
+};
 
 //// bottom
 
@@ -20,37 +27,81 @@ ${cases}    default:
     }
 }
 
+static int has_bit(const uint32_t *bits, uint32_t i)
+{
+    return (int)(bits[i / 32] >> (i % 32) & 1u);
+}
+
+static void set_bit(uint32_t *bits, uint32_t i)
+{
+    bits[i / 32] |= (uint32_t)1 << (i % 32);
+}
+
+/* Mark a step and the steps that must run before it; return the first one to run. */
+static uint32_t mark_needed(const ${p}_signals *it, uint32_t target, uint32_t *needed)
+{
+    uint32_t first = target;
+    uint32_t step, i;
+    for (i = 0; i < ${n_words}; i++)
+        needed[i] = 0;
+    set_bit(needed, target);
+    for (step = target + 1; step-- > 0;) {
+        if (!has_bit(needed, step) || has_bit(it->computed, step))
+            continue;
+        first = step;
+        for (i = READ(input_start_type, input_start + step);
+             i < READ(input_start_type, input_start + step + 1); i++)
+            set_bit(needed, READ(input_type, input + i));
+    }
+    return first;
+}
+
+/* Compute a step, and before it the steps that it needs, unless their results are in memory. */
+static void compute(${p}_signals *it, uint32_t target)
+{
+    uint32_t needed[${n_words}];
+    uint32_t step, i;
+    if (has_bit(it->computed, target))
+        return;
+    if (mark_needed(it, target, needed) < it->n_reached) {
+        /* out of order: later steps may have written over results that are needed now */
+        for (i = 0; i < ${n_words}; i++)
+            it->computed[i] &= READ(uint32_t, is_feature + i);
+        mark_needed(it, target, needed);
+    }
+    for (step = 0; step <= target; step++)
+        if (has_bit(needed, step) && !has_bit(it->computed, step)) {
+            run(it, step);
+            set_bit(it->computed, step);
+        }
+    it->n_reached = target + 1;
+}
+
 void ${p}_signals_start(${p}_signals *it, const ${element} *window)
 {
     int i;
     it->window = window;
+    it->n_reached = 0;
     for (i = 0; i < ${n_words}; i++)
         it->computed[i] = 0;
 }
 
 int ${p}_signals_computed(const ${p}_signals *it, int step)
 {
-    return (int)(it->computed[step / 32] >> (step % 32) & 1u);
+    return has_bit(it->computed, (uint32_t)step);
 }
 
 float ${p}_signals_acquire(int feature, void *context)
 {
     ${p}_signals *it = (${p}_signals *)context;
-    int block, i;
+    uint32_t number = (uint32_t)feature;
+    uint32_t block;
     for (block = 0; block < ${n_blocks}; block++) {
-        if (feature < (int)first_feature[block] || feature >= (int)end_feature[block])
+        uint32_t first = READ(feature_type, first_feature + block);
+        if (number < first || number >= READ(feature_type, end_feature + block))
             continue;
-        for (i = needs_start[block]; i < (int)needs_start[block + 1]; i++) {
-            uint32_t step = needs[i];
-            if (!${p}_signals_computed(it, (int)step)) {
-                run(it, step);
-                it->computed[step / 32] |= (uint32_t)1 << (step % 32);
-            }
-        }
-        switch (block) {
-${results}        default:
-            break;
-        }
+        compute(it, READ(input_type, block_step + block));
+        return it->memory[READ(place_type, block_place + block) + (number - first)];
     }
     return NAN;
 }

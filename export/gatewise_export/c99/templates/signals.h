@@ -4,8 +4,9 @@
        ${p}_signals_start(&signals, window);
        ${p}_decide(&instance, ${p}_signals_acquire, &signals, &answer);
 
-   A feature's step runs when the feature is first acquired, and each step once a window: the window
-   must stay until then. Nothing is allocated. Float32; compile with -ffp-contract=off. Sums are in
+   A feature's step runs when the feature is first acquired: the window must stay until then. Each
+   step runs once per window if features are acquired in the order of the stages, as ${p}_decide
+   does; in another order some run again. Nothing is allocated. Float32; compile with -ffp-contract=off. Sums are in
    numpy's order; what goes through the Fourier transform, logarithms or cosines differs from Python
    in its last digits: ${p}_signals_selftest.c holds it to a bound. */
 #ifndef ${P}_SIGNALS_H
@@ -18,13 +19,15 @@ extern "C" {
 #endif
 
 #define ${P}_SIGNALS_STEPS ${n_steps}
-#define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* of the const arrays */
-#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* of a ${p}_signals */
-#define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* of stack at most; the C library's apart */
+#define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* flash: the const arrays; the code comes on top */
+#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* RAM: a ${p}_signals */
+#define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* bound on the stack, without the C library's */
 
 typedef struct {
     const ${element} *window;
-${members}    uint32_t computed[${n_words}]; /* a bit for each step */
+    float memory[${n_floats}]; /* results of steps */
+    uint32_t computed[${n_words}]; /* a bit for each step */
+    uint32_t n_reached; /* steps up to the last one that ran */
 } ${p}_signals;
 
 /* Begin with a window of ${shape} numbers, in C's order. */

@@ -1,14 +1,15 @@
 //// declared
 #include "${p}_signals.h"
 
-int ${p}_signals_selftest(float *farthest, int *other);
+int ${p}_signals_selftest(float *farthest, int *n_other);
 //// test
     {
         float farthest;
-        int other, apart = ${p}_signals_selftest(&farthest, &other);
+        int n_other;
+        int n_wrong = ${p}_signals_selftest(&farthest, &n_other);
         printf("${p}_signals: features of %d of ${n_windows} windows differ, the farthest by %.1e of its "
-               "scale;\n%d more are decided otherwise; tables %d B, signals %d B, stack at most %d B\n",
-               apart, (double)farthest, other, ${P}_SIGNALS_TABLE_BYTES, ${P}_SIGNALS_BYTES,
+               "scale;\n%d more are decided differently; tables %d B, signals %d B, stack at most %d B\n",
+               n_wrong, (double)farthest, n_other, ${P}_SIGNALS_TABLE_BYTES, ${P}_SIGNALS_BYTES,
                ${P}_SIGNALS_STACK_BYTES);
-        wrong += apart;
+        wrong += n_wrong;
     }

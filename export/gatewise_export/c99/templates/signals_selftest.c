@@ -1,66 +1,87 @@
 //// test
-/* ${mark} ${version}: real windows, and the features that Python computes of them. */
+/* ${mark} ${version}: windows, and the features that Python computes of them. */
 #include "${p}_signals.h"
 ${include}
 #include <math.h>
 
-int ${p}_signals_selftest(float *farthest, int *other);
+${flash}
+int ${p}_signals_selftest(float *farthest, int *n_other);
 
 ${tables}
-/* How far a feature is from Python's, as a part of its scale. */
-static float distance(float got, float wanted, float size)
+/* Distance of a feature from Python's, as a part of its scale. */
+static float distance(float value, float expected_value, float size)
 {
-    float gap = fabsf(got - wanted);
-    if (got == wanted || (got != got && wanted != wanted))
+    float gap = fabsf(value - expected_value);
+    if (value == expected_value || (value != value && expected_value != expected_value))
         return 0.0f;
     return gap < INFINITY && size > 0.0f ? gap / size : INFINITY;
 }
+
+static void copy_window(uint32_t number, ${element} *window)
+{
+    const ${element} *numbers = windows + number * ${size}u;
+    uint32_t i;
+    for (i = 0; i < ${size}u; i++)
+        window[i] = ${read};
+}
+
+/* Largest distance of a window's features from Python's. */
+static float largest_distance(${p}_signals *signals, uint32_t number)
+{
+    const float *of_python = expected + number * ${n_features}u;
+    float largest = 0.0f;
+    uint32_t i;
+    for (i = 0; i < ${n_features}u; i++) {
+        float value = ${p}_signals_acquire((int)READ(uint16_t, feature + i), signals);
+        float gap = distance(value, READ_FLOAT(of_python + i), READ_FLOAT(scale + i));
+        largest = gap > largest ? gap : largest;
+    }
+    return largest;
+}
 ${decisions}
-/* How many of the ${n_windows} windows have a feature that is farther than ${bound} from Python's, as a
-   part of its scale, the largest absolute value in the sample: 0. `farthest` is the distance of the
-   farthest one; `other` counts windows that are decided otherwise than with Python's features though
-   all of theirs are within the bound: a threshold lies between. */
-int ${p}_signals_selftest(float *farthest, int *other)
+/* Number of the ${n_windows} windows with a feature farther than ${bound} from Python's, as a part of its
+   scale, which is its largest absolute value in these windows: 0. `farthest` is the largest distance.
+   `n_other` counts windows within the bound that are decided differently than with Python's features,
+   because a threshold lies between. */
+int ${p}_signals_selftest(float *farthest, int *n_other)
 {
     static ${p}_signals signals; /* not on the stack */
-    int window, i, wrong = 0;
+    static ${element} window[${size}];
+    uint32_t number;
+    int wrong = 0;
     *farthest = 0.0f;
-    *other = 0;
-    for (window = 0; window < ${n_windows}; window++) {
-        const float *wanted = expected + window * ${n_features};
-        float most = 0.0f;
-        ${p}_signals_start(&signals, windows + window * ${size});
-        for (i = 0; i < ${n_features}; i++) {
-            float gap = distance(${p}_signals_acquire((int)feature[i], &signals), wanted[i],
-                                 scale[i]);
-            most = gap > most ? gap : most;
-        }
-        wrong += most > ${bound};
-        *farthest = most > *farthest ? most : *farthest;
+    *n_other = 0;
+    for (number = 0; number < ${n_windows}u; number++) {
+        float gap;
+        copy_window(number, window);
+        ${p}_signals_start(&signals, window);
+        gap = largest_distance(&signals, number);
+        wrong += gap > ${bound};
+        *farthest = gap > *farthest ? gap : *farthest;
 ${compare}    }
     return wrong;
 }
 //// decisions
 
-static float of_python(int number, void *context)
+static float acquire_expected(int wanted_feature, void *context)
 {
-    int i;
-    for (i = 0; i < ${n_features}; i++)
-        if ((int)feature[i] == number)
-            return ((const float *)context)[i];
+    const float *of_python = expected + *(const uint32_t *)context * ${n_features}u;
+    uint32_t i;
+    for (i = 0; i < ${n_features}u; i++)
+        if ((int)READ(uint16_t, feature + i) == wanted_feature)
+            return READ_FLOAT(of_python + i);
     return NAN;
 }
 
-static int decided_otherwise(const ${element} *window, const float *wanted)
+static int is_decided_differently(${p}_signals *signals, const ${element} *window, uint32_t number)
 {
-    static ${p}_signals signals;
     static ${p}_instance instance;
-    ${p}_answer first, second;
-    ${p}_signals_start(&signals, window);
-    ${p}_decide(&instance, ${p}_signals_acquire, &signals, &first);
-    ${p}_decide(&instance, of_python, (void *)wanted, &second);
-    return first.outcome != second.outcome || first.exit != second.exit ||
-           first.label != second.label;
+    ${p}_answer answer, expected_answer;
+    ${p}_signals_start(signals, window);
+    ${p}_decide(&instance, ${p}_signals_acquire, signals, &answer);
+    ${p}_decide(&instance, acquire_expected, &number, &expected_answer);
+    return answer.outcome != expected_answer.outcome || answer.exit != expected_answer.exit ||
+           answer.label != expected_answer.label;
 }
 //// compare
-        *other += most <= ${bound} && decided_otherwise(windows + window * ${size}, wanted);
+        *n_other += gap <= ${bound} && is_decided_differently(&signals, window, number);

@@ -1,0 +1,79 @@
+"""Leaves as small tables: the numbers stay, whichever form is the smallest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves, width
+from gatewise.models.trees import TreeEnsemble
+
+RNG = np.random.default_rng(0)
+FEW = np.float32([0.1, 0.25, 0.3, 1e-39])
+FORMS = {
+    "floats": RNG.normal(size=(90, 1)),
+    "bytes": RNG.integers(-127, 128, (200, 1)) / 64,
+    "picks": RNG.choice(FEW, (90, 1)),
+    "rows": np.repeat(RNG.normal(size=(9, 4)), 30, axis=0),
+    "rows of bytes": np.repeat(RNG.integers(1, 128, (9, 4)) / 64, 30, axis=0),
+    "rows of picks": np.repeat(RNG.choice(FEW, (9, 6)), 30, axis=0),
+    "sparse rows": np.repeat(np.eye(26)[:20] * RNG.normal(size=(20, 1)), 3, axis=0),
+    "sparse rows of picks": RNG.permutation(np.eye(26)[RNG.integers(0, 26, 400)] * 0.1),
+    "a single leaf": RNG.normal(size=(1, 3)),
+    "no leaf": np.zeros((0, 1)),
+}
+
+
+def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
+    """The rows of numbers, read as C does."""
+    numbers = tables.value
+    if tables.small is not None:
+        numbers = tables.small * tables.step
+    elif tables.picks is not None:
+        numbers = tables.value[tables.picks]
+    out = np.zeros((n_leaves, n_outputs), np.float32)
+    for leaf in range(n_leaves):
+        row = leaf if tables.rows is None else tables.rows[leaf]
+        if tables.starts is None:
+            out[leaf] = numbers.reshape(-1, n_outputs)[row]
+        else:
+            span = slice(tables.starts[row], tables.starts[row + 1])
+            out[leaf, tables.outputs[span]] = numbers[span]
+    return out
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_smallest_form_holds_the_same_numbers(form):
+    rows = FORMS[form].astype(np.float32) + np.float32(0)  # no -0
+    tables = pack_leaves(rows)
+    assert numbers_of(tables, *rows.shape).tobytes() == rows.tobytes()
+    assert (tables.rows is not None) == ("rows" in form)
+    assert (tables.starts is not None) == ("sparse" in form)
+    assert (tables.small is not None) == ("bytes" in form)
+    assert (tables.picks is not None) == ("picks" in form or form == "sparse rows of picks")
+    assert tables.nbytes() <= rows.nbytes
+
+
+def test_indices_are_as_wide_as_those_of_other_stages():
+    tables = LeafTables(np.zeros(3, np.float32), rows=np.arange(256), picks=np.arange(4))
+    assert tables.index_widths == (1, 1, 1, 1)
+    assert tables.nbytes() == 3 * 4 + 256 + 4
+    assert tables.nbytes((2, 1, 1, 4)) == 3 * 4 + 2 * 256 + 4 * 4
+    assert [width(n) for n in (255, 256, 65535, 65536)] == [1, 2, 2, 4]
+
+
+def test_negative_zero_is_stored_as_zero():
+    """It adds the same to sums that begin as 0, and is no number of its own."""
+    tables = pack_leaves(np.float32([[0.0], [-0.0], [0.5]] * 9))
+    assert not np.signbit(numbers_of(tables, 27, 1)).any()
+
+
+def test_a_forest_grown_to_pure_leaves_takes_a_byte_per_leaf():
+    X, y = load_digits(return_X_y=True)
+    forest = RandomForestClassifier(5, random_state=0).fit(X, y)
+    rows, output = leaf_rows(TreeEnsemble.from_forest(forest))
+    assert output is None
+    assert rows.shape[1] == 10
+    assert pack_leaves(rows).nbytes() < 1.1 * len(rows)
