@@ -16,7 +16,7 @@ from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
-from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
+from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher
 from gatewise_edge.service.serve import AnswerTotals, Smoothing, Write, run_loop
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
@@ -109,9 +109,7 @@ def edge(
         if link is not None:
             link.set_status(model)
         # What observes the answers.
-        out = None
-        if settings.out is not None:
-            out = stack.enter_context(AnswerFile(settings.out))
+        out = stack.enter_context(AnswerFile(settings.out))
         parts = {
             "store": store,
             "update": updater,
@@ -171,7 +169,8 @@ def edge(
                 summary = _summary(totals, runtime, smoothing, files)
                 if instances.counts:
                     summary["signal"] = instances.counts
-                print_json({"summary": summary})
+                with AnswerFile() as standard_output:
+                    standard_output.write({"summary": summary})
             else:
                 note(totals.in_words())
                 if instances.counts:
@@ -211,10 +210,10 @@ def _make_device(
 
 
 def _open_writers(
-    settings: EdgeSettings, link: MqttLink | None, out: AnswerFile | None, stack: ExitStack
+    settings: EdgeSettings, link: MqttLink | None, out: AnswerFile, stack: ExitStack
 ) -> list[Write]:
-    """Open the writers of the lines: standard output or a file, and topics of the broker."""
-    writers: list[Write] = [print_json if out is None else out.write]
+    """Open the writers of the lines: `out`, and topics of the broker."""
+    writers: list[Write] = [out.write]
     if settings.publish is not None and link is not None:
         writers.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
     if settings.home_assistant is not None and link is not None:
@@ -237,8 +236,7 @@ def _summary(
 ) -> dict[str, object]:
     model = runtime.bundle.manifest.release  # an update may have changed it
     summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
-    if files:
-        summary["lines_lost"] = sum(file.n_lost for file in files)
+    summary["lines_lost"] = sum(file.n_lost for file in files)
     if smoothing is not None:
         delay, changed = smoothing.delay, smoothing.changed
         summary["smoothing"] = {"delay_windows": delay, "changed": changed}

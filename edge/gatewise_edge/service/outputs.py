@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -38,25 +39,26 @@ def json_line(document: dict[str, Any]) -> str:
     return json.dumps(plain(document), default=str)
 
 
-def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON line at once."""
-    print(json_line(document), flush=True)
-
-
 class AnswerFile:
     """A file that gets a line for each answer, appended in one piece; a context manager.
 
-    Thread-safe. Where the disk takes a part of a line, the rest goes before the next line. A full
-    disk does not end the device: `n_lost` counts the lines that it did not take, and `trouble` says
-    why while it takes none.
+    Without a `path` it is standard output. Thread-safe. Where the disk takes a part of a line, the
+    rest goes before the next line. A full disk does not end the device: `n_lost` counts the lines
+    that it did not take, and `trouble` says why while it takes none.
     """
 
-    def __init__(self, path: Path, *, option: str = "--out") -> None:
-        self.path = path
-        try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError as error:
-            raise InputError(f"{option} {path}: {error.strerror}") from None
+    def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
+        self.name = "standard output" if path is None else str(path)
+        #: None where standard output is no file, in a notebook say.
+        self._file: int | None = None
+        if path is None:
+            with suppress(OSError):
+                self._file = os.dup(sys.stdout.fileno())
+        else:
+            try:
+                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            except OSError as error:
+                raise InputError(f"{option} {path}: {error.strerror}") from None
         self.n_lost = 0
         self.trouble: str | None = None
         #: End of a line of which the disk has taken the beginning.
@@ -81,15 +83,19 @@ class AnswerFile:
                 self._note(error)
                 return
             if self.trouble is not None:
-                _LOG.warning("%s is written again; %d lines are lost", self.path, self.n_lost)
+                _LOG.warning("%s is written again; %d lines are lost", self.name, self.n_lost)
             self.trouble = None
 
     def _write_rest(self) -> None:
         while self._rest:
-            self._rest = self._rest[os.write(self._file, self._rest) :]
+            if self._file is None:
+                print(self._rest.decode(), end="", flush=True)
+                self._rest = b""
+            else:
+                self._rest = self._rest[os.write(self._file, self._rest) :]
 
     def _note(self, error: OSError) -> None:
-        trouble = f"{self.path} cannot be written: {error.strerror}"
+        trouble = f"{self.name} cannot be written: {error.strerror}"
         if trouble != self.trouble:
             _LOG.error("%s; the device answers on", trouble)
         self.trouble = trouble
@@ -98,7 +104,8 @@ class AnswerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
 
 
 class AnswerLog(AnswerFile):
@@ -111,6 +118,7 @@ class AnswerLog(AnswerFile):
     """
 
     def __init__(self, path: Path, data: Path) -> None:
+        self.path = path
         self.answered: set[int] = set()
         try:
             digest = hashlib.sha256(data.read_bytes()).hexdigest()
@@ -120,7 +128,7 @@ class AnswerLog(AnswerFile):
         try:
             self._read({"data": data.name, "sha256": digest})
         except BaseException:
-            os.close(self._file)
+            super().__exit__()
             raise
 
     def _read(self, head: dict[str, str]) -> None:
@@ -142,14 +150,15 @@ class AnswerLog(AnswerFile):
                 "name a new file, or give the data that it began with"
             )
         if len(whole) < len(content):
-            os.ftruncate(self._file, len(whole))
+            os.truncate(self.path, len(whole))
         if first is None:
             self.write(head)
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # of a full disk: its lines are counted
-            os.fsync(self._file)
-        os.close(self._file)
+        if self._file is not None:
+            with suppress(OSError):  # of a full disk: its lines are counted
+                os.fsync(self._file)
+        super().__exit__()
 
 
 @dataclass(slots=True, eq=False)

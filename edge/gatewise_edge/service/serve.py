@@ -18,7 +18,7 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.instance_source import Instance, InstanceSource
-from gatewise_edge.service.outputs import AnswerLog, print_json
+from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 from gatewise_signals.filters import parse_filter
@@ -73,7 +73,7 @@ def run_loop(
     parallel: int = 1,
     smoothing: Smoothing | None = None,
     log: AnswerLog | None = None,
-    writers: Sequence[Write] = (print_json,),
+    writers: Sequence[Write],
 ) -> None:
     """Answer instances and write a JSON line for each, to all `writers`.
 
@@ -178,7 +178,10 @@ def _due(
     interval: float,
     answered: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Instances that have no answer, numbered, when they are due; on a stop request, those held."""
+    """Instances that have no answer, numbered, when they are due; on a stop request, those held.
+
+    Their fields begin with ``at``, the time in Unix seconds at which they were taken.
+    """
     number, count, due = -1, 0, time.monotonic()
     while count != limit and not (stop.requested and not instances.held):
         number += 1
@@ -194,7 +197,8 @@ def _due(
         if number not in answered:
             count += 1
             due = max(due, time.monotonic()) + interval
-            yield number, instance, known
+            # what an outage holds back is published later, with the instance's own time
+            yield number, instance, {"at": round(time.time(), 3), **known}
 
 
 class AnswerTotals:

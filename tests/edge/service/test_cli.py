@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import json
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,7 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
     out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
     reader = MqttClient(broker.url, topic)
     options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
+    begun = time.time()
     for turn in (1, 2):
         done = run_here("edge", bundle.path, *options, "--out", out, "--publish", topic)
         assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -128,6 +131,9 @@ def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
         assert len(written) == 3 * turn
     published = [json.loads(reader.get()[1]) for _ in written]
     assert published == written
+    times = [line["at"] for line in published]
+    assert times == sorted(times)
+    assert begun - 1 <= times[0] <= times[-1] <= time.time()
     assert {t["kept"]["target"] for t in written} == {"x"}
     reader.close()
 
@@ -280,6 +286,17 @@ def test_a_full_disk_ends_a_file_and_not_the_answers(bundle, parallel, caplog):
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
     summary = json.loads(done.stdout)["summary"]
     assert (summary["answers"]["edge"], summary["lines_lost"]) == (40, 40)
+
+
+def test_a_full_disk_behind_standard_output_ends_no_answers(bundle, tmp_path):
+    command = (sys.executable, "-m", "gatewise", "edge", bundle.path)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, input=EASY * 40, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("standard output cannot be written: No space left") == 1
+    assert "40 instances: 40 edge" in done.stderr
 
 
 def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):

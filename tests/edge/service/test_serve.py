@@ -11,7 +11,8 @@ from gatewise_edge.service import serve
 def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
     """Also after an answer, or a source, that took longer than it."""
     now, began, stop = [0.0], [], SimpleNamespace(requested="")
-    monkeypatch.setattr(serve, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.7e9 + now[0])
+    monkeypatch.setattr(serve, "time", clock)
 
     def pause(seconds: float) -> None:
         now[0] += max(0.0, seconds)
@@ -22,7 +23,8 @@ def test_an_interval_lies_between_any_two_beginnings(monkeypatch):
             yield [(None, {})]
 
     stop.pause = pause
-    for number, *_ in serve._due(InstanceSource(rows()), stop, None, 0.25, frozenset()):
+    for number, _, known in serve._due(InstanceSource(rows()), stop, None, 0.25, frozenset()):
+        assert known["at"] == 1.7e9 + now[0]
         began.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
     assert began == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]

@@ -1,0 +1,101 @@
+"""A device beside hung, dead and slow sensors answers wherever a stage has what it needs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gatewise_edge import Device, SensorError, Sensors
+from gatewise_edge.link.link import InProcessLink
+from tests.support.small_bundle import cloud_says
+
+DEADLINE_MS = 200.0
+#: Values of a and c: stage 0 reads a and b and stops for the first, stage 1 reads c as well and
+#: stops for the second, and the cloud reads a, c and e for the third.
+KINDS = ((1.0, 0.0), (0.1, 1.0), (0.1, 0.1))
+#: Features that an instance of each kind needs on its way to its answer.
+NEEDS = ("ab", "abc", "abce")
+
+
+def run(bundle, name, fault, n, deadline_ms=DEADLINE_MS):
+    """Answer `n` instances beside a sensor `name` that has a fault; outcomes by kind."""
+    never, values = threading.Event(), dict.fromkeys("abcdef", 0.0)
+
+    def sensor(feature):
+        def read():
+            if feature == name:
+                if fault == "dead":
+                    raise OSError("no such device")
+                never.wait(None if fault == "hung" else 3 * deadline_ms / 1000.0)
+            return values[feature]
+
+        return read
+
+    outcomes = [Counter() for _ in KINDS]
+    longest = 0.0
+    sensors = Sensors({feature: sensor(feature) for feature in "abcdef"})
+    link = InProcessLink(cloud_says)
+    with Device(bundle, sensors=sensors, link=link, deadline_ms=deadline_ms) as device:
+        for i in range(n):
+            kind = i % 3
+            values["a"], values["c"] = KINDS[kind]
+            values["e"] = -1.0
+            begun = time.monotonic()
+            try:
+                answer = device.answer()
+                outcomes[kind][answer.route, answer.stage] += 1
+            except SensorError as error:
+                outcomes[kind]["error", error.sensor] += 1
+            longest = max(longest, time.monotonic() - begun)
+        counters = device.counters
+        hung = sensors.hung
+        never.set()
+    assert sum(counters[k] for k in ("edge", "cloud", "fallback", "errors")) == n
+    return outcomes, longest, hung
+
+
+@pytest.mark.parametrize("name", "abce")
+@pytest.mark.parametrize("fault", ["hung", "dead", "slow"])
+def test_instances_are_answered_by_the_last_stage_that_has_its_features(bundle, name, fault):
+    outcomes, longest, hung = run(bundle, name, fault, 6)
+    well = [("edge", 0), ("edge", 1), ("cloud", 2)]
+    for needs, outcome, usual in zip(NEEDS, outcomes, well, strict=True):
+        if name == "a":
+            assert outcome == {("error", "a"): 2}, (needs, outcome)
+        elif name == "b":
+            # the cloud can do without it, if there is time left
+            possible = {("cloud", 2)} if fault == "dead" else {("cloud", 2), ("error", "b")}
+            assert possible >= set(outcome), (needs, outcome)
+        elif name in needs:
+            # the stages before have an answer: one that needs c falls back to stage 0
+            assert outcome == {("fallback", 0 if name == "c" else 1): 2}, (needs, outcome)
+        else:
+            assert outcome == {usual: 2}, (needs, outcome)
+    assert hung == ((name,) if fault == "hung" else hung)
+    assert longest < 1.0
+
+
+def test_a_sensor_that_comes_back_is_read_again(bundle):
+    """A sensor that hung is left alone until its call returns; then the device is as before."""
+    free, values = threading.Event(), {"a": 0.1, "b": 0.0, "c": 1.0, "d": 0.0, "e": 0.0, "f": 0.0}
+    hangs = iter([True])
+
+    def c():
+        if next(hangs, False):
+            free.wait()
+        return values["c"]
+
+    others = {name: (lambda value=values[name]: value) for name in "abdef"}
+    sensors = Sensors({"c": c, **others})
+    with Device(bundle, sensors=sensors, deadline_ms=DEADLINE_MS) as device:
+        assert [device.answer().route for _ in range(3)] == ["fallback"] * 3
+        free.set()
+        deadline = time.monotonic() + 30.0
+        while device.answer().route != "edge":
+            assert time.monotonic() < deadline
+        assert np.isclose(device.answer().probabilities.sum(), 1.0)
+        assert sensors.hung == ()
