@@ -1,11 +1,4 @@
-"""Figures of one policy's run, with intervals by batch means.
-
-The run is cut into 2,000 slices of time that are dealt to
-:data:`N_BATCHES` batches in turn, so that each batch sees all of the day and of every outage. With
-``v`` the figure of the run and ``v_b`` that of a batch, half an interval is
-``t * sqrt(sum((v_b - v)**2) / (N (N - 1)))``. Rows are a sample, too: the same is done with the
-table's rows dealt to batches, and the longer interval counts.
-"""
+"""Figures of one policy's run: sums, intervals, energy, money, the run over time."""
 
 from __future__ import annotations
 
@@ -15,7 +8,6 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.formats import DAY
@@ -28,13 +20,13 @@ from gatewise_sim.fleet.results import (
     NO_LABEL,
     REASONS,
     ROUTES,
-    Answers,
     BoolArray,
     FleetRun,
     FloatArray,
     IntArray,
     RowTable,
 )
+from gatewise_sim.intervals import Batches, share_interval
 from gatewise_sim.report.document import (
     AnswerCounts,
     AuditUse,
@@ -50,90 +42,10 @@ from gatewise_sim.report.document import (
 )
 from gatewise_sim.scenario import Scenario
 
-N_BATCHES: Final = 20
-_SLICES: Final = 2000
-_T: Final = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
-_Z: Final = 1.960
-_BINS: Final = 48  # of the timeline
+#: Bins of the timeline, and ends of bins within an outage.
+_BINS: Final = 48
 _CUTS_OF_FAULT: Final = 5
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-
-
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """Batches of instances by time, and by row if there are enough rows; each shape (n,)."""
-
-    groups: tuple[IntArray, ...]
-
-    @classmethod
-    def deal(cls, answers: Answers, seconds: float, n_rows: int) -> Batches:
-        """Deal slices of the run, and rows of the table, to batches in turn."""
-        slices = (answers.time * (_SLICES / max(seconds, 1e-9))).astype(np.int64)
-        groups = [slices % N_BATCHES]
-        if n_rows >= N_BATCHES:
-            # By chance: rows of a table may stand in an order.
-            dealt = np.random.default_rng(0).permutation(n_rows) % N_BATCHES
-            groups.append(dealt[answers.row % n_rows])
-        return cls(tuple(groups))
-
-    def mean(
-        self, values: NDArray[Any], sizes: NDArray[Any] | None = None, highest: float = np.inf
-    ) -> Figure | None:
-        """Mean of `values` over all instances, or per unit of `sizes`; None without any."""
-        size = float(len(values)) if sizes is None else float(sizes.sum())
-        if not size:
-            return None
-        mean = float(values.sum(dtype=np.float64)) / size
-        halves = [0.0]
-        for group in self.groups:
-            sums = np.bincount(group, values, minlength=N_BATCHES)
-            weights = np.bincount(group, sizes, minlength=N_BATCHES).astype(np.float64)
-            used = weights > 0
-            halves.append(_half_width(sums[used] / weights[used], mean, weights[used]))
-        half = max(halves)
-        low = max(mean - half, min(0.0, mean))
-        return Figure(value=mean, low=low, high=max(mean, min(mean + half, highest)))
-
-    def quantile(self, values: FloatArray, share: float, chosen: BoolArray) -> Figure:
-        """Quantile of the `chosen` values."""
-        own = values[chosen]
-        whole = float(np.quantile(own, share))
-        halves = [0.0]
-        for group in self.groups:
-            batches = np.split(
-                own[np.argsort(group[chosen], kind="stable")],
-                np.cumsum(np.bincount(group[chosen], minlength=N_BATCHES))[:-1],
-            )
-            parts = np.array([np.quantile(batch, share) for batch in batches if len(batch)])
-            weights = np.array([len(batch) for batch in batches if len(batch)], np.float64)
-            halves.append(_half_width(parts, whole, weights))
-        half = max(halves)
-        return Figure(value=whole, low=max(0.0, whole - half), high=whole + half)
-
-
-def _half_width(parts: FloatArray, whole: float, weights: FloatArray) -> float:
-    """Half an interval of a figure, from those of its batches."""
-    n = len(parts)
-    if n < 2:
-        return 0.0
-    relative = weights / weights.mean()
-    return _T * float(np.sqrt((relative**2 * (parts - whole) ** 2).sum() / (n * (n - 1))))
-
-
-def share_interval(figure: Figure, n: float) -> Figure:
-    """Widen the interval of a share to Wilson's of a share among `n` independent cases (1927).
-
-    >>> share_interval(Figure(value=1.0, low=1.0, high=1.0), 100).low < 0.97
-    True
-    """
-    share = figure.value
-    assert figure.low is not None
-    assert figure.high is not None
-    centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
-    half = _Z * (share * (1 - share) / n + _Z**2 / (4 * n**2)) ** 0.5 / (1 + _Z**2 / n)
-    low = max(0.0, min(figure.low, share, centre - half))
-    high = min(1.0, max(figure.high, share, centre + half))
-    return Figure(value=share, low=low, high=high)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -155,7 +67,8 @@ class PolicyFigures:
 
     def result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
         """Lay the run out for the report; InputError if no instance came."""
-        run, answers = self.run, self.run.answers
+        run = self.run
+        answers = run.answers
         if not len(answers):
             raise InputError("no instance came: simulate more devices or a longer time")
         active = float(self._joules_of_instances().sum())
@@ -213,7 +126,8 @@ class PolicyFigures:
     @cached_property
     def _acquired_sets(self) -> IntArray:
         """Set of features that each instance acquired, with a request or without."""
-        answers, table = self.run.answers, self.table
+        answers = self.run.answers
+        table = self.table
         sets = np.where(
             answers.acquired | answers.audited,
             table.request_set[answers.row],
@@ -230,7 +144,8 @@ class PolicyFigures:
 
     @cached_property
     def _stage_joules(self) -> FloatArray:
-        answers, table = self.run.answers, self.table
+        answers = self.run.answers
+        table = self.table
         joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.exit + 1, 0)]
         ran = ~((answers.route == CLOUD) & self.run.request_first)
         return np.asarray(joules[answers.row] * ran, np.float64)
@@ -242,7 +157,8 @@ class PolicyFigures:
     # -- figures ----------------------------------------------------------------------------------
 
     def _shares(self) -> dict[str, Any]:
-        batches, labelled = self._batches, self._truth != NO_LABEL
+        batches = self._batches
+        labelled = self._truth != NO_LABEL
         # Instances share rows: that many independent ones would be as sure (Kish 1965).
         per_row = np.bincount(self.run.answers.row % self.table.n_rows).astype(np.float64)
         independent = float(per_row.sum() ** 2 / (per_row**2).sum())
@@ -266,23 +182,28 @@ class PolicyFigures:
         answers = self.run.answers
         answered = answers.route >= 0
         latencies = {}
-        for prefix, chosen in (("", answered), ("offloaded_", answered & answers.offloaded)):
-            if chosen.any():
+        for prefix, mask in (("", answered), ("offloaded_", answered & answers.offloaded)):
+            if mask.any():
                 for label, share in _QUANTILES.items():
-                    figure = self._batches.quantile(answers.latency_ms, share, chosen)
+                    figure = self._batches.quantile(answers.latency_ms, share, mask)
                     latencies[prefix + label] = figure
         return latencies
 
     def _bytes(self) -> ByteUse:
         answers = self.run.answers
-        up = self._batches.mean(answers.up)
-        down = self._batches.mean(answers.down)
-        assert up is not None
-        assert down is not None
+        bytes_up = self._batches.mean(answers.up)
+        bytes_down = self._batches.mean(answers.down)
+        assert bytes_up is not None
+        assert bytes_down is not None
         request = float(answers.payload_up.mean())
         response = float(answers.payload_down.mean())
-        protocol = up.value + down.value - request - response
-        return ByteUse(up=up, down=down, request=request, response=response, protocol=protocol)
+        return ByteUse(
+            up=bytes_up,
+            down=bytes_down,
+            request=request,
+            response=response,
+            protocol=bytes_up.value + bytes_down.value - request - response,
+        )
 
     def _joules(self) -> JouleUse:
         return JouleUse(
@@ -306,12 +227,14 @@ class PolicyFigures:
         """Bill of a month; an operator bills IP: each message, and each PUBACK, is a packet."""
         if self.prices is None:
             return None
-        run, answers, scale = self.run, self.run.answers, self.run.scale
+        run = self.run
+        answers = run.answers
+        scale = run.scale
         counts = run.counts
         requests = counts.get("sent", 0) + counts.get("retries", 0) - counts.get("unsent", 0)
-        n_asked = max(int((answers.payload_up > 0).sum()), 1)
-        request = float(answers.up.sum()) / n_asked
-        response = float(answers.down.sum()) / n_asked
+        n_offloads = max(int((answers.payload_up > 0).sum()), 1)
+        request = float(answers.up.sum()) / n_offloads
+        response = float(answers.down.sum()) / n_offloads
         headers = HEADER * requests * (packets(request) + packets(response) + 2)
         used = answers.requested.any() or answers.audited.any()
         usage = Usage(
@@ -326,33 +249,32 @@ class PolicyFigures:
         return self.prices.month(usage)
 
     def _histogram(self) -> LatencyHistogram:
-        """Ten bins a decade."""
+        """Count instances by latency, in ten bins per decade."""
         answers = self.run.answers
         answered = answers.route >= 0
-        place = np.floor(10 * np.log10(np.maximum(answers.latency_ms[answered], 1e-6)))
-        first = int(place.min())
-        bins = (place - first).astype(np.int64)
+        decade = np.floor(10 * np.log10(np.maximum(answers.latency_ms[answered], 1e-6)))
+        lowest = int(decade.min())
+        bins = (decade - lowest).astype(np.int64)
         n_bins = int(bins.max()) + 1
         offloaded = bins[answers.offloaded[answered]]
         scale = self.run.scale
         return LatencyHistogram(
-            edges_ms=tuple(10.0 ** ((first + i) / 10) for i in range(n_bins + 1)),
+            edges_ms=tuple(10.0 ** ((lowest + i) / 10) for i in range(n_bins + 1)),
             all=tuple((scale * np.bincount(bins, minlength=n_bins)).tolist()),
             offloaded=tuple((scale * np.bincount(offloaded, minlength=n_bins)).tolist()),
         )
 
     def _breakdown(self) -> dict[str, float]:
         answers = self.run.answers
-        rest = answers.latency_ms - answers.device_ms - answers.cloud_ms
-        cloud = answers.route == CLOUD
+        remainder = answers.latency_ms - answers.device_ms - answers.cloud_ms
         waits = (answers.route == FALLBACK) | (answers.route == ERROR)
-        own = answers.route == EDGE
+        on_device = answers.device_ms.sum(dtype=np.float64) + remainder[answers.route == EDGE].sum()
         n = len(answers)
         return {
-            "device": float((answers.device_ms.sum(dtype=np.float64) + rest[own].sum()) / n),
-            "network": float(rest[cloud].sum() / n),
+            "device": float(on_device / n),
+            "network": float(remainder[answers.route == CLOUD].sum() / n),
             "cloud": float(answers.cloud_ms.sum(dtype=np.float64) / n),
-            "waiting": float(rest[waits].sum() / n),
+            "waiting": float(remainder[waits].sum() / n),
         }
 
     def _reasons(self) -> dict[str, float]:
@@ -364,48 +286,51 @@ class PolicyFigures:
 
     def _timeline(self) -> tuple[TimelineBin, ...]:
         """Bins of equal length, cut where something goes down or comes back."""
-        answers, scale = self.run.answers, self.run.scale
         edges = set(np.linspace(0.0, self.run.seconds, _BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
             edges.update(np.linspace(begin, min(end, self.run.seconds), _CUTS_OF_FAULT).tolist())
         cuts = sorted(edges)
-        places = np.searchsorted(answers.time, cuts)
-        places[-1] = len(answers)
-        bins = []
-        for begin, end, first, last in zip(cuts, cuts[1:], places, places[1:], strict=False):
-            part = slice(first, last)
-            n = int(last - first)
-            by_route = np.bincount(answers.route[part].clip(0), minlength=len(ROUTES)) * scale
-            labelled = int((self._truth[part] != NO_LABEL).sum())
-            own = answers.latency_ms[part][answers.offloaded[part] & (answers.route[part] >= 0)]
-            quantiles = np.quantile(own, (0.5, 0.95)).tolist() if len(own) else (None, None)
-            bins.append(
-                TimelineBin(
-                    begin=begin,
-                    end=end,
-                    instances=n * scale,
-                    **{name: float(x) for name, x in zip(ROUTES, by_route, strict=True)},
-                    accuracy=_ratio(self._right[part].sum(), labelled),
-                    edge_accuracy=_ratio(self._edge_right[part].sum(), labelled),
-                    p50_ms=quantiles[0],
-                    p95_ms=quantiles[1],
-                )
-            )
-        return tuple(bins)
+        numbers = np.searchsorted(self.run.answers.time, cuts).tolist()
+        numbers[-1] = len(self.run.answers)
+        return tuple(
+            self._timeline_bin(cuts[i], cuts[i + 1], slice(numbers[i], numbers[i + 1]))
+            for i in range(len(cuts) - 1)
+        )
+
+    def _timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
+        answers = self.run.answers
+        route = answers.route[instances]
+        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.run.scale
+        n_labelled = int((self._truth[instances] != NO_LABEL).sum())
+        offloaded = answers.offloaded[instances] & (route >= 0)
+        latencies = answers.latency_ms[instances][offloaded]
+        p50, p95 = np.quantile(latencies, (0.5, 0.95)).tolist() if len(latencies) else (None, None)
+        return TimelineBin(
+            begin=begin,
+            end=end,
+            instances=len(route) * self.run.scale,
+            **{name: float(n) for name, n in zip(ROUTES, by_route, strict=True)},
+            accuracy=_ratio(self._right[instances].sum(), n_labelled),
+            edge_accuracy=_ratio(self._edge_right[instances].sum(), n_labelled),
+            p50_ms=p50,
+            p95_ms=p95,
+        )
 
     def _classes(self) -> tuple[ClassResult, ...]:
-        answers, n_classes = self.run.answers, len(self.table.classes)
-        known = self._truth >= 0
-        truth = self._truth[known]
+        answers = self.run.answers
+        n_classes = len(self.table.classes)
+        has_class = self._truth >= 0
+        truth = self._truth[has_class]
 
         def count(values: BoolArray) -> FloatArray:
-            return np.bincount(truth, values[known], minlength=n_classes).astype(np.float64)
+            counts = np.bincount(truth, values[has_class], minlength=n_classes)
+            return counts.astype(np.float64)
 
         n = np.bincount(truth, minlength=n_classes)
         right = count(self._right)
         requested = count(answers.requested)
         edge_right = count(self._edge_right)
-        answered = np.bincount(answers.label[known & (answers.label >= 0)], minlength=n_classes)
+        answered = np.bincount(answers.label[has_class & (answers.label >= 0)], minlength=n_classes)
         return tuple(
             ClassResult(
                 label=label,
@@ -419,11 +344,13 @@ class PolicyFigures:
         )
 
     def _audit(self) -> AuditUse | None:
-        run, share = self.run, self.scenario.audit
+        run = self.run
+        share = self.scenario.audit
         compared = run.workers.get("audits", 0.0)
         if share is None or self.table.promised is None or not run.answers.audited.any():
             return None
-        answers, n = run.answers, len(run.answers)
+        answers = run.answers
+        n = len(answers)
         tested = run.workers.get("audit_instances", 0.0)
         sizes = (answers.up.astype(np.int64) + answers.down)[answers.audited]
         return AuditUse(
@@ -439,5 +366,5 @@ class PolicyFigures:
         )
 
 
-def _ratio(part: Any, whole: Any) -> float | None:
-    return float(part / whole) if whole else None
+def _ratio(count: Any, total: Any) -> float | None:
+    return float(count / total) if total else None

@@ -36,11 +36,12 @@ from gatewise_sim.scenario import Scenario
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Settled requests that a device remembers, to know a late response.
 _REMEMBERED: Final = 32
-_HELD: Final = "cloud:busy"  # the reason of an instance that is kept back, as by the uplink
+#: Reason of an instance that the uplink keeps back after a refusal.
+_HELD_BACK: Final = "cloud:busy"
 
 
 def audit_seed(seed: int, device: int) -> int:
-    """Seed of a device's choice of answers to audit, in a run with a seed of its own.
+    """Get the seed of a device's choice of answers to audit, in a run with a seed of its own.
 
     >>> audit_seed(1, 2) == (1 << 32) + 2
     True
@@ -67,11 +68,11 @@ class StepColumns:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FleetState:
-    """What the devices of a run share; the lists are by row of the table.
+    """Parts that the devices of a run share; the lists are by row of the table.
 
-    `stage_seconds` is how long a row occupies its device, `deadline` the seconds until an answer is
-    due, and `guard` how much earlier a device stops waiting. `usual_trip` is what a device has
-    learnt from requests that met no others. The counts are sums over the devices.
+    A row occupies its device for its `stage_seconds`; its answer is due after `deadline` (s), and a
+    device stops waiting earlier by `guard`. A device begins with the `usual_trip`, learnt from
+    requests that met no others. The counts are sums over the devices.
     """
 
     clock: Clock
@@ -97,7 +98,7 @@ class FleetState:
     next_id: int = 0
 
     def new_id(self) -> bytes:
-        """Id of the next request: a number, so that every run has the same."""
+        """Make the id of the next request: a number, so that every run has the same."""
         self.next_id += 1
         return self.next_id.to_bytes(16, "big")
 
@@ -107,9 +108,6 @@ class VirtualDevice:
 
     Only where it is `limited` the scenario's bound on offloads and its audits hold.
     """
-
-    __slots__ = ("_breaker", "_budget", "_connection", "_ready_at", "_replies", "_sampler",
-                 "_state", "link", "name", "offloads")  # fmt: skip
 
     def __init__(self, state: FleetState, number: int, *, limited: bool) -> None:
         scenario = state.scenario
@@ -124,11 +122,13 @@ class VirtualDevice:
         self.offloads.round_trip = RoundTrip(trip.smoothed, trip.deviation)
         outages = scenario.outages if scenario.outages else None
         self.link = VirtualLink(scenario.link_profile, state.rng, outages)
-        self._state = state
-        self._breaker: Breaker | None = None  # made when a request first goes without a reply
+        self.state = state
+        # Made when a request first goes without a reply: most devices never need one.
+        self._breaker: Breaker | None = None
         self._replies = 0
-        self._connection = 0.0  # when the latest connection was begun
-        self._ready_at = 0.0  # when it could carry requests
+        # Times (s) when the latest connection was begun, and when it could carry requests.
+        self._connection = 0.0
+        self._ready_at = 0.0
         self._sampler: AuditSampler | None = None
         if limited and scenario.audit:
             # Seeded as a live device, so that both audit the same instances.
@@ -141,24 +141,25 @@ class VirtualDevice:
     @property
     def connected(self) -> bool:
         """Whether it has a connection; a new one begins with handshakes."""
-        availability = self._state.availability
+        availability = self.state.availability
         if availability.quiet:
             return True
         if not availability.connected:
             return False
-        now = self._state.clock.now
+        now = self.state.clock.now
         begun = availability.connected_at
         if self._connection < begun <= now:
             self._connection = begun
-            self._ready_at = self.link.session(begun, tls=self._state.scenario.tls)
+            self._ready_at = self.link.session(begun, tls=self.state.scenario.tls)
         return now >= self._ready_at
 
     # -- one instance ---------------------------------------------------------------------------
 
     def decide(self, number: int, row: int, came: float) -> None:
         """Decide by a policy of one's own about an instance that came at `came` (s)."""
-        state = self._state
-        table, now = state.table, state.clock.now
+        state = self.state
+        table = state.table
+        now = state.clock.now
         assert table.by_stage is not None
         assert state.decide is not None
         stages = table.by_stage
@@ -190,9 +191,10 @@ class VirtualDevice:
 
     def offload(self, number: int, row: int, came: float) -> None:
         """Offload an instance after its stages, or fall back."""
-        state = self._state
+        state = self.state
         now = state.clock.now
         deadline = came + state.deadline - state.guard
+        # The steps of Uplink.offload: a refusal, no time left, no place left, or a request.
         refusal = self._refusal(now, deadline)
         if refusal is not None:
             self._fall_back(number, row, refusal)
@@ -219,11 +221,11 @@ class VirtualDevice:
             state.clock.at(flight.wake_at, request.poll)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
-        """Why no request may be made now, as the device's uplink decides; None: it may."""
+        """Get the reason why no request may be made now, as the uplink decides; None: it may."""
         if not self.connected:
             return "link-down"
         if now < self.offloads.hold_until:
-            return _HELD
+            return _HELD_BACK
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
             return "full"
@@ -251,7 +253,7 @@ class VirtualDevice:
             if replied:
                 self._replies += 1
                 return
-            state = self._state
+            state = self.state
             self._breaker = Breaker(draw=state.rng.random, counts=state.breaker_counts)
             for _ in range(min(self._replies, self._breaker.window)):
                 self._breaker.record(True, sent=now, now=now)
@@ -260,7 +262,8 @@ class VirtualDevice:
     def conclude(self, request: VirtualRequest) -> None:
         """Turn a request's outcome into the instance's answer."""
         flight = request.flight
-        number, state = request.number, self._state
+        number = request.number
+        state = self.state
         if flight.state == "answered":
             state.columns.route[number] = CLOUD
             state.columns.reason[number] = REASON["offloaded"]
@@ -278,25 +281,25 @@ class VirtualDevice:
         self._fall_back(number, request.row, reason)
 
     def _fall_back(self, number: int, row: int, reason: str) -> None:
-        state = self._state
+        state = self.state
         state.columns.route[number] = FALLBACK if state.local_label[row] >= 0 else ERROR
         state.columns.reason[number] = REASON[reason]
         # A device that offloads first runs its stages only now.
-        late = state.stage_seconds[row] if state.request_first else 0.0
-        state.columns.end[number] = state.clock.now + late
+        stages = state.stage_seconds[row] if state.request_first else 0.0
+        state.columns.end[number] = state.clock.now + stages
 
     # -- audits ---------------------------------------------------------------------------------
 
     def _may_audit(self) -> bool:
-        """Whether an audit could be sent now: other instances are no evidence."""
+        """Whether an audit could be sent now: only such instances are evidence."""
         if self._sampler is None or not self.connected:
             return False
         replies = self._breaker is None or self._breaker.state == "closed"
-        return replies and self.offloads.admit_audit(self._state.clock.now)
+        return replies and self.offloads.admit_audit(self.state.clock.now)
 
     def audit(self, number: int, row: int) -> None:
         """Send an answer of the device's own to the high-cost model if it is chosen."""
-        state = self._state
+        state = self.state
         label = state.local_label[row]
         if label < 0 or not self._may_audit():
             return
@@ -304,7 +307,8 @@ class VirtualDevice:
         mark = self._sampler.choose("edge", label, state.confidence[row])
         if mark is None or not state.can_offload[row]:
             return
-        table, now = state.table, state.clock.now
+        table = state.table
+        now = state.clock.now
         state.audit_cost += float(table.request_cost[row] - table.local_cost[row])
         deadline = now + AUDIT_PATIENCE
         ttl_ms = math.floor(1000.0 * (deadline - now))
@@ -314,7 +318,7 @@ class VirtualDevice:
             table.version,
             now=now,
             deadline=deadline,
-            on_answer=_no_one_waits,
+            on_answer=lambda response: None,
         )
         assert flight is not None  # an audit takes no request's place
         state.columns.audited[number] = True
@@ -322,51 +326,28 @@ class VirtualDevice:
         request.transmit(state.sizes.audit(mark, ttl_ms))
 
 
-def _no_one_waits(response: Response) -> None:
-    """Take the answer to an audit."""
-
-
+@dataclass(slots=True, eq=False)
 class VirtualRequest:
     """One request of a device: sent, at the broker, and back; `ttl_ms` is its time to live.
 
-    An audit, with a `mark`, is of an instance that is answered already.
+    An audit, with a `mark`, is of an instance that is answered already. `size` is that of its
+    payload in bytes, `worker_us` the worker's time in the response.
     """
 
-    __slots__ = (
-        "_device",
-        "_mark",
-        "_size",
-        "_state",
-        "_ttl",
-        "flight",
-        "number",
-        "row",
-        "worker_us",
-    )
-
-    def __init__(
-        self,
-        device: VirtualDevice,
-        flight: InFlight,
-        number: int,
-        row: int,
-        ttl_ms: int,
-        mark: AuditMark | None = None,
-    ) -> None:
-        self._device = device
-        self._state = device._state
-        self._ttl = ttl_ms / 1000.0
-        self._size = 0
-        self._mark = mark
-        self.flight = flight
-        self.number = number
-        self.row = row
-        self.worker_us = 0
+    device: VirtualDevice
+    flight: InFlight
+    number: int
+    row: int
+    ttl_ms: int
+    mark: AuditMark | None = None
+    size: int = 0
+    worker_us: int = 0
 
     def transmit(self, payload: int) -> None:
         """Send the request over the link."""
-        state, device = self._state, self._device
-        self._size = payload
+        device = self.device
+        state = device.state
+        self.size = payload
         if not device.connected:  # a link takes nothing then
             if not self.flight.resent:
                 device.offloads.abandon(self.flight, state.clock.now)
@@ -374,74 +355,78 @@ class VirtualRequest:
         packet = publish_bytes(REQUEST_TOPIC, payload)
         state.columns.payload_up[self.number] += payload
         state.columns.up[self.number] += packet
-        if state.availability.quiet or state.availability.link_delivers:
+        if state.availability.link_delivers:
             due = device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
 
     def poll(self) -> None:
         """Send again or give up when it is time to, as the device's uplink does."""
-        flight, device = self.flight, self._device
-        if not flight.settled and device.offloads.poll(flight, self._state.clock.now):
-            self.transmit(self._size)
+        flight = self.flight
+        device = self.device
+        state = device.state
+        if not flight.settled and device.offloads.poll(flight, state.clock.now):
+            self.transmit(self.size)
         if not flight.settled:
-            self._state.clock.at(flight.wake_at, self.poll)
-        elif math.isnan(self._state.columns.end[self.number]):
+            state.clock.at(flight.wake_at, self.poll)
+        elif math.isnan(state.columns.end[self.number]):
             device.conclude(self)
 
     def _arrive_at_broker(self) -> None:
-        state, flight = self._state, self.flight
+        state = self.device.state
         availability = state.availability
-        if not (availability.quiet or availability.broker_up):
+        if not availability.broker_up:
             return
         state.columns.down[self.number] += PUBACK_BYTES
-        if availability.quiet or availability.link_delivers:
+        if availability.link_delivers:
             # The response, on the same connection, cannot overtake the acknowledgement.
-            self._device.link.down.due(state.clock.now, PUBACK_BYTES)
+            self.device.link.down.due(state.clock.now, PUBACK_BYTES)
         ticket = VirtualTicket(
-            device=self._device.name,
-            id=flight.id,
+            device=self.device.name,
+            id=self.flight.id,
             digest=b"",
             model=state.table.key,
-            audit=self._mark,
-            label=int(state.table.cloud_label[self.row]) if self._mark is not None else -1,
+            audit=self.mark,
+            label=int(state.table.cloud_label[self.row]) if self.mark is not None else -1,
             rows=_ONE_ROW,
             arrived=0.0,
             expires=0.0,
             requester=self,
         )
-        state.broker.deliver(ticket, self._ttl)
+        state.broker.deliver(ticket, self.ttl_ms / 1000.0)
 
     def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
         """Take the worker's response to the device."""
-        state = self._state
+        state = self.device.state
         sizes = state.sizes
         size = sizes.response(worker_us) if error is None else sizes.refusal(wait_ms)
         departure = state.broker.response_departure()
         if state.availability.quiet:
-            due = self._device.link.send(departure, publish_bytes(RESPONSE_TOPIC, size), False)
+            due = self.device.link.send(departure, publish_bytes(RESPONSE_TOPIC, size), False)
             state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
         else:
             state.clock.at(departure, self._depart, size, error, worker_us, wait_ms)
 
     def _depart(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
         """Leave the broker while something may be down."""
-        state = self._state
+        state = self.device.state
         if state.availability.link_delivers:
             packet = publish_bytes(RESPONSE_TOPIC, size)
-            due = self._device.link.send(state.clock.now, packet, False)
+            due = self.device.link.send(state.clock.now, packet, False)
             state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
 
     def _arrive(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
-        state, device, number = self._state, self._device, self.number
+        device = self.device
+        state = device.state
+        number = self.number
         now = state.clock.now
         state.columns.payload_down[number] += size
         state.columns.down[number] += publish_bytes(RESPONSE_TOPIC, size)
         state.columns.up[number] += PUBACK_BYTES
-        if state.availability.quiet or state.availability.link_delivers:
+        if state.availability.link_delivers:
             device.link.up.due(now, PUBACK_BYTES)
         was_settled = self.flight.settled
         device.offloads.receive(self._response(error, wait_ms), now)
-        if self._mark is not None or was_settled:
+        if self.mark is not None or was_settled:
             return
         if self.flight.settled:
             self.worker_us = worker_us
@@ -451,7 +436,7 @@ class VirtualRequest:
             state.clock.at(self.flight.wake_at, self.poll)
 
     def _response(self, error: str | None, wait_ms: int) -> Response:
-        table = self._state.table
+        table = self.device.state.table
         if error is not None:
             fields: dict[str, Any] = {"error": error, "wait_ms": wait_ms}
             return Response(id=self.flight.id, model=table.model, version=table.version, **fields)

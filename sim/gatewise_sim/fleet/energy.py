@@ -1,9 +1,9 @@
-"""Energy and money: radios with figures of real ones, what else devices draw, and the bill.
+"""Energy and money: radios with figures of real ones, the rest of a device, and the bill.
 
 The cost of a request depends on the one before: an isolated LTE request pays 12 J of tail for a few
 millijoules of bytes, and the next one within the tail only prolongs it.
 
-What a device draws besides its radio, and how long its battery lasts, is read from a file::
+The power of a device besides its radio, and its battery, are read from a file::
 
     idle_w = 0.02              # at rest, radio apart
     battery_wh = 10            # left out: it has a plug
@@ -13,8 +13,8 @@ What a device draws besides its radio, and how long its battery lasts, is read f
     [features]
     ecg = 0.2
 
-Prices are read from another one; what has no price is free. They may stand in a table ``[bill]`` of
-the file of prices that ``gatewise train`` reads (docs/tables.md)::
+Prices are read from another one; all without a price is free. They may stand in a table ``[bill]``
+of the file of prices that ``gatewise train`` reads (docs/tables.md)::
 
     currency = "EUR"
     per_mb = 0.01                 # 10**6 bytes of IP, up and down
@@ -45,8 +45,9 @@ IntArray = NDArray[np.int64]
 
 JOULES_PER_WH: Final = 3600.0
 MONTH: Final = 365.25 / 12 * DAY  # seconds
-SEGMENT: Final = 1460  # bytes of payload in a full Ethernet segment
-HEADER: Final = 40  # bytes of IPv4 and TCP headers on every segment
+#: Bytes of payload in a full Ethernet segment, and of IPv4 and TCP headers on every segment.
+SEGMENT: Final = 1460
+HEADER: Final = 40
 
 
 def packets(n_bytes: Any) -> Any:
@@ -90,7 +91,8 @@ class Radio(Record, frozen=True, kw_only=True):
         )
 
 
-_MW_PER_MBPS: Final = 8e-3  # mW per Mbit/s in uJ per byte
+#: Power that grows with the rate, mW per Mbit/s, as energy, uJ per byte.
+_MW_PER_MBPS: Final = 8e-3
 
 #: ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
 #: ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
@@ -179,10 +181,12 @@ def radio_joules(
                  + (wake + whole tail if asleep else tail_w * max(0, b - p))
     """
     order = np.lexsort((begin, device))
-    begin, end, device = begin[order], np.maximum(begin, end)[order], device[order]
-    first = np.ones(len(device), np.bool_)
-    first[1:] = device[1:] != device[:-1]
-    previous = np.where(first, -np.inf, np.roll(_running_max(end, first), 1))
+    end = np.maximum(begin, end)[order]
+    begin = begin[order]
+    device = device[order]
+    is_first = np.ones(len(device), np.bool_)
+    is_first[1:] = device[1:] != device[:-1]
+    previous = np.where(is_first, -np.inf, np.roll(_running_max(end, is_first), 1))
     asleep = begin > previous + radio.tail_s
     gap = np.where(asleep, 0.0, np.maximum(0.0, begin - previous))
     woken = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
@@ -194,13 +198,13 @@ def radio_joules(
     return unsorted
 
 
-def _running_max(values: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
-    """Largest value so far within each group; `first` marks where groups begin."""
+def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
+    """Largest value so far within each group, which begins where `is_first`."""
     # By ranks, to which the groups' numbers can be added without rounding.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
     rank[order] = np.arange(len(values))
-    offset = len(values) * np.cumsum(first)
+    offset = len(values) * np.cumsum(is_first)
     return np.asarray(values[order[np.maximum.accumulate(rank + offset) - offset]], np.float64)
 
 
@@ -208,7 +212,7 @@ def _running_max(values: FloatArray, first: NDArray[np.bool_]) -> FloatArray:
 
 
 class DeviceEnergy(Record, frozen=True, kw_only=True):
-    """What a device draws besides its radio; nothing by default.
+    """Power and energy of a device besides its radio; nothing by default.
 
     `idle_w` at rest (W), `battery_wh` its battery (Wh; None: a plug), `stage_j` of running each
     stage (J, one number for all), `feature_j` of acquiring a feature that `features` does not name.
@@ -261,7 +265,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of `seconds` of simulated time used, of all devices together.
+    """Use of a run of `seconds` of simulated time, of all devices together.
 
     `bytes` are of IP, up and down; `feature_units` the feature cost of all instances; `requests`
     messages to the cloud.

@@ -2,7 +2,7 @@
 
 A profile is an entry of :data:`PROFILES`, which help texts and errors list, or a user's own file::
 
-    like = "4g"              # what is not said is as there; none of it: a link without delay
+    like = "4g"              # profile of the values left out; without it a link without delay
     name = "our LTE"
     rtt_ms = 60
     jitter_ms = 10
@@ -41,10 +41,13 @@ from gatewise_edge.link.wire import (
 from gatewise_sim.fleet.energy import RADIOS, Radio, packets
 from gatewise_sim.fleet.outages import Outages
 
-MIN_RTO_MS: Final = 200.0  # Linux waits at least this much longer than the round trip
-CHUNK: Final = 16 * 1024  # bytes that a proxy hands on at a time
-MAX_RTO_S: Final = 120.0  # Linux doubles its wait for an acknowledgement up to this
-SYN_RTO_S: Final = 1.0  # Linux waits so long for a peer that it does not know yet
+#: Linux waits for an acknowledgement by this much longer than the round trip (ms), doubles its wait
+#: up to a maximum (s), and waits for the answer to a SYN for a time of its own (s).
+MIN_RTO_MS: Final = 200.0
+MAX_RTO_S: Final = 120.0
+SYN_RTO_S: Final = 1.0
+#: Bytes that a proxy hands on at a time.
+CHUNK: Final = 16 * 1024
 PUBACK_BYTES: Final = 4
 
 #: Bytes up, and down again, until a device can send a request: CONNECT with its will and CONNACK,
@@ -57,7 +60,7 @@ Kbps = Annotated[float, Meta(gt=0.0)]
 
 
 class LinkProfile(Record, frozen=True):
-    """What a link does to bytes.
+    """Delay, bandwidth and loss of a link.
 
     Parameters
     ----------
@@ -89,7 +92,7 @@ class LinkProfile(Record, frozen=True):
 
     @property
     def delays(self) -> bool:
-        """Whether it does anything to the bytes at all."""
+        """Whether it changes the time or the order of bytes at all."""
         plain = msgspec.structs.replace(self, name="none", radio=RADIOS["none"])
         return plain != LinkProfile("none")
 
@@ -99,20 +102,20 @@ class LinkProfile(Record, frozen=True):
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 
 
-#: Round trip and jitter (ms), bandwidth down and up (kbit/s), loss, radio. Sources: Loadero's
+#: Name, round trip and jitter (ms), bandwidth down and up (kbit/s), loss, radio. Sources: Loadero's
 #: network presets; Electronics 10:2224 (NB-IoT, 837 ms). Wi-Fi's figures, the loss on NB-IoT and
 #: satellite, and the jitter of both, are assumptions. A new line here is a new ``--link``.
+_PROFILES: Final[tuple[tuple[Any, ...], ...]] = (
+    ("none", 0, 0, math.inf, math.inf, 0.0, "none"),
+    ("wifi", 5, 3, 50_000, 20_000, 0.001, "wifi"),
+    ("4g", 45, 15, 100_000, 50_000, 0.002, "lte"),
+    ("3g", 250, 50, 1_200, 1_200, 0.005, "3g"),
+    ("edge", 650, 100, 200, 260, 0.01, "gsm"),
+    ("nb-iot", 840, 100, 20, 20, 0.01, "nb-iot"),
+    ("satellite", 600, 50, 1_000, 256, 0.005, "satellite"),
+)
 PROFILES: Final[dict[str, LinkProfile]] = {
-    profile.name: profile
-    for profile in (
-        LinkProfile("none"),
-        LinkProfile("wifi", 5, 3, 50_000, 20_000, 0.001, RADIOS["wifi"]),
-        LinkProfile("4g", 45, 15, 100_000, 50_000, 0.002, RADIOS["lte"]),
-        LinkProfile("3g", 250, 50, 1_200, 1_200, 0.005, RADIOS["3g"]),
-        LinkProfile("edge", 650, 100, 200, 260, 0.01, RADIOS["gsm"]),
-        LinkProfile("nb-iot", 840, 100, 20, 20, 0.01, RADIOS["nb-iot"]),
-        LinkProfile("satellite", 600, 50, 1_000, 256, 0.005, RADIOS["satellite"]),
-    )
+    name: LinkProfile(name, *figures, RADIOS[radio]) for name, *figures, radio in _PROFILES
 }
 
 
@@ -121,8 +124,8 @@ def read_profile(name: str) -> LinkProfile:
     if not name.endswith(".toml"):
         if name in PROFILES:
             return PROFILES[name]
-        known = ", ".join(PROFILES)
-        raise InputError(f"no link {name!r}; choose one of {known}, or a file such as link.toml")
+        names = ", ".join(PROFILES)
+        raise InputError(f"no link {name!r}; choose one of {names}, or a file such as link.toml")
     file = f"link file {name}"
     entries: dict[str, Any] = {"name": Path(name).stem, **parse_toml(name, file)}
     base = _entry_like(entries, PROFILES, PROFILES["none"], file)
@@ -134,16 +137,16 @@ def read_profile(name: str) -> LinkProfile:
 
 
 def _entry_like(
-    entries: dict[str, Any], known: dict[str, Any], default: Any, file: str, place: str = ""
+    entries: dict[str, Any], records: dict[str, Any], default: Any, file: str, path: str = ""
 ) -> Any:
     """Take the key ``like`` out of `entries`; return the record that it names."""
     like = entries.pop("like", None)
     if like is None:
         return default
-    if like not in known:
-        why = f"must be one of {', '.join(known)}, not {like!r:.40}"
-        raise DocumentError(file, f"{place}like", why)
-    return known[like]
+    if like not in records:
+        why = f"must be one of {', '.join(records)}, not {like!r:.40}"
+        raise DocumentError(file, f"{path}like", why)
+    return records[like]
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -154,18 +157,15 @@ def _fields(record: Record) -> dict[str, Any]:
 class Direction:
     """When bytes that enter one direction of a link come out of it.
 
-    While the ``link`` is down by the outages, TCP sends again what leaves the device: after one
+    While the ``link`` is down by the outages, TCP sends a packet of the device again: after one
     timeout, then after twice as long, and so on, until a copy leaves with the link up.
 
     10 kB over 100 kbit/s take 0.8 s, and 0.1 s more to travel:
 
-    >>> there = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
-    >>> round(there.due(0.0, 10_000), 6)
+    >>> uplink = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
+    >>> round(uplink.due(0.0, 10_000), 6)
     0.9
     """
-
-    __slots__ = ("_free", "_jitter", "_last", "_loss", "_outages", "_rng", "_rto", "_s_per_byte",
-                 "_travel")  # fmt: skip
 
     def __init__(
         self, link: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
@@ -177,8 +177,10 @@ class Direction:
         self._rto = link.rto_ms / 1e3
         self._rng = rng
         self._outages = outages
-        self._free = 0.0  # when the radio has sent what it holds
-        self._last = 0.0  # when the last byte came out: TCP never overtakes itself
+        # Times (s) when the radio is free again, and when the last byte came out: TCP never
+        # overtakes itself.
+        self._free = 0.0
+        self._last = 0.0
 
     def due(self, now: float, size: int) -> float:
         """Time (s) at which `size` bytes that enter at `now` (s) are all delivered."""
@@ -209,17 +211,15 @@ def _departure(now: float, wait: float, outages: Outages | None) -> float:
 
 
 class VirtualLink:
-    """Times of one connection over a link: those of virtual time, and of a proxy in real time.
+    """Times of one connection over a link, for virtual time and for a proxy in real time.
 
-    `rng` draws jitter and loss of the way up, `rng_down`, by default the same, those of the way
-    down. `outages` are those of the link.
+    `rng` draws jitter and loss of the way up, `rng_down`, by default the same, of the way down. The
+    link is down by the `outages`.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
     (0.1, 1.05, 1.1)
     """
-
-    __slots__ = ("_outages", "_profile", "down", "up")
 
     def __init__(
         self,
@@ -250,8 +250,8 @@ class VirtualLink:
         1.4
         """
         now = self.connect(begun)
-        for up, down in (_TLS, *_SESSION) if tls else _SESSION:
-            now = self.send(self.send(now, up, up=True), down, up=False)
+        for bytes_up, bytes_down in (_TLS, *_SESSION) if tls else _SESSION:
+            now = self.send(self.send(now, bytes_up, up=True), bytes_down, up=False)
         return now
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
@@ -271,7 +271,8 @@ class VirtualLink:
 
 # -- messages ---------------------------------------------------------------------------------
 
-_NAME: Final = "0" * 8  # as long as a virtual device's
+#: A name as long as a virtual device's.
+_NAME: Final = "0" * 8
 REQUEST_TOPIC: Final = request_topic(_NAME)
 RESPONSE_TOPIC: Final = response_topic(_NAME)
 
@@ -283,9 +284,10 @@ def publish_bytes(topic: str, payload: int) -> int:
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """
-    rest = 2 + len(topic.encode()) + 2 + payload
-    digits = 1 + (rest >= 128) + (rest >= 128**2) + (rest >= 128**3)
-    return 1 + digits + rest
+    # MQTT 3.1.1, section 2.2.3: the remaining length in digits of base 128.
+    remaining = 2 + len(topic.encode()) + 2 + payload
+    digits = 1 + (remaining >= 128) + (remaining >= 128**2) + (remaining >= 128**3)
+    return 1 + digits + remaining
 
 
 class MessageSizes:

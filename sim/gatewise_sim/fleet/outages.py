@@ -1,4 +1,4 @@
-"""Outages on a schedule: what is down, and until when.
+"""Outages on a schedule.
 
 A window is written ``WHAT:FROM-TO``. A time of day is that of every simulated day; ``+30s`` counts
 from the start of the run and happens once::
@@ -20,7 +20,8 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
 PARTS: Final = ("cloud", "link", "broker", "workers")
-_MARGIN: Final = 2 * DAY  # seconds after the run for which the schedule is still known
+#: Seconds after the run for which the schedule is still known.
+_MARGIN: Final = 2 * DAY
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class OutageWindow:
         if begin.startswith("+"):
             return cls(part, read_span(begin[1:], where), read_span(end[1:], where), count=count)
         # 24:00 begins the next day.
-        first = read_clock(begin, where) % DAY
-        return cls(part, first, read_clock(end, where), daily=True, count=count)
+        begin_of_day = read_clock(begin, where) % DAY
+        return cls(part, begin_of_day, read_clock(end, where), daily=True, count=count)
 
     def spans(self, until: float, day_begins: float) -> Iterator[tuple[float, float]]:
         """Spans of time (s since the start of the run) that it is down, if they begin by `until`.
@@ -89,7 +90,7 @@ class OutageWindow:
 
 
 class Outages:
-    """What is down in a run of `seconds`; `day_begins` is the time of day (s) when it starts.
+    """Outages of a run of `seconds`; `day_begins` is the time of day (s) when it starts.
 
     >>> outages = Outages.parse(["cloud:12:00-12:10", "workers:2:+30s-+40s"], seconds=60.0)
     >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
@@ -128,13 +129,13 @@ class Outages:
     def down(self, part: str, now: float) -> float | None:
         """Time (s) until which a part is down at `now` (s); None: it is up, infinity: for good.
 
-        Windows that touch or overlap are one. Of ``workers``: until all are back.
+        Windows that touch or overlap are one. ``workers`` are down until all are back.
         """
         spans = self._merged[part]
-        place = bisect_right(spans, now, key=lambda span: span[0]) - 1
-        if place < 0 or now >= spans[place][1]:
+        number = bisect_right(spans, now, key=lambda span: span[0]) - 1
+        if number < 0 or now >= spans[number][1]:
             return None
-        end = spans[place][1]
+        end = spans[number][1]
         return math.inf if end >= self._horizon else end
 
     def workers_down(self, now: float) -> int:
@@ -168,7 +169,7 @@ class Outages:
 
 
 def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Sort spans of time, and join those that touch or overlap.
+    """Sort spans of time, and join neighbours that touch or overlap.
 
     >>> merged([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0)])
     [(0.0, 3.0), (5.0, 6.0)]

@@ -1,4 +1,4 @@
-"""Outcomes of rows, and answers of a fleet: what a run of either engine results in."""
+"""Outcomes of rows, and answers of a fleet: the results of a run of either engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ REASONS: Final = (
     "no-link",
 )
 REASON: Final = {reason: number for number, reason in enumerate(REASONS)}
-#: Reasons of answers that a device gives by itself.
+#: Reasons of a device's own answers.
 LOCAL_REASONS: Final = tuple(REASON[name] for name in ("stopped", "edge-only", "value"))
 _ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent"))
 
@@ -55,14 +55,14 @@ NO_LABEL: Final = -1
 _ASSUMED_STAGE_MS: Final = 0.03
 
 
-# -- what stages and cloud say of each row ----------------------------------------------------
+# -- outcomes of rows -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageScores:
-    """What a policy of one's own decides by.
+    """Scores that a policy of one's own decides by.
 
-    Rows are those of the table once for each stage on the device: row ``stage * n_rows + i`` is the
+    The table's rows stand once for each stage on the device: row ``stage * n_rows + i`` is the
     i-th, ended at that stage. `thresholds` are the operating point's, by stage.
     """
 
@@ -90,7 +90,7 @@ class RowTable:
     has_cloud : bool
         Whether an instance may leave its device.
     offload_price, request_price : float
-        Cost of an answer by the cloud, and of a request without an answer, beside the features.
+        Cost of an answer by the cloud, and of a request without an answer, features apart.
     n_values, dtype : int, numpy dtype
         Values of a request and their type.
     truth : array of int
@@ -115,7 +115,7 @@ class RowTable:
     local_set, request_set : array of int
         Sets acquired for the device's own answer, and once a request was made.
     promised : float or None
-        Share of instances that may be answered otherwise than by the high-cost model.
+        Bound on the share of answers other than the high-cost model's.
     by_stage : StageScores, optional
         For a policy of one's own.
     """
@@ -150,7 +150,7 @@ class RowTable:
 
     @property
     def n_rows(self) -> int:
-        """Rows that instances are drawn from."""
+        """Number of rows that instances are drawn from."""
         return len(self) if self.by_stage is None else self.by_stage.n_rows
 
     @cached_property
@@ -182,9 +182,9 @@ class RowTable:
 class Answers:
     """Answers of a run, columns of shape (n,) by time of arrival.
 
-    `time` (s), `device` and `row` are those of the instance; `route` is an index of :data:`ROUTES`,
-    -1 of a lost instance, `reason` one of :data:`REASONS`; `stage` is the number of stages for the
-    cloud. Of the latency `device_ms` is the time of the device's own stages and `cloud_ms` the
+    `time` (s), `device` and `row` are the instance's; `route` is an index of :data:`ROUTES`, -1 of
+    a lost instance, `reason` one of :data:`REASONS`; `stage` is the number of stages for the cloud.
+    `latency_ms` includes `device_ms`, the time of the device's own stages, and `cloud_ms`, the
     worker's with its queue. `up` and `down` are bytes of MQTT, late responses included, and
     ``payload_`` their payloads' share. `joules` are the radio's. `requested`: a request was made;
     `audited`: the device's own answer was sent to the high-cost model as well.
@@ -215,7 +215,7 @@ class Answers:
 
     @property
     def offloaded(self) -> BoolArray:
-        """Whether the instance was to be offloaded, answered by the cloud or not, shape (n,)."""
+        """Whether the policy offloaded the instance, answered in time or not, shape (n,)."""
         return ~np.isin(self.reason, LOCAL_REASONS)
 
     @property
@@ -223,9 +223,9 @@ class Answers:
         """Whether the features of a request were acquired for the answer, shape (n,)."""
         return np.asarray(self.requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
 
-    def subset(self, chosen: Any) -> Answers:
-        """Some of them, by indices or a mask."""
-        return Answers(*(getattr(self, column.name)[chosen] for column in fields(self)))
+    def subset(self, index: Any) -> Answers:
+        """Select some of them, by indices or a mask."""
+        return Answers(*(getattr(self, column.name)[index] for column in fields(self)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -252,7 +252,7 @@ class FleetRun:
     request_first : bool
         Whether stages run only where the cloud did not answer.
     audit_cost : float
-        Feature cost of audits beside that of the answers.
+        Feature cost of audits, the answers' apart.
     alarms : sequence of int
         Instances that each test of the workers had observed when it raised its alarm.
     lost : int
@@ -280,34 +280,45 @@ def fill_costs(answers: Answers, table: RowTable, *, request_first: bool) -> Non
     features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
     if request_first:
         features = np.where(cloud, table.request_only_cost, features)
-    asked = np.where(answers.requested, table.request_price, 0.0)
+    request_price = np.where(answers.requested, table.request_price, 0.0)
     answers.feature_cost[:] = features
-    answers.cost[:] = features + np.where(cloud, table.offload_price, asked)
+    answers.cost[:] = features + np.where(cloud, table.offload_price, request_price)
 
 
 def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) -> None:
     """Fill in the energy (J) that the messages of each answer cost its device's radio.
 
-    An exchange ends with its answer; that of an audit takes as long as half of the others do.
+    An exchange ends with its answer; an audit's takes as long as the median of the others.
     """
-    sent = np.flatnonzero(answers.payload_up > 0)
-    if not len(sent):
+    senders = np.flatnonzero(answers.payload_up > 0)
+    if not len(senders):
         return
-    before = 0.0 if request_first else answers.device_ms[sent].astype(np.float64) / 1000.0
-    begin = answers.time[sent] + before
-    end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
-    by_cloud = answers.route[sent] == CLOUD
+    stages = 0.0 if request_first else answers.device_ms[senders].astype(np.float64) / 1000.0
+    begin = answers.time[senders] + stages
+    end = np.maximum(begin, answers.time[senders] + answers.latency_ms[senders] / 1000.0)
+    by_cloud = answers.route[senders] == CLOUD
     if by_cloud.any():
         usual = float(np.median((end - begin)[by_cloud]))
-        end = np.where(answers.audited[sent], begin + usual, end)
-    answers.joules[sent] = radio_joules(
+        end = np.where(answers.audited[senders], begin + usual, end)
+    answers.joules[senders] = radio_joules(
         scenario.link_profile.radio,
-        answers.device[sent].astype(np.int64),
+        answers.device[senders].astype(np.int64),
         begin,
         end,
-        up=answers.up[sent].astype(np.int64),
-        down=answers.down[sent].astype(np.int64),
+        up=answers.up[senders].astype(np.int64),
+        down=answers.down[senders].astype(np.int64),
     )
+
+
+def queue_means(counts: Mapping[str, float], scenario: Scenario) -> dict[str, float]:
+    """Compute the means that follow from sums of the workers' counters."""
+    answered = counts.get("answered", 0.0)
+    available = scenario.seconds * scenario.workers * scenario.parallel
+    return {
+        "utilisation": min(1.0, counts.get("busy_seconds", 0.0) / available),
+        "batch": answered / max(counts.get("batches", 0.0), 1.0),
+        "wait_ms": 1000.0 * counts.get("queued_seconds", 0.0) / max(answered, 1.0),
+    }
 
 
 def stage_medians(stage: IntArray, milliseconds: FloatArray, n_stages: int) -> tuple[float, ...]:

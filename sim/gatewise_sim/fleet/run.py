@@ -5,10 +5,10 @@ Instances that never leave their device wait for nothing: they are answered in b
 scenario gives the same answers, bit for bit. Two instances of one device do not share its
 processor.
 
-Every instance is stepped up to some 20,000 devices. Of a larger fleet a part is stepped, in
-proportion (:func:`choose_devices`): the devices meet workers under the load of all devices, whose
-waits and refusals are drawn from those of a worker that is stepped under that load
-(:func:`~gatewise_sim.fleet.worker.sample_queue`).
+Every instance is stepped up to 20,000 devices, unless the run is very long or busy
+(:func:`choose_devices`). A larger fleet is stepped in proportion: some of its devices meet workers
+under the load of all devices. Waits and refusals are drawn from a worker that is stepped under that
+load (:func:`~gatewise_sim.fleet.worker.sample_queue`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from gatewise_sim.fleet.results import (
     RowTable,
     fill_costs,
     fill_joules,
+    queue_means,
 )
 from gatewise_sim.fleet.worker import (
     Availability,
@@ -62,10 +63,11 @@ from gatewise_sim.scenario import Scenario
 
 BoolArray = NDArray[np.bool_]
 
-#: Devices, requests and instances that are stepped at most.
+#: Bounds on a run: devices, instances and requests that are stepped. A fleet within the first two
+#: may make twice as many requests before it is stepped in proportion.
 MAX_DEVICES: Final = 20_000
-MAX_REQUESTS: Final = 250_000
 MAX_INSTANCES: Final = 1_250_000
+MAX_REQUESTS: Final = 250_000
 #: Requests of a worker under the load of a larger fleet.
 _SAMPLED_REQUESTS: Final = 20_000
 #: Steps of the load, and of the share of retries, for which a worker is sampled.
@@ -75,14 +77,15 @@ _MAX_TURNS: Final = 16
 _TRIPS: Final = 32
 #: Seconds that a device keeps before its deadline, or a tenth of that.
 _GUARD: Final = 0.005
-_REPORT_EVERY: Final = 5_000  # instances
+#: Instances from one report of progress to the next.
+_REPORT_EVERY: Final = 5_000
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FleetPolicy:
-    """Which instances a fleet offloads.
+    """The choice of the instances that a fleet offloads.
 
-    It is the `key` of reports, and `name` in their words. Rows of `offload`, shape (n_rows,), are
+    Reports call it `key` in keys and `name` in words. Rows of `offload`, shape (n_rows,), are
     offloaded, and a share `chance` of the other instances. With `request_first` stages run only
     where the cloud does not answer. `decide` is a policy of one's own, for a table by stage. Only
     with `limited` do the scenario's bound on offloads and its audits hold.
@@ -97,7 +100,7 @@ class FleetPolicy:
     limited: bool = False
 
     def request_share(self, table: RowTable) -> float:
-        """Expected share of the instances offloaded, if the rows of `table` come equally often."""
+        """Expected offload rate if the rows of `table` come equally often."""
         if self.decide is not None:
             return 1.0
         possible = table.can_offload & ~self.offload
@@ -109,9 +112,11 @@ def choose_devices(
 ) -> int:
     """Choose how many devices to step: all, or as many as keep the run small."""
     per_device = scenario.arrival_process.mean_rate * scenario.seconds
-    requests = per_device * policy.request_share(table)
     audits = scenario.audit if policy.limited and scenario.audit else 0.0
-    requests += audits * per_device
+    requests = per_device * (policy.request_share(table) + audits)
+    is_small = scenario.devices <= min(MAX_DEVICES, MAX_INSTANCES / per_device)
+    if is_small and scenario.devices * requests <= 2 * max_requests:
+        return scenario.devices
     limits = [MAX_DEVICES, MAX_INSTANCES / per_device]
     if requests:
         limits.append(max_requests / requests)
@@ -170,8 +175,8 @@ class VirtualFleet:
             load = round(_LOADS * share)
             process = Poisson(max(process.rate * 2 * load / _LOADS, 1e-9))
         # A retry that another worker gets is a further request.
-        sent = max(self._counts.sent, _REQUESTS_FOR_RETRIES)
-        retries = round(_LOADS * self._counts.retries / sent)
+        n_sent = max(self._counts.sent, _REQUESTS_FOR_RETRIES)
+        retries = round(_LOADS * self._counts.retries / n_sent)
         if (load, retries) not in self._samples:
             rng = np.random.default_rng([scenario.seed, 5, load, retries])
             share = self._policy.request_share(self._table)
@@ -182,9 +187,9 @@ class VirtualFleet:
             n_devices = max(1, round(requesters))
             seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
             events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
-            chosen = np.argsort(events.time, kind="stable")[::n_workers]
-            device = events.device[chosen].astype(np.int32)
-            arrivals = Arrivals(events.time[chosen], device, np.zeros_like(device))
+            dealt = np.argsort(events.time, kind="stable")[::n_workers]
+            device = events.device[dealt].astype(np.int32)
+            arrivals = Arrivals(events.time[dealt], device, np.zeros_like(device))
             ttl = scenario.deadline_ms / 1000.0
             self._samples[load, retries] = sample_queue(self._model, arrivals, ttl)
         return self._samples[load, retries]
@@ -211,10 +216,11 @@ class VirtualFleet:
         return self._fleet_run(answers, state)
 
     def _choose_offloads(self, row: NDArray[np.int32]) -> BoolArray:
-        policy, table = self._policy, self._table
+        policy = self._policy
+        table = self._table
         offloads = policy.offload[row]
         if policy.chance:
-            # As many as there should be of those that come; which ones is a matter of chance.
+            # The number is as expected; which instances they are is a matter of chance.
             rng = np.random.default_rng([self._scenario.seed, 4])
             possible = np.flatnonzero(table.can_offload[row] & ~offloads)
             n_chosen = int(policy.chance * len(possible) + rng.random())
@@ -222,7 +228,8 @@ class VirtualFleet:
         return np.asarray(offloads, np.bool_)
 
     def _make_state(self, columns: StepColumns) -> FleetState:
-        table, scenario = self._table, self._scenario
+        table = self._table
+        scenario = self._scenario
         deadline = scenario.deadline_ms / 1000.0
         return FleetState(
             clock=self._clock,
@@ -260,7 +267,9 @@ class VirtualFleet:
         watch: Callable[[float, int], object] | None,
     ) -> None:
         """Have each instance decided about when its stages have run."""
-        clock, columns, own = self._clock, state.columns, self._policy.decide is not None
+        clock = self._clock
+        columns = state.columns
+        asks_function = self._policy.decide is not None
         due = instances.time.copy()
         if not self._policy.request_first:
             due += self._stage_seconds[instances.row]
@@ -272,7 +281,7 @@ class VirtualFleet:
             clock.run(times[number])
             device = self._device(state, devices[number])
             row = columns.row[number]
-            if own:
+            if asks_function:
                 device.decide(number, row, came[number])
             elif offloaded[number]:
                 device.offload(number, row, came[number])
@@ -283,34 +292,34 @@ class VirtualFleet:
                 watch(clock.now, count)
 
     def _usual_trip(self) -> RoundTrip:
-        """Round trip that a device has learnt from requests that met no others."""
+        """Compute the round trip that a device has learnt from requests that met no others."""
         trip = RoundTrip()
         if not self._table.has_cloud:
             return trip
         timings = self._timings
         link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
-        beyond = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms + self._model.run_seconds(1, 1)
+        cloud = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms + self._model.run_seconds(1, 1)
         request = self._sizes.request(int(self._scenario.deadline_ms))
-        up = publish_bytes(REQUEST_TOPIC, request)
-        down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
+        bytes_up = publish_bytes(REQUEST_TOPIC, request)
+        bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
         for number in range(_TRIPS):
             begin = 1000.0 * (number + 1)
-            there = link.send(begin, up, True)
-            link.send(there, PUBACK_BYTES, False)
-            trip.update(link.send(there + beyond, down, False) - begin)
+            arrival = link.send(begin, bytes_up, True)
+            link.send(arrival, PUBACK_BYTES, False)
+            trip.update(link.send(arrival + cloud, bytes_down, False) - begin)
         return trip
 
     # -- answers --------------------------------------------------------------------------------
 
     def _answers(self, arrivals: Arrivals, numbers: NDArray[Any], columns: StepColumns) -> Answers:
-        """Lay out all answers: those of the devices alone, and of the instances stepped."""
+        """Lay out all answers: the devices' own, and the outcomes of the instances stepped."""
         table = self._table
         n = len(arrivals.time)
         row = arrivals.row.copy()
         row[numbers] = columns.row
         stage_ms = 1000.0 * self._stage_seconds[row]
         local = table.local_route[row]
-        own = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
+        own_reason = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
 
         def spread(values: Any, dtype: Any) -> NDArray[Any]:
             column = np.zeros(n, dtype)
@@ -323,7 +332,7 @@ class VirtualFleet:
         route = np.where(by_device, local, stepped_route).astype(np.int8)
         reason = np.where(
             by_device,
-            np.where(local > EDGE, REASON["value"], own),
+            np.where(local > EDGE, REASON["value"], own_reason),
             spread(columns.reason, np.int8),
         ).astype(np.int8)
         end = arrivals.time + stage_ms / 1000.0
@@ -359,21 +368,16 @@ class VirtualFleet:
         return answers
 
     def _fleet_run(self, answers: Answers, state: FleetState) -> FleetRun:
-        scenario, counts = self._scenario, self._model.counts
+        scenario = self._scenario
         scale = scenario.devices / self._n_devices
-        workers: dict[str, float] = asdict(counts)
-        del workers["queued_seconds"]
-        available = scenario.seconds * scenario.workers * scenario.parallel
+        workers = {name: value * scale for name, value in asdict(self._model.counts).items()}
+        workers |= queue_means(workers, scenario)
         samples = list(self._samples.values())
         if samples:
-            workers = {name: value * scale for name, value in workers.items()}
             for name in ("utilisation", "batch"):
                 workers[name] = float(np.mean([getattr(sample, name) for sample in samples]))
             workers["wait_ms"] = 1000.0 * float(np.mean([sample.wait for sample in samples]))
-        else:
-            workers["utilisation"] = min(1.0, counts.busy_seconds / available)
-            workers["batch"] = counts.answered / max(counts.batches, 1)
-            workers["wait_ms"] = 1000.0 * counts.queued_seconds / max(counts.answered, 1)
+        del workers["queued_seconds"]
         return FleetRun(
             answers=answers,
             seconds=scenario.seconds,
@@ -423,7 +427,7 @@ def run_fleet(
     arrivals : Arrivals, optional
         All instances, by time; the scenario's by default.
     n_devices : int, optional
-        Devices to step; by default those of :func:`choose_devices`.
+        Devices to step; chosen by :func:`choose_devices` by default.
     watch : callable, optional
         Gets the time (s) and the number of instances so far, now and then.
     """

@@ -1,17 +1,17 @@
-"""The cloud in virtual time: workers, the broker that deals requests out to them, and what is up.
+"""The cloud in virtual time: workers, the broker that deals requests out to them, and outages.
 
 :class:`.Batcher`, the worker's own, decides which request is queued, refused, expired, computed
 once or answered again, and in which batch; only the duration of a run is a formula here::
 
     run of n instances from m requests = run_us + n * instance_us + m * message_us
 
-In an outage of the **link** TCP sends again and again what does not come through
+In an outage of the **link** TCP sends a lost packet again and again
 (:class:`~gatewise_sim.fleet.link.Direction`). The device notices after :data:`DETECT_SECONDS`; if
-the link is back by then, all is delivered late, else the connection is gone with what was in it,
-and the device begins a new one :data:`RECONNECT_SECONDS` after the end, which takes the handshakes
-of :meth:`~gatewise_sim.fleet.link.VirtualLink.session`. When the **broker** goes down every
-connection breaks at once. In an outage of the **cloud** all workers are down, in one of **workers**
-some; a broker drops requests without a subscriber.
+the link is back by then, all is delivered late, else the connection is gone with its bytes, and the
+device begins a new one :data:`RECONNECT_SECONDS` after the end, which takes the handshakes of
+:meth:`~gatewise_sim.fleet.link.VirtualLink.session`. When the **broker** goes down every connection
+breaks at once. In an outage of the **cloud** all workers are down, in one of **workers** some; a
+broker drops requests without a subscriber.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class WorkerCounts:
     """Sums over the workers: requests, runs (`batches`), seconds in runs and of waiting.
 
     `lost` requests were queued or running when their worker went down, `unsubscribed` ones came
-    while no worker was up. Of `audit_instances`, audited or skipped, about `audit_weighted` were
-    answered otherwise than by the high-cost model.
+    while no worker was up. About `audit_weighted` of the `audit_instances`, audited or skipped, had
+    another answer than the high-cost model's.
     """
 
     received: int = 0
@@ -86,10 +86,10 @@ class WorkerCounts:
 
 @dataclass(slots=True)
 class WorkerModel:
-    """What the workers of a run share: their settings, and what they count.
+    """Settings and counts that the workers of a run share.
 
-    `payload` is an answer of the usual length, to be remembered; `promised` the share of instances
-    that may be answered otherwise than by the high-cost model (None: audits are not tested).
+    `payload` is an answer of the usual length, which workers remember; `promised` bounds the share
+    of answers other than the high-cost model's (None: audits are not tested).
     """
 
     timings: Timings
@@ -101,7 +101,7 @@ class WorkerModel:
     alarms: list[int] = field(default_factory=list)
 
     def run_seconds(self, n_instances: int, n_requests: int) -> float:
-        """Seconds of a run."""
+        """Compute the duration of a run (s)."""
         timings = self.timings
         return 1e-6 * (
             timings.run_us + n_instances * timings.instance_us + n_requests * timings.message_us
@@ -133,7 +133,7 @@ class VirtualWorker:
         self._running.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
-        """Do what a real worker does with a request."""
+        """Take a request as a real worker does."""
         if not self.up:
             return
         counts = self._model.counts
@@ -159,7 +159,9 @@ class VirtualWorker:
 
     def _serve(self) -> None:
         """Begin the runs that can begin, as the serving threads of the worker do."""
-        batcher, clock, counts = self._batcher, self._clock, self._model.counts
+        batcher = self._batcher
+        clock = self._clock
+        counts = self._model.counts
         now = clock.now
         while len(batcher) and len(self._running) < self._parallel:
             pause = batcher.pause(now)
@@ -171,7 +173,8 @@ class VirtualWorker:
             batch, expired = batcher.take(now)
             counts.expired += len(expired)
             if batch is not None:
-                n = len(batch.tickets)  # each of one instance
+                # Each request is of one instance.
+                n = len(batch.tickets)
                 seconds = self._model.run_seconds(n, n)
                 counts.queued_seconds += sum(now - ticket.arrived for ticket in batch.tickets)
                 counts.batches += 1
@@ -180,11 +183,13 @@ class VirtualWorker:
                 clock.at(now + seconds, self._finish, batch, seconds)
 
     def _finish(self, batch: Batch, seconds: float) -> None:
-        if batch not in self._running:  # the worker was down in between
+        # The worker may have been down in between.
+        if batch not in self._running:
             return
         self._running.discard(batch)
         self._batcher.ran(batch.model, len(batch.tickets), seconds)
-        now, counts = self._clock.now, self._model.counts
+        now = self._clock.now
+        counts = self._model.counts
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
             self._batcher.finish(ticket, self._model.payload, now)
@@ -205,14 +210,14 @@ class VirtualWorker:
         self._audit.observe(ticket.model, mark, ticket.label, self._model.promised)
 
 
-# -- what is up -------------------------------------------------------------------------------
+# -- outages ----------------------------------------------------------------------------------
 
 
 class Availability:
-    """What is up now, by the schedule of outages."""
+    """The state of link, broker and workers by the schedule of outages."""
 
     def __init__(self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker]) -> None:
-        #: When (s) devices began, or will begin, their latest connection.
+        #: Time (s) when devices began, or will begin, their latest connection.
         self.connected_at = 0.0
         #: Whether nothing is ever down.
         self.quiet = not outages
@@ -240,7 +245,7 @@ class Availability:
         if until is not None:
             self._broker_until = until
             self.connected_at = max(self.connected_at, until + RECONNECT_SECONDS)
-        all_down = any((self._outages.down(part, now) or 0.0) > now for part in ("cloud", "broker"))
+        all_down = any((self._outages.down(name, now) or 0.0) > now for name in ("cloud", "broker"))
         n_down = self._outages.workers_down(now)
         for number, worker in enumerate(self._workers):
             if all_down or number < n_down:
@@ -265,11 +270,13 @@ class Availability:
     @property
     def link_delivers(self) -> bool:
         """Whether bytes that enter a link now will come out, however late."""
+        if self.quiet:
+            return True
         now = self._clock.now
         if now < self._broker_until:
             return False
-        down = self._link_since <= now < self._link_until
-        return not down or self._link_until - self._link_since <= DETECT_SECONDS
+        is_down = self._link_since <= now < self._link_until
+        return not is_down or self._link_until - self._link_since <= DETECT_SECONDS
 
 
 # -- the way from the broker to a worker and back -----------------------------------------------
@@ -291,7 +298,8 @@ class VirtualBroker:
         self._counts = model.counts
         self._message = model.timings.broker_us / 1e6
         self._hop = model.timings.hop_ms / 1000.0
-        self._free_at = 0.0  # for requests
+        # Times (s) when the broker is free for the next request, and the next response.
+        self._free_at = 0.0
         self._response_free_at = 0.0
         self._turn = 0
 
@@ -309,16 +317,16 @@ class VirtualBroker:
         self._clock.at(arrival, worker.receive, ticket)
 
     def _next_worker(self) -> VirtualWorker | None:
-        workers, turn = self._workers, self._turn
-        for step in range(len(workers)):
-            number = (turn + step) % len(workers)
-            if workers[number].up:
-                self._turn = (number + 1) % len(workers)
-                return workers[number]
+        n_workers = len(self._workers)
+        for step in range(n_workers):
+            number = (self._turn + step) % n_workers
+            if self._workers[number].up:
+                self._turn = (number + 1) % n_workers
+                return self._workers[number]
         return None
 
     def response_departure(self) -> float:
-        """Time (s) at which a response that a worker sends now leaves the broker."""
+        """Get the time (s) at which a response that a worker sends now leaves the broker."""
         arrival = self._clock.now + self._hop
         self._response_free_at = max(arrival, self._response_free_at) + self._message
         return self._response_free_at
@@ -357,11 +365,11 @@ class _SampledRequest:
 def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSample:
     """Step one worker through requests of a full fleet, each with a time to live of `ttl` s.
 
-    What comes in the first fifth of the time finds a queue that is still filling, and is left out.
+    Requests of the first fifth of the time find a queue that is still filling; they are left out.
     """
     clock = Clock()
-    own = WorkerModel(model.timings, model.scenario, model.payload)
-    worker = VirtualWorker(clock, own)
+    sampled = WorkerModel(model.timings, model.scenario, model.payload)
+    worker = VirtualWorker(clock, sampled)
     requests = []
     for number, (time, device) in enumerate(zip(arrivals.time, arrivals.device, strict=True)):
         clock.run(float(time))
@@ -381,7 +389,7 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
         )
     clock.run()
     settled = np.searchsorted(arrivals.time, arrivals.time[-1] / 5)
-    counts = own.counts
+    counts = sampled.counts
     return QueueSample(
         seconds=[request.seconds for request in requests[settled:]],
         utilisation=min(1.0, counts.busy_seconds / (clock.now * model.scenario.parallel)),
@@ -391,7 +399,7 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
 
 
 class SampledWorker(VirtualWorker):
-    """A worker for a part of a fleet: its outcomes are drawn from those under the load of all.
+    """A worker for a part of a fleet: outcomes are drawn from a worker's under the load of all.
 
     Duplicates are known by the real queue; only waiting and running are drawn. `sample` gives the
     outcomes at a time (s).
@@ -411,7 +419,9 @@ class SampledWorker(VirtualWorker):
     def receive(self, ticket: VirtualTicket) -> None:
         if not self.up:
             return
-        counts, clock, now = self._model.counts, self._clock, self._clock.now
+        counts = self._model.counts
+        clock = self._clock
+        now = clock.now
         counts.received += 1
         offer = self._batcher.offer(ticket, now)
         if offer.counter is not None:

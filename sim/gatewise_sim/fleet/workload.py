@@ -36,13 +36,9 @@ class Arrivals(NamedTuple):
     device: NDArray[np.int32]
     row: NDArray[np.int32]
 
-    def of_devices(self, n_devices: int) -> Arrivals:
-        """Those of the first devices."""
-        return self.subset(self.device < n_devices)
-
-    def subset(self, chosen: NDArray[Any]) -> Arrivals:
-        """Some of them, by indices or a mask."""
-        return Arrivals(self.time[chosen], self.device[chosen], self.row[chosen])
+    def subset(self, index: NDArray[Any]) -> Arrivals:
+        """Select some of them, by indices or a mask."""
+        return Arrivals(self.time[index], self.device[index], self.row[index])
 
 
 class Events(NamedTuple):
@@ -54,13 +50,13 @@ class Events(NamedTuple):
 
 
 class Workload:
-    """How instances come to one device; `rate` is per second."""
+    """The arrivals of instances at one device; `rate` is per second."""
 
     rate: float
 
     @property
     def mean_rate(self) -> float:
-        """Arrivals per second of a device, over a long time."""
+        """Mean arrivals per second of a device, over a long time."""
         return self.rate
 
     def rate_at(self, times: FloatArray) -> FloatArray:
@@ -201,9 +197,9 @@ class Diurnal(Workload):
 class Replay(Workload):
     """A recorded trace: device i does what recorded device ``i mod n`` did.
 
-    `times` and, where recorded, `rows` are those of each device, sorted by time. With `every` (s),
-    above the last arrival, the trace comes again and again, and each device beyond the recorded
-    ones begins somewhere in it, so that copies are not in step.
+    `times` and, where recorded, `rows` are each device's, sorted by time. With `every` (s), above
+    the last arrival, the trace comes again and again, and each device beyond the recorded ones
+    begins somewhere in it, so that copies are not in step.
     """
 
     times: Sequence[FloatArray]
@@ -289,6 +285,15 @@ def read_trace(path: str | Path, every: float | None = None) -> Replay:
 _Reader = Callable[[str, str], Any]
 
 
+class _Kind(NamedTuple):
+    """A kind of workload: its maker, the text after its name, and the readers of its options."""
+
+    make: Callable[..., Workload]
+    main: str
+    read_main: _Reader
+    options: Mapping[str, _Reader]
+
+
 def _read_period(text: str, where: str) -> float:
     return 1 / read_rate(text, where) if "/" in text else read_span(text, where)
 
@@ -299,23 +304,15 @@ def _read_yes(text: str, where: str) -> bool:
     return text == "yes"
 
 
-#: Of each kind its maker, what follows the name, and how that and the options are read.
-_KINDS: Final[Mapping[str, tuple[Callable[..., Workload], str, _Reader, dict[str, _Reader]]]] = {
-    "poisson": (Poisson, "rate (1/min)", read_rate, {}),
-    "periodic": (
-        Periodic,
-        "period (10s)",
-        _read_period,
-        {"jitter": read_span, "aligned": _read_yes},
-    ),
-    "bursty": (
-        Bursty,
-        "rate (1/min)",
-        read_rate,
-        {"ratio": read_number, "burst": read_span, "every": read_span},
-    ),
-    "diurnal": (Diurnal, "rate (1/min)", read_rate, {"peak": read_clock, "ratio": read_number}),
-    "replay": (read_trace, "file (trace.csv)", lambda path, _: path, {"every": read_span}),
+_PERIODIC: Final = {"jitter": read_span, "aligned": _read_yes}
+_BURSTY: Final = {"ratio": read_number, "burst": read_span, "every": read_span}
+_DIURNAL: Final = {"peak": read_clock, "ratio": read_number}
+_KINDS: Final[Mapping[str, _Kind]] = {
+    "poisson": _Kind(Poisson, "rate (1/min)", read_rate, {}),
+    "periodic": _Kind(Periodic, "period (10s)", _read_period, _PERIODIC),
+    "bursty": _Kind(Bursty, "rate (1/min)", read_rate, _BURSTY),
+    "diurnal": _Kind(Diurnal, "rate (1/min)", read_rate, _DIURNAL),
+    "replay": _Kind(read_trace, "file (trace.csv)", lambda path, _: path, {"every": read_span}),
 }
 
 
@@ -327,27 +324,27 @@ def read_workload(text: str, *, day_begins: float = 0.0) -> Workload:
     >>> read_workload("bursty:1/s:ratio=9:burst=10s:every=100s").mean_rate
     1.0
     """
-    kind, _, rest = text.strip().partition(":")
-    if kind not in _KINDS:
+    name, _, settings = text.strip().partition(":")
+    if name not in _KINDS:
         raise InputError(f"workload {text!r}: choose one of {', '.join(_KINDS)}, as poisson:1/min")
-    make, first, read, readers = _KINDS[kind]
+    kind = _KINDS[name]
     # Colons stand in times of day as well: an option begins with its name.
-    main, *words = re.split(r":(?=[a-z]+=)", rest)
-    where = f"workload {kind}"
+    main, *words = re.split(r":(?=[a-z]+=)", settings)
+    where = f"workload {name}"
     options: dict[str, Any] = {}
     for word in words:
-        name, _, value = word.partition("=")
-        if name not in readers:
-            known = ", ".join(readers) or "none"
-            raise InputError(f"{where}: unknown option {name!r}; there are {known}")
-        if name in options:
-            raise InputError(f"{where}: {name} is given twice")
-        options[name] = readers[name](value, f"{where}: {name}")
+        option, _, value = word.partition("=")
+        if option not in kind.options:
+            names = ", ".join(kind.options) or "none"
+            raise InputError(f"{where}: unknown option {option!r}; there are {names}")
+        if option in options:
+            raise InputError(f"{where}: {option} is given twice")
+        options[option] = kind.options[option](value, f"{where}: {option}")
     if not main:
-        raise InputError(f"workload {text!r}: a {first} must follow {kind}:")
-    if kind == "diurnal":
+        raise InputError(f"workload {text!r}: a {kind.main} must follow {name}:")
+    if name == "diurnal":
         options["day_begins"] = day_begins
-    return make(read(main, where), **options)
+    return kind.make(kind.read_main(main, where), **options)
 
 
 # -- which rows instances are -----------------------------------------------------------------
@@ -400,7 +397,7 @@ class RowMix:
             where = f"class mix {knot.strip()!r}"
             times.append(read_span(time, where))
             shares.append([read_number(weight, where) for weight in weights.split("/")])
-        if len({len(each) for each in shares}) > 1:
+        if len(set(map(len, shares))) > 1:
             raise InputError(f"class mix {text!r}: each time needs a share for every class")
         return cls(labels, times, shares, linear=shape.strip() == "linear")
 
@@ -417,8 +414,8 @@ class RowMix:
         upper = np.cumsum(self.shares(times), axis=1)
         draw = rng.random(len(times))[:, None] * upper[:, -1:]
         label = np.minimum((draw >= upper).sum(axis=1), np.flatnonzero(self._counts)[-1])
-        place = (rng.random(len(times)) * self._counts[label]).astype(np.int64)
-        return np.asarray(self._rows[self._begins[label] + place], np.int64)
+        number = (rng.random(len(times)) * self._counts[label]).astype(np.int64)
+        return np.asarray(self._rows[self._begins[label] + number], np.int64)
 
 
 def draw_arrivals(

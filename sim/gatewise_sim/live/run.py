@@ -19,7 +19,7 @@ from gatewise.formats import duration, plural
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_sim.fleet.results import EDGE, FleetRun, RowTable
+from gatewise_sim.fleet.results import EDGE, FleetRun, RowTable, queue_means
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import Deployment
@@ -178,19 +178,12 @@ def _fleet_run(
     for counters in devices.counters:
         for name, count in counters.items():
             sums[name] = sums.get(name, 0.0) + count
-    answered = max(workers.get("answered", 0.0), 1.0)
-    available = scenario.seconds * scenario.workers * scenario.parallel
-    means = {
-        "utilisation": min(1.0, workers.get("busy_seconds", 0.0) / available),
-        "batch": workers.get("answered", 0.0) / max(workers.get("batches", 0.0), 1.0),
-        "wait_ms": 1000.0 * workers.get("queued_seconds", 0.0) / answered,
-    }
     return FleetRun(
         answers=answers,
         seconds=scenario.seconds,
         devices=scenario.devices,
         counts=sums,
-        workers=dict(workers) | means,
+        workers=dict(workers) | queue_means(workers, scenario),
         sampling=f"all of {plural(scenario.devices, 'device')} for {duration(scenario.seconds)}",
         request_first=scenario.policy == "cloud-only",
         lost=len(arrivals.time) - len(answers),

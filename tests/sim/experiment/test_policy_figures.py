@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import binomtest
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.policy_figures import N_BATCHES, Batches
 from gatewise_sim.fleet.energy import MONTH, DeviceEnergy, Prices, Radio
 from gatewise_sim.fleet.results import ROUTES
+from gatewise_sim.intervals import N_BATCHES, Batches
 from tests.support.fleets import (
     at_times,
     figures,
@@ -86,9 +86,6 @@ def test_no_instance_is_an_error(table, scenario):
         figures(table, scenario, empty)
 
 
-# -- intervals ------------------------------------------------------------------------------------
-
-
 def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
     batches = Batches.deal(fleet.answers, scenario.seconds, table.n_rows)
     by_time, by_row = batches.groups
@@ -97,28 +94,6 @@ def test_batches_by_time_each_see_all_of_the_day(table, scenario, fleet):
     assert np.std(shares) < 0.05
     assert set(by_row) == set(range(N_BATCHES))
     assert len(Batches.deal(fleet.answers, scenario.seconds, 19).groups) == 1
-
-
-def test_nineteen_of_twenty_intervals_hold_the_mean():
-    """Of 400 runs of independent values, by time alone: a binomial error is 1 %."""
-    rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(400):
-        values = rng.exponential(1.0, 2000)
-        figure = Batches((np.arange(2000) % N_BATCHES,)).mean(values)
-        held += figure.low <= 1.0 <= figure.high
-    assert held / 400 == pytest.approx(0.95, abs=0.035)
-
-
-def test_quantiles_have_intervals_of_the_right_length():
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(200):
-        values = rng.uniform(0.0, 1.0, 4000)
-        batches = Batches((np.arange(4000) % N_BATCHES,))
-        figure = batches.quantile(values, 0.5, np.ones(4000, bool))
-        held += figure.low <= 0.5 <= figure.high
-    assert held / 200 == pytest.approx(0.95, abs=0.05)
 
 
 def test_rows_that_come_many_times_make_no_figure_surer():

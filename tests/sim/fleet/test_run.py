@@ -250,6 +250,9 @@ def test_all_of_a_small_fleet_is_stepped_and_of_a_large_one_what_is_affordable()
     table = make_table(10, 1)
     small = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
     assert choose_devices(table, small, system(table)) == MAX_DEVICES
+    for hard, whole in ((4, True), (5, False)):  # 480,000 and 600,000 requests
+        busier = make_table(10, hard)
+        assert (choose_devices(busier, small, system(busier)) == MAX_DEVICES) == whole
     everything = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
     n_devices = choose_devices(table, everything, system(table))
     assert n_devices * 1440 <= MAX_INSTANCES

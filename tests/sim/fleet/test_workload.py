@@ -49,7 +49,7 @@ def test_arrivals_are_sorted_and_follow_from_the_seed(kind):
     assert ((steps > 0) | ((steps == 0) & (np.diff(first.device) >= 0))).all()
     assert set(first.device) <= set(range(40))
     assert set(first.row) <= set(range(11))
-    part = first.of_devices(7)
+    part = first.subset(first.device < 7)
     assert set(part.device) <= set(range(7))
     assert len(part.time) == (first.device < 7).sum()
 

@@ -102,8 +102,8 @@ def frontier_plot(report: Report) -> Markup:
         head(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
         legend = figure.legend(loc="outside lower left", ncols=3)
-        for line in legend.findobj(Line2D):
-            line.set_markersize(_MARK_SIZE)
+        for artist in legend.findobj(Line2D):
+            artist.set_markersize(_MARK_SIZE)
 
     active = frontier.active
     texts = [

@@ -1,0 +1,66 @@
+"""Intervals by batch means."""
+
+import numpy as np
+import pytest
+
+from gatewise_sim.intervals import N_BATCHES, Batches, share_interval
+from gatewise_sim.report.document import Figure
+
+_T = 2.093  # Student's quantile of 0.975 with 19 degrees of freedom
+
+
+def batches_of(*sizes: int) -> Batches:
+    """Batches of as many instances as the sizes say."""
+    return Batches((np.repeat(np.arange(len(sizes)), sizes),))
+
+
+def test_half_an_interval_is_the_error_of_the_batches_differences():
+    """Two batches, of means 1 and 3: their differences from 2 have the variance 2 / (2 * 1)."""
+    figure = batches_of(2, 2).mean(np.array([0.0, 2.0, 3.0, 3.0]))
+    assert figure.value == 2.0
+    assert (figure.low, figure.high) == pytest.approx((0.0, 2.0 + _T))
+    far = batches_of(2, 2).mean(np.array([99.0, 101.0, 102.0, 102.0]))
+    assert (far.low, far.high) == pytest.approx((101.0 - _T, 101.0 + _T))
+
+
+def test_batches_count_by_their_instances():
+    """Means 1, 1, 4 of 1, 1 and 2 instances: 2.5, and w (v_b - v) = -1.125, -1.125, 2.25."""
+    figure = batches_of(1, 1, 2).mean(np.array([1.0, 1.0, 4.0, 4.0]), highest=100.0)
+    half = _T * np.sqrt((2 * 1.125**2 + 2.25**2) / (3 * 2))
+    assert figure.high - figure.value == pytest.approx(half)
+
+
+def test_one_batch_has_no_differences():
+    figure = batches_of(4).mean(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert figure.low == figure.high == 2.5
+    assert batches_of(4).mean(np.ones(4), np.zeros(4)) is None
+
+
+def test_a_share_is_no_surer_than_its_independent_cases():
+    sure = Figure(value=0.5, low=0.5, high=0.5)
+    wilson = share_interval(sure, 100)
+    assert (wilson.low, wilson.high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
+    wide = Figure(value=0.5, low=0.1, high=0.9)
+    assert share_interval(wide, 100) == wide
+
+
+def test_nineteen_of_twenty_intervals_hold_the_mean():
+    """Of 400 runs of independent values, by time alone: a binomial error is 1 %."""
+    rng = np.random.default_rng(0)
+    n_inside = 0
+    for _ in range(400):
+        values = rng.exponential(1.0, 2000)
+        figure = Batches((np.arange(2000) % N_BATCHES,)).mean(values)
+        n_inside += figure.low <= 1.0 <= figure.high
+    assert n_inside / 400 == pytest.approx(0.95, abs=0.035)
+
+
+def test_quantiles_have_intervals_of_the_right_length():
+    rng = np.random.default_rng(1)
+    n_inside = 0
+    for _ in range(200):
+        values = rng.uniform(0.0, 1.0, 4000)
+        batches = Batches((np.arange(4000) % N_BATCHES,))
+        figure = batches.quantile(values, 0.5, np.ones(4000, bool))
+        n_inside += figure.low <= 0.5 <= figure.high
+    assert n_inside / 200 == pytest.approx(0.95, abs=0.05)
