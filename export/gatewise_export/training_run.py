@@ -155,7 +155,10 @@ class TrainingRun:
             frame = raw.used if self.data.encoder is None else raw.frame
             rows = frame.iloc[self.split.test].copy()
             rows[label[0] if label else raw.target] = raw.y[self.split.test]
-            return str(rows.to_csv(index=False, lineterminator="\n"))
+            text = str(rows.to_csv(index=False, lineterminator="\n"))
+            if "\r" in text:  # pandas puts such cells in quotes only where it does so with all
+                text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            return text
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*self.data.feature_names, *label])

@@ -8,31 +8,33 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from gatewise.errors import InputError
 
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 """A number with a decimal comma."""
+_SEPARATOR: Final = re.compile(r'"?sep=([,;\t|])"?[\r\n]*')
 _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
 def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and each row of a CSV file in UTF-8, with its line; cells are stripped.
 
-    Columns are separated by commas, or by semicolons or tabs where the header has more of them.
-    With semicolons a cell that is a number with a decimal comma is read with a point. Empty lines
-    are passed over. A column without a name is ``Unnamed: 0`` by its place, as pandas has it.
+    Columns are separated by commas, or by semicolons or tabs where the header has more of them; a
+    first line such as ``sep=;``, which Excel reads and writes, says so as well. With semicolons a
+    cell that is a number with a decimal comma is read with a point. Empty lines are passed over. A
+    column without a name is ``Unnamed: 0`` by its place, as pandas has it.
+
     Raises InputError, which names the file and perhaps the line, if it is missing, empty, no such
     file, a row has another length than the header, or a number may have separators of thousands.
     """
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header_line = file.readline()
+            separator, header_line, n_before = _read_head(file)
             if not header_line:
                 raise InputError(f"{path} is empty")
-            separator = _separator(header_line)
             lines = chain([header_line], file)
             reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
             header = [cell.strip() or f"Unnamed: {k}" for k, cell in enumerate(next(reader))]
@@ -40,19 +42,19 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 raise InputError(
                     f"{path}: its columns are separated by '|'; write them with commas"
                 )
-            yield reader.line_num, header
+            yield n_before + reader.line_num, header
             decimals = _Decimals(path, header) if separator == ";" else None
             for row in reader:
+                line = n_before + reader.line_num
                 if not row or (len(row) < len(header) and row == [""]):
                     continue
                 if len(row) != len(header):
                     cut = "; is the file cut short?" if len(row) < len(header) else ""
                     raise InputError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells under "
-                        f"{len(header)} columns{cut}"
+                        f"{path}, line {line}: {len(row)} cells under {len(header)} columns{cut}"
                     )
                 row = [cell.strip() for cell in row]
-                yield reader.line_num, decimals.pointed(row, reader.line_num) if decimals else row
+                yield line, decimals.pointed(row, line) if decimals else row
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except OSError as error:
@@ -69,21 +71,30 @@ def plain_csv(path: Path) -> Path | io.StringIO:
     """
     rows = (row for _, row in csv_rows(path))
     header = next(rows)
-    with path.open(encoding="utf-8-sig") as file:
-        plain = _separator(file.readline()) == ","
-    if plain:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        separator, _, n_before = _read_head(file)
+    if separator == "," and not n_before:
         for _ in rows:
             pass
         return path
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(chain([header], rows))
+    # such lines' ends let the writer put cells with carriage returns in quotes
+    csv.writer(text, lineterminator="\r\n").writerows(chain([header], rows))
     text.seek(0)
     return text
 
 
-def _separator(line: str) -> str:
-    """Separator of a header's columns: the one it has most of outside of quotes."""
-    return max(",;\t", key=re.sub('"[^"]*("|$)', "", line).count)
+def _read_head(file: TextIO) -> tuple[str, str, int]:
+    """Read the first lines of a file: separator, the header's line, and number of lines before it.
+
+    The separator is that of a line ``sep=;``, or the one that the header has most of outside of
+    quotes.
+    """
+    line = file.readline()
+    stated = _SEPARATOR.fullmatch(line)
+    if stated is not None:
+        return stated[1], file.readline(), 1
+    return max(",;\t", key=re.sub('"[^"]*("|$)', "", line).count), line, 0
 
 
 class _Decimals:

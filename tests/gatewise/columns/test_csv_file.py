@@ -21,12 +21,16 @@ from gatewise.errors import InputError
         ('a;b\n",5";1.5\n1,2,3;"4\n5"\n', [["a", "b"], [".5", "1.5"], ["1,2,3", "4\n5"]]),
         ("a;b\n1.234;5\n", [["a", "b"], ["1.234", "5"]]),
         ("a\tb\n1\t3,5\n", [["a", "b"], ["1", "3,5"]]),
+        ("sep=;\na;b\n1,5;2\n", [["a", "b"], ["1.5", "2"]]),
+        ("\ufeffsep=\t\r\na,b\tc\r\n1,5\t2\r\n", [["a,b", "c"], ["1,5", "2"]]),
+        ('"sep=,"\na,b\n1,2\n', [["a", "b"], ["1", "2"]]),
+        ('a;b\n"x\ry";1\n"p\r\nq";2\n', [["a", "b"], ["x\ry", "1"], ["p\r\nq", "2"]]),
         (";a;\n0;1;\n", [["Unnamed: 0", "a", "Unnamed: 2"], ["0", "1", ""]]),
     ],
 )  # fmt: skip
 def test_a_header_says_what_separates_columns(tmp_path, text, rows):
     path = tmp_path / "t.csv"
-    path.write_text(text)
+    path.write_text(text, newline="")
     assert [row for _, row in csv_rows(path)] == rows
     assert pd.read_csv(
         plain_csv(path), header=None, dtype=str, keep_default_na=False
@@ -40,6 +44,7 @@ def test_a_header_says_what_separates_columns(tmp_path, text, rows):
         ("a;b\n1.234;2\n3;4,5\n", r"line 2: '1.234' in column 'a' .*commas \('4,5'\): write all"),
         ("a;b\n1.234;2\n3;1.234,5\n", "line 2: '1.234' in column 'a'"),
         ("a;b\n1,5;2,5;3\n", "line 2: 3 cells under 2 columns"),
+        ("sep=;\na;b\n1;2\n3\n", "line 4: 1 cells under 2 columns"),
         ("a|b\n1|2\n", r"separated by '\|'"),
         ("", "is empty"),
     ],
