@@ -218,7 +218,10 @@ class InstalledBundle:
         Raises InputError if they do not fit the bundle.
         """
         instances: Any = rows
-        if hasattr(instances, "to_dict"):  # a DataFrame
+        for records in ("to_dicts", "to_pylist"):  # a table of polars, of Arrow
+            if hasattr(instances, records):
+                return self.checked_rows(getattr(instances, records)())
+        if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             named = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if named else instances.to_numpy()
         signal = self.bundle.manifest.signal

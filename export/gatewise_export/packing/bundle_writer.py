@@ -44,6 +44,7 @@ from gatewise_export.packing.system_manifest import (
 )
 from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
 from gatewise_signals.signal_input import SignalInput
+from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.table_encoder import encode_table
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def _check_sizes(files: Mapping[str, bytes]) -> None:
 
 def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:
     names = getattr(system, "feature_names_in_", None)
+    sample = as_pandas(sample)
     if names is not None and hasattr(sample, "columns"):
         absent = [name for name in names if name not in sample.columns]
         if absent:

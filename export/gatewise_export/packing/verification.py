@@ -93,6 +93,9 @@ def verify(
             f"verify(system, bundle, X) takes the fitted system and the Bundle made of it: bundle "
             f"is a {type(bundle).__name__}"
         )
+    from gatewise_training.data.frames import as_pandas
+
+    X = as_pandas(X)
     if bundle.manifest.encoder is not None:
         from gatewise_training.data.table_encoder import encode_table
 

@@ -16,6 +16,7 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.instance_files import arrays_of, load_instances
 
 _USUAL_TARGETS: Final = ("target", "label", "class", "y")
@@ -45,13 +46,13 @@ class Rows:
         Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
-        given: Any = X
+        given: Any = as_pandas(X)
         raw: Any = None
-        if manifest.encoder is not None and hasattr(X, "columns"):
+        if manifest.encoder is not None and hasattr(given, "columns"):
             from gatewise_training.data.table_encoder import encode_table
 
-            given = encode_table(manifest.encoder, X)
-            raw = _raw_rows(X, manifest)
+            raw = _raw_rows(given, manifest)
+            given = encode_table(manifest.encoder, given)
         if set(manifest.feature_names) <= set(getattr(given, "columns", ())):
             given = given[list(manifest.feature_names)]
         values = np.asarray(given)

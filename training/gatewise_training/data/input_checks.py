@@ -23,6 +23,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, one_line
 from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
+from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.row_splitter import RowSplitter
 
 Constraints = dict[str, list[Any]]
@@ -79,8 +80,7 @@ def check_rows(estimator: Any, X: Any) -> Any:
 
 def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
-    if signal is not None:
-        X = signal.features(X)
+    X = as_pandas(X) if signal is None else signal.features(X)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
             checked = validate_data(
@@ -152,9 +152,9 @@ def check_training(
     time: Any = None,
 ) -> Table:
     """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
-    table = X
+    table = as_pandas(X)
     check_labels_known(y)
-    X, y = _validated(estimator, X, _plain_labels(y))
+    X, y = _validated(estimator, table, _plain_labels(y))
     check_classes(y)
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))

@@ -25,6 +25,7 @@ from gatewise.columns.kinds import (
 from gatewise.costs import CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import PriceList
+from gatewise_training.data.frames import as_pandas, table_of
 from gatewise_training.data.input_checks import check_costs
 from gatewise_training.data.table_columns import (
     ColumnOptions,
@@ -125,7 +126,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         InputError
             Of all columns that cannot be used as they are, with what to say about each.
         """
-        return self._learn(_frame(X), frozenset())
+        return self._learn(table_of(X), frozenset())
 
     def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
         """Learn from rows of a table; `gaps` are columns with missing cells in other rows."""
@@ -273,7 +274,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
 def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     """Encode the rows of a DataFrame, as a device encodes them: float32, shape (n, n_features)."""
-    frame = _frame(frame)
+    frame = table_of(frame)
     absent = [name for name in encoder.names if name not in frame.columns]
     if absent:
         raise InputError(
@@ -301,6 +302,7 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     A table of features has the columns that the encoder makes. InputError names a column that is
     in neither.
     """
+    rows = as_pandas(rows)
     columns = [str(name) for name in getattr(rows, "columns", ())]
     is_encoded = set(encoder.feature_names) <= set(columns) and not set(encoder.names) <= set(
         columns
@@ -325,13 +327,3 @@ def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray
         rows[i] = number_of[key]
     width = len(encoder.columns[column].features)
     return np.array(values, np.float64).reshape(-1, width)[rows]
-
-
-def _frame(X: Any) -> DataFrame:
-    import pandas as pd
-
-    if not isinstance(X, pd.DataFrame):
-        raise InputError(f"give a pandas DataFrame with named columns, not {type(X).__name__}")
-    if not X.columns.is_unique:
-        raise InputError(f"column {X.columns[X.columns.duplicated()][0]!r} stands twice")
-    return X.rename(columns=str)

@@ -13,6 +13,7 @@ from gatewise.console import html_table
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
+from gatewise_training.data.frames import as_pandas
 from gatewise_training.views.summary import high_cost_name, named
 
 MOST_NAMED = 8
@@ -114,6 +115,7 @@ def _one_row(system: Any, x: Any) -> Any:
     """Make one instance rows of shape (1, n_features), with names where the system has them."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
+    x = as_pandas(x)
     names = list(getattr(system, "feature_names_in_", ()))
     if isinstance(x, Mapping) or (hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1):
         missing = [name for name in system.feature_names_ if name not in x]

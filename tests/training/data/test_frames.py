@@ -1,0 +1,124 @@
+"""Tables of pandas, Arrow and polars mean the same at every entrance."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from sklearn.datasets import load_wine
+
+from gatewise.errors import InputError
+from gatewise_edge import Device
+from gatewise_export import pack, verify
+from gatewise_sim.experiment.rows import Rows
+from gatewise_training import StagedCascade, TableEncoder
+from gatewise_training.data.frames import as_pandas
+
+
+def arrow(frame):
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def polars(frame):
+    library = pytest.importorskip("polars", reason="polars is not installed (pip install polars)")
+    cells = frame.astype(object).where(frame.notna(), None)
+    return library.DataFrame({name: cells[name].to_list() for name in cells})
+
+
+def nullable(frame):
+    return frame.convert_dtypes()
+
+
+def arrow_backed(frame):
+    return frame.convert_dtypes(dtype_backend="pyarrow")
+
+
+COLUMNS = {"shade": "category"}
+LIBRARIES = [arrow, polars, nullable, arrow_backed]
+
+
+@pytest.fixture(scope="module")
+def wine():
+    data, y = load_wine(return_X_y=True, as_frame=True)
+    frame = data[["alcohol", "hue", "proline"]].copy()
+    frame["shade"] = np.where(frame["hue"] > 1, "pale", "deep")
+    frame["is_strong"] = frame["alcohol"] > 13
+    return frame, np.where(y == 0, "first", "other")
+
+
+@pytest.fixture(scope="module")
+def encoder_and_system(wine):
+    frame, y = wine
+    encoder = TableEncoder(columns=COLUMNS).fit(frame)
+    system = StagedCascade(n_stages=1, families=("linear",), effort="low", random_state=0)
+    return encoder, system.fit(encoder.transform(frame), y)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_is_encoded_alike(library, wine, encoder_and_system):
+    frame, _ = wine
+    encoder, _ = encoder_and_system
+    encoded = TableEncoder(columns=COLUMNS).fit(library(frame)).transform(library(frame))
+    np.testing.assert_array_equal(encoded, encoder.transform(frame))
+    assert list(encoded.columns) == list(encoder.transform(frame).columns)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_is_fitted_explained_and_answered_alike(library, wine, encoder_and_system):
+    frame, y = wine
+    encoder, system = encoder_and_system
+    table = library(encoder.transform(frame))
+    again = StagedCascade(**system.get_params()).fit(table, y)
+    assert again.frontier_ == system.frontier_
+    np.testing.assert_array_equal(again.predict(table), system.predict(encoder.transform(frame)))
+    table = table[:1] if library in (arrow, polars) else table.iloc[:1]
+    assert again.explain(table).label == system.explain(encoder.transform(frame)[:1]).label
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_table_is_packed_verified_and_simulated_alike(
+    library, wine, encoder_and_system, tmp_path
+):
+    frame, y = wine
+    encoder, system = encoder_and_system
+    bundle = pack(
+        system, tmp_path / "bundle", sample=library(frame), encoder=encoder
+    )  # fmt: skip
+    assert verify(system, bundle, library(frame)).agrees
+    rows = Rows.from_arrays("wine", library(frame), y, bundle.manifest)
+    np.testing.assert_array_equal(rows.X, encoder.transform(frame).to_numpy())
+    with Device(bundle) as device:
+        answers = device.answer_many(library(frame[:9]))
+        expected = device.answer_many(frame[:9])
+        assert [(a.label, a.acquired) for a in answers] == [(a.label, a.acquired) for a in expected]
+
+
+@pytest.mark.parametrize("library", [arrow, polars])
+def test_every_kind_of_cell_keeps_its_value(library):
+    frame = pd.DataFrame({
+        "whole": pd.array([1, None, 3], "Int64"),
+        "number": [0.5, np.nan, -2.0],
+        "flag": pd.array([True, None, False], "boolean"),
+        "word": ["007", None, " x"],
+        "day": [datetime.datetime(2024, 1, 2), None, datetime.datetime(2024, 1, 3, 4)],
+        "full": np.array([1, 2, 3], np.int8),
+    })  # fmt: skip
+    table = as_pandas(library(frame))
+    assert table["whole"].dtype == "Int64"
+    assert table["flag"].dtype == "boolean"
+    assert table["full"].dtype.kind == "i"
+    for name in frame:
+        assert table[name].isna().tolist() == frame[name].isna().tolist()
+        is_known = frame[name].notna()
+        assert table[name][is_known].tolist() == frame[name][is_known].tolist()
+
+
+def test_what_is_no_table_stays_or_is_refused(wine):
+    rows = np.zeros((2, 3))
+    assert as_pandas(rows) is rows
+    assert as_pandas(wine[0]) is wine[0]
+    with pytest.raises(InputError, match="with named columns, not ndarray"):
+        TableEncoder().fit(rows)

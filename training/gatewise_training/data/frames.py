@@ -1,0 +1,66 @@
+"""Tables of other libraries as pandas DataFrames."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+
+def as_pandas(table: Any) -> Any:
+    """Turn a table of polars, Arrow or another eager library into a pandas DataFrame.
+
+    Numbers without gaps keep their dtype, whole numbers and booleans with gaps become nullable, and
+    other columns hold Python's values. Anything that is no such table is given back as it is.
+    """
+    import pandas as pd
+
+    if isinstance(table, pd.DataFrame | np.ndarray | list | tuple):
+        return table
+    import narwhals.stable.v1 as nw
+
+    frame = nw.from_native(table, eager_only=True, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        return table
+    return pd.DataFrame({name: _series(frame[name]) for name in frame.columns})
+
+
+def _series(column: Any) -> Series[Any]:
+    import narwhals.stable.v1 as nw
+    import pandas as pd
+
+    dtype = column.dtype
+    is_flag = dtype == nw.Boolean
+    has_gaps = column.null_count() > 0
+    if dtype.is_float() or ((dtype.is_integer() or is_flag) and not has_gaps):
+        return pd.Series(column.to_numpy())
+    values = column.to_list()
+    if dtype.is_integer():
+        return pd.Series(values, dtype="Int64")
+    if is_flag:
+        return pd.Series(values, dtype="boolean")
+    return pd.Series(values)
+
+
+def table_of(table: Any) -> DataFrame:
+    """Get a table with named columns as a pandas DataFrame.
+
+    Raises
+    ------
+    InputError
+        If it is no table, or a column stands in it twice.
+    """
+    import pandas as pd
+
+    from gatewise.errors import InputError
+
+    frame = as_pandas(table)
+    if not isinstance(frame, pd.DataFrame):
+        kind = type(table).__name__
+        raise InputError(f"give a DataFrame (pandas, polars, Arrow) with named columns, not {kind}")
+    if not frame.columns.is_unique:
+        raise InputError(f"column {frame.columns[frame.columns.duplicated()][0]!r} stands twice")
+    return frame.rename(columns=str)
