@@ -42,7 +42,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     path = Path(settings.dataset)
     if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
         return _load_table(path, settings, prices)
-    if settings.column or settings.impute or settings.na:
+    if settings.column or settings.drop or settings.impute or settings.na:
         raise InputError(
             f"{settings.dataset}: what columns are is a matter of .csv and .parquet files"
         )
@@ -190,6 +190,13 @@ def _split(
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
+    # a class keeps two training rows, the least that a fit takes, before any is held out
+    for c in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
+        of_class = y[test] == classes[c]
+        n_short = 2 - int(np.sum(y[training] == classes[c]))
+        moved = test[of_class][: max(n_short, 0)]
+        training = np.concatenate([training, moved])
+        test = np.setdiff1d(test, moved)
     return Split(np.sort(training), no_rows, np.sort(test))
 
 

@@ -36,10 +36,20 @@ from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import Validation
+from gatewise_training.data.misleading_columns import TableRemark
 from gatewise_training.data.neighbouring_rows import neighbour_remark
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.promise_check import (
+    MeasuredFigure,
+    PromiseCheck,
+    UnseenRows,
+)
 from gatewise_training.operating_points.recall_check import recall_remark
+
+LARGE_FILE = 4_000_000
+"""Bytes of a file that takes seconds to read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +58,8 @@ class TrainingRun:
 
     `seconds`: wall time of the phases ``load``, ``train``, ``pack``. `troubles`: deviations from
     the settings: no operating point reaches the goal (the bundle is at the nearest), or the
-    bundle could not be written where it should (it is elsewhere).
+    bundle could not be written where it should (it is elsewhere). `table_remarks`: what misleads a
+    training in the columns.
     """
 
     settings: TrainingSettings
@@ -59,6 +70,7 @@ class TrainingRun:
     verification: VerifyReport
     seconds: Mapping[str, float]
     troubles: tuple[str, ...] = ()
+    table_remarks: tuple[TableRemark, ...] = ()
 
     @property
     def test_table(self) -> Any:
@@ -84,8 +96,10 @@ class TrainingRun:
             answers = system.classes_[f0.labels(x)]
             cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
         groups = self.data.groups
+        majority = self._majority_class()
         return {
             "rows": len(y),
+            "majority": {"class": majority, "share": float(np.mean(y == majority))},
             **({} if groups is None else {"groups": len(np.unique(groups[self.split.test]))}),
             "class_rows": [int(np.sum(y == c)) for c in system.classes_],
             "system": {
@@ -95,6 +109,49 @@ class TrainingRun:
             },
             "cloud_only": cloud_only,
         }
+
+    def _majority_class(self) -> Any:
+        """The class with the most training rows."""
+        classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
+        return classes.tolist()[int(counts.argmax())]
+
+    def check_promise(self) -> PromiseCheck:
+        """Compare the goal and the bounds of the settings with the test rows."""
+        system = self.system
+        x = self.data.X[self.split.test]
+        f0 = system.high_cost_model_
+        index_of = {label: c for c, label in enumerate(system.classes_.tolist())}
+        truth = np.array([index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64)
+        weights = np.ones(len(truth))
+        if system.class_weights_ is not None:
+            weights = np.where(truth < 0, 1.0, system.class_weights_[truth])
+        rows = self.test_table
+        answers = np.searchsorted(system.classes_, system.predict(rows))
+        return PromiseCheck.of_system(
+            system,
+            UnseenRows(
+                truth=truth,
+                answers=answers.astype(np.int64),
+                reference=None if f0 is None else f0.labels(x),
+                costs=system.cost(rows),
+                offloaded=np.equal(system.exit_stage(rows), len(system.stages_)),
+                weights=weights,
+                splitter=self._test_splitter(),
+            ),
+            doubts=[
+                remark.text
+                for remark in self.table_remarks
+                if remark.trouble in ("entities", "time")
+            ],
+        )
+
+    def _test_splitter(self) -> RowSplitter:
+        """Groups of the test rows, where there are several."""
+        n = len(self.split.test)
+        if self.data.groups is None:
+            return RowSplitter(n)
+        groups = self.data.groups[self.split.test]
+        return RowSplitter(n, np.unique(groups, return_inverse=True)[1].astype(np.int64))
 
     def summary(self) -> dict[str, Any]:
         """The document that ``gatewise train --json`` prints."""
@@ -106,6 +163,7 @@ class TrainingRun:
             "method": self.settings.method,
             "operating_point": msgspec.to_builtins(manifest.active_point),
             "test": self.measure(),
+            "promise": self.check_promise().to_dict(),
             "remarks": self.remarks,
             "verify": msgspec.to_builtins(self.verification),
             "test_rows": str(self.settings.rows),
@@ -129,12 +187,14 @@ class TrainingRun:
         if weights is not None:
             right = true_classes == answered_classes
             figures["weighted_accuracy"] = float(np.average(right, weights=weights[true_classes]))
-        return {"accuracy": float(np.mean(answers == y)), **figures}
+        right = MeasuredFigure.share(answers == y, np.ones(len(y)), self._test_splitter())
+        return {"accuracy": right.value, "accuracy_interval": right.ends(), **figures}
 
     @property
     def remarks(self) -> list[str]:
         """Remarks for the user on these data and this system, in addition to the figures."""
-        remarks = [recall_remark(self.system, as_options=True)]
+        texts = [remark.text for remark in self.table_remarks]
+        remarks = [*texts, recall_remark(self.system, as_options=True)]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
             options = "--groups COLUMN or --time-split COLUMN"
@@ -181,10 +241,14 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     _check_files_beside(settings)
     # The three phases, timed.
     seconds: dict[str, float] = {}
-    with _timed(seconds, "load"):
+    is_short = quiet or not _is_large(Path(settings.dataset))
+    with _timed(seconds, "load"), progress(f"read {settings.dataset}", quiet=is_short):
         data = load_dataset(settings)
         check_column_names(data.feature_names)
         split = split_rows(data, settings)
+        remarks = _table_remarks(data, settings)
+    for remark in () if quiet else remarks:
+        note(f"note: {remark.text}")
     with _timed(seconds, "train"):
         system, missed = _fit(data, split, settings, quiet=quiet)
     with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
@@ -200,6 +264,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         verification=verification,
         seconds=seconds,
         troubles=troubles,
+        table_remarks=remarks,
     )
     # Test rows and fingerprints go next to the bundle; a full disk there loses no bundle.
     if settings.rows is None:
@@ -212,6 +277,23 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         trouble = f"the test rows could not be written to {settings.rows}: {error.strerror}"
         return replace(run, troubles=(*troubles, trouble))
     return run
+
+
+def _is_large(path: Path) -> bool:
+    """Whether reading a file takes so long that a line should say so."""
+    return path.is_file() and path.stat().st_size >= LARGE_FILE
+
+
+def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
+    """Remarks on a table's columns, without the troubles that the settings mend."""
+    if data.raw is None:
+        return ()
+    is_split = bool(settings.split_columns)
+    return tuple(
+        remark
+        for remark in data.raw.remarks()
+        if not (is_split and remark.option in ("--groups", "--time-split"))
+    )
 
 
 def rows_beside(out: Path) -> Path:
@@ -352,7 +434,10 @@ def _fit(
             # the command prints them as lines of their own
             warnings.simplefilter("ignore", RecallWarning)
             warnings.simplefilter("ignore", GroupsWarning)
-            return system.fit(*training, validation=validation, **units), ""
+            system.fit(*training, validation=validation, **units)
+            if settings.slack is not None:
+                system = system.at(slack=settings.slack)
+            return system, ""
     except InputError as error:
         frontier: Frontier | None = getattr(system, "frontier_", None)
         if frontier is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from typer import Argument, Option
 
-from gatewise.columns.kinds import read_kind
+from gatewise.columns.kinds import DROP, read_kind
 from gatewise.documents import Amount, Positive, Share
 from gatewise.errors import InputError
 from gatewise.prices import LARGEST_REQUEST
@@ -74,6 +74,10 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, lt=1)] | None,
         Option(help="Confidence, as 0.95, of the bounds, certified on rows set aside."),
     ] = None
+    slack: Annotated[
+        Amount | None,
+        Option(help="Standard errors that --max-loss and bounds on classes keep in hand; 1."),
+    ] = None
     costs: Annotated[Path | None, Option(help="Prices of the features: a .toml or .csv.")] = None
     column: Annotated[
         Repeated,
@@ -83,6 +87,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "n, 1 and 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, drop (no "
             "feature). Repeatable.",
         ),
+    ] = ()
+    drop: Annotated[
+        Repeated, Option(metavar="NAME", help="Column that does not become a feature. Repeatable.")
     ] = ()
     na: Annotated[
         Repeated, Option(help="Text of an empty cell, in addition to NA, null, ?. Repeatable.")
@@ -168,6 +175,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
                 raise InputError(f"--column {text}: {why}")
             read_kind(kind)
             kinds[name] = kind
+        kinds |= dict.fromkeys(self.drop, DROP)
         return ColumnOptions(
             kinds=kinds,
             impute=self.impute,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +18,7 @@ from gatewise.formats import plural
 from gatewise_export.commands.options import AsJson, Target
 
 if TYPE_CHECKING:
+    from gatewise_training.data.misleading_columns import TableRemark
     from gatewise_training.data.table_columns import ColumnFacts
 
 #: A number as a spreadsheet shows it: €1,200 or 70 %.
@@ -26,8 +27,6 @@ _MARKED = re.compile(
     r"|[^\w.+-]*[+-]?\d+(\.\d+)?\s*[^\w\s]+"
     r"|[^\w.+-]+[+-]?\d+(\.\d+)?"
 )
-#: "unnamed" is what pandas calls the column of an index.
-_ID_NAMES = ("unnamed", "id", "uid", "uuid", "guid", "index", "serial", "key", "nr", "no")
 
 
 def init(
@@ -45,7 +44,8 @@ def init(
         gatewise init data.csv --target label
     """
     from gatewise_training.data.datasets import read_table
-    from gatewise_training.data.table_columns import table_facts
+    from gatewise_training.data.input_checks import check_classes
+    from gatewise_training.data.misleading_columns import drop_reason
 
     if out.suffix.lower() != ".toml":
         raise InputError(f"--out {out}: the ending must be .toml")
@@ -56,8 +56,11 @@ def init(
     if out.exists():
         raise InputError(f"{out} exists: name another with --out, or remove it")
     table = read_table(data, target=target)
-    columns = table_facts(table.frame)
-    kinds = {name: _kind(name, facts) for name, facts in columns.items()}
+    check_classes(table.y)
+    columns = table.facts
+    remarks = table.remarks()
+    reasons = {name: drop_reason(name, facts, remarks) for name, facts in columns.items()}
+    kinds = {name: DROP if reasons[name] else facts.kind for name, facts in columns.items()}
     # The command that trains with the file: cells that fit no kind become missing by --na, and
     # --impute fills missing cells unless each column with some takes them as a category.
     words = ["gatewise", "train", str(data)]
@@ -72,8 +75,9 @@ def init(
         for n, f in columns.items()
     ):
         words.append("--impute")
+    words += _split_options(remarks, columns)
     command = shlex.join([*words, "--out", "bundle"])
-    lines = [_line(name, facts, kinds[name]) for name, facts in columns.items()]
+    lines = [_line(name, facts, kinds[name], reasons[name]) for name, facts in columns.items()]
     try:
         out.write_text(
             _TEXT.format(
@@ -84,12 +88,15 @@ def init(
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
     if as_json:
-        emit({"prices": str(out), "kinds": kinds, "train": command})
+        texts = [remark.text for remark in remarks]
+        emit({"prices": str(out), "kinds": kinds, "train": command, "remarks": texts})
         return
     note(
         f"wrote {out}, for the label {table.target!r}: set the prices, check the kinds, then\n"
         f"    {command}"
     )
+    for remark in remarks:
+        note(f"note: {remark.text}")
 
 
 commands: dict[str, Callable[..., None]] = {"init": init}
@@ -122,17 +129,19 @@ evaluation = 0.0
 """
 
 
-def _kind(name: str, facts: ColumnFacts) -> str:
-    """The kind that a column seems to be of."""
-    words = re.split(r"[\W_]+", name.lower())
-    if facts.kind in ("empty", "text"):
-        return DROP
-    if facts.kind == "number" and facts.distinct == facts.rows and set(words) & set(_ID_NAMES):
-        return DROP
-    return facts.kind
+def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnFacts]) -> list[str]:
+    """Options that hold out whole entities or, without any, the latest rows."""
+    for trouble in ("entities", "time"):
+        for remark in remarks:
+            if remark.trouble == trouble:
+                name = remark.columns[0]
+                form = columns[name].forms[0]
+                is_other = columns[name].kind == "time" and form != ISO
+                return [remark.option, f"{name}={form}" if trouble == "time" and is_other else name]
+    return []
 
 
-def _line(name: str, facts: ColumnFacts, kind: str) -> str:
+def _line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
     """Write the line of one column, which describes its cells in a comment."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.forms[0] != ISO:
@@ -148,9 +157,10 @@ def _line(name: str, facts: ColumnFacts, kind: str) -> str:
     if facts.commas is not None:
         holds = facts.advice
     elif facts.kind in ("text", "category") and _MARKED.fullmatch(facts.example):
+        reason = None
         holds += f": if numbers, write them as {re.sub(r'[^0-9.+-]', '', facts.example)}"
-    if kind == DROP and facts.kind == "number":
-        holds += ", each once"
+    if reason:
+        holds += f": {reason}"
     if facts.odd:
         holds += f"; in {plural(facts.n_odd, 'row')} not, as {facts.odd[0]!r}"
     if facts.missing and facts.kind != "empty":

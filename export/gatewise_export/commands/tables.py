@@ -20,7 +20,8 @@ MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 """Names of an operating point's `accuracy`, by task."""
 MOST_LISTED = 8
 """Largest number of classes whose recall is printed."""
-
+FEW_ROWS = 100
+"""Below this many test rows an accuracy is an interval first."""
 
 MOST_NAMES = 6
 """Largest number of columns that a line names."""
@@ -285,23 +286,29 @@ def _recall(shares: Sequence[float | None] | None, c: int) -> str:
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    """Print the tables of `gatewise train`."""
+    """Print the tables of `gatewise train` and, last, what became of its promise."""
+    from gatewise_training.operating_points.promise_check import never_found
+
     test = result["test"]
     # a system without a cloud has no figures of the cloud alone
     policies = [p for p in ("system", "cloud_only") if test[p] is not None]
-    rows = []
+    classes = manifest.classes
+    rows: list[tuple[str, ...]] = []
     for policy in policies:
         figures = test[policy]
-        merits = [f"{figures['accuracy']:.4f}", f"{figures['balanced_accuracy']:.4f}"]
+        merits = [_accuracy(figures, test["rows"]), f"{figures['balanced_accuracy']:.4f}"]
         if "weighted_accuracy" in figures:
             merits.append(f"{figures['weighted_accuracy']:.4f}")
         merits += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
         share = figures.get("offload_rate", 1.0)
         rows.append((policy, *merits, f"{figures['cost']:.4g}", f"{share:.3f}"))
+    majority = test["majority"]
+    rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
     head = ["", "accuracy", "balanced"]
     head += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
     head += ["log loss", "Brier", "cost", "offload"]
     of_groups = f" of {test['groups']} groups" if "groups" in test else ""
+    rows = [(*row, *[""] * (len(head) - len(row))) for row in rows]
     table(f"on {test['rows']} test rows{of_groups}", head, rows)
     print()
     _print_classes(test, policies, manifest)
@@ -313,6 +320,20 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
     for remark in result["remarks"]:
         print(f"note: {remark}")
+    for policy, name in (("system", "the system"), ("cloud_only", "the high-cost model")):
+        if policy in policies and (labels := never_found(test[policy]["recall"], classes)):
+            print(f"never found by {name}, a recall of 0 on test rows: {', '.join(labels)}")
+    print()
+    for line in result["promise"]["lines"]:
+        print(line)
+
+
+def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
+    """Accuracy; of few rows the interval before it."""
+    low, high = figures["accuracy_interval"]
+    if n_rows >= FEW_ROWS or low is None or high is None:
+        return f"{figures['accuracy']:.4f}"
+    return f"{low:.2f} to {high:.2f} ({figures['accuracy']:.3f})"
 
 
 def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:

@@ -31,7 +31,7 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
     Example:
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
-        gatewise train log.csv --column id=drop --column supplier=category --impute --out bundle
+        gatewise train log.csv --drop id --column supplier=category --impute --out bundle
         gatewise train log.csv --max-loss fault=0.05 --max-loss ok=0.01 --out bundle
         gatewise train windows.csv --target activity --groups subject --out bundle
     """

@@ -22,8 +22,13 @@ Run = Callable[..., tuple[int, str, str]]
 Refused = Callable[..., str]
 
 
+def shuffled_days() -> list[str]:
+    days = np.random.default_rng(0).permutation(178) % 28
+    return [f"2025-01-{day + 1:02} 10:00" for day in days]
+
+
 def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -> None:
-    frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when="2025-01-03 10:00")
+    frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when=shuffled_days())
     frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan

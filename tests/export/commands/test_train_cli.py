@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(cultivar=frame.ash + 0.001)
 
 
+def counted(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(cultivar=(1000 * frame.ash + 100 * frame.hue).astype(int))
+
+
 def doubled(frame: pd.DataFrame) -> pd.DataFrame:
     frame.columns = ["ash", *frame.columns[1:]]
     return frame
@@ -47,7 +52,10 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
     (put("hue", np.inf), "'hue' has infinite values"),
-    (put("hue", "red"), "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --column"),
+    (
+        put("hue", "red"),
+        "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --drop hue",
+    ),
     (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
     (
         lambda f: f.assign(hue="2025-01-03"),
@@ -59,11 +67,11 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     ),
     (
         lambda f: f.assign(hue="03/04/2025 08:30"),
-        "(--column 'hue=time:%d/%m/%Y %H:%M' or --column 'hue=time:%m/%d/%Y %H:%M' or --column ",
+        "(--column 'hue=time:%d/%m/%Y %H:%M' or --column 'hue=time:%m/%d/%Y %H:%M' or --drop ",
     ),
     (
         lambda f: f.assign(ash=np.nan, hue="x"),
-        "To mend all: --column ash=drop --column hue=category; or have `gatewise init`",
+        "To mend all: --drop ash --column hue=category; or have `gatewise init`",
     ),
     (put("cultivar", "moon"), "class 'moon' has one row only"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
@@ -72,6 +80,7 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (lambda f: f[f.cultivar == "north"], "one class only"),
     (lambda f: f[["cultivar"]], "no column beside the label"),
     (measured, "label type: continuous. This learns classes: bin measured values into classes"),
+    (counted, "of them once, as measured values have. This learns classes: bin the values"),
 ]
 
 
@@ -119,7 +128,7 @@ BAD_OPTIONS = [
     ("--budget 0.5", "below the price of the cheapest feature"),
     ("--column hue=time:%A", "'%A' is no format of a time"),
     ("--column huge=category", "'huge' is named, but there is no such"),
-    ("--column hue=drop --column hue=boolean", "hue=boolean: is given two kinds"),
+    ("--column hue=ordinal --column hue=boolean", "hue=boolean: is given two kinds"),
     ("--column hue=boolean", "'hue' is not true or false in "),
     ("--costs nowhere.toml", "does not exist"),
     ("--method adapt-lin --allow-missing", "takes no missing"),
@@ -269,6 +278,13 @@ def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_pat
     assert "100%" in err
     assert err.splitlines().index(f"pack and verify {out}") > 1
     assert "cloud_only" not in text
+    *_, promised, reached, accuracy, verdict, advice = text.splitlines()
+    assert promised.startswith("promised: an accuracy of at least 0.")
+    assert reached.startswith("reached on 45 rows held out: accuracy 0.")
+    assert "; on validation rows 0." in accuracy
+    assert verdict.startswith(("kept", "not kept"))
+    assert advice.startswith("what to do: ")
+    assert re.search(r"^always middle +0\.4000", text, re.M)
     assert "0 of 45 decisions" in text
     status, text, _ = run(*train, "--json")
     test = json.loads(text)["test"]
@@ -280,6 +296,23 @@ def test_a_method_without_a_cloud_goes_all_the_way(home: Path, run: Run, tmp_pat
     status, text, _ = run("edge", out, "--data", home / "wine.csv", "--json")
     assert status == 0
     assert json.loads(text.splitlines()[-1])["summary"]["answers"]["edge"] == 178
+
+
+def test_what_few_rows_and_classes_come_to_is_said(
+    run: Run, refused: Refused, tmp_path: Path
+) -> None:
+    data = tmp_path / "few.csv"
+    frame = wine()[::5]
+    frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"
+    frame.to_csv(data, index=False)
+    fit = ["train", data, "--target", "cultivar", "--method", "adapt-gbrt", "--drop", "hue"]
+    status, text, _ = run(*fit, "--slack", "0", "--out", tmp_path / "b")
+    assert status == 0  # a class of two rows keeps both for training
+    assert re.search(r"^system +0\.\d\d to \d\.\d\d \(", text, re.M)
+    assert re.search(r"^reached on 9 rows held out: .*\(on these rows ", text, re.M)
+    assert "hue" not in Bundle.open(tmp_path / "b").manifest.feature_names
+    frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(data, index=False)
+    assert "class 'moon' has one row only" in refused(*fit, "--out", tmp_path / "c")
 
 
 def machines(seed: int = 0) -> pd.DataFrame:

@@ -29,7 +29,7 @@ def test_all_that_is_unclear_is_listed_at_once(frame):
     text = str(caught.value)
     assert "5 columns need an option" in text
     assert text.endswith(
-        "To mend all: columns={'serial': 'drop', 'supplier': 'category', 'when': 'time', "
+        "To mend all: columns={'supplier': 'category', 'when': 'time', 'serial': 'drop', "
         "'flat': 'drop'}, missing_words=['ERR']"
     )
     with pytest.raises(InputError, match="'oh' is named, but there is no such column; it has ser"):

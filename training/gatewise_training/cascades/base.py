@@ -28,7 +28,7 @@ from gatewise_training.cascades.fitting import GivenRows, fit_system, reference_
 from gatewise_training.data.input_checks import Table, Validation
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
-from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.views.explanation import Explanation, explain
 
@@ -122,7 +122,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Pick a point of the frontier, or with a guarantee a certified one."""
         bounds = self.class_bounds_
         if self.calibration_ is None:
-            return self.frontier_.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)
+            return self.frontier_.pick(bounds, self.max_bytes_, slack=self.slack_, **wanted)
         frontier = self.frontier_
         max_bytes = self.max_bytes_
         if max_bytes is not None:
@@ -187,13 +187,16 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             `budget`, `max_loss` and `offload_rate`, of which at most one is not None. Without one
             the copy keeps the goal of the settings if there is a bound, and else it is an error.
         bounds : mapping
-            `min_recall`, `min_precision`, `max_bytes` and `max_instance_cost`; None: as they are.
+            `min_recall`, `min_precision`, `max_bytes`, `max_instance_cost` and `slack`; None: as
+            they are.
         """
         check_is_fitted(self, "frontier_")
         moved = copy.copy(self)
         # the bounds of the copy
         if bounds["max_bytes"] is not None:
             moved.max_bytes_ = bounds["max_bytes"]
+        if bounds["slack"] is not None:
+            moved.slack_ = float(bounds["slack"])
         if bounds["max_instance_cost"] is not None:
             moved._cap_cost(bounds["max_instance_cost"])
         has_other_goal = any(v is not None for k, v in goal.items() if k != "max_loss")
@@ -239,12 +242,13 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         max_loss: float | Mapping[Any, float] | None = None,
         min_recall: Mapping[Any, float] | None = None,
         min_precision: Mapping[Any, float] | None = None,
+        slack: float | None = None,
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
         Parameters
         ----------
-        budget, max_loss, min_recall, min_precision
+        budget, max_loss, min_recall, min_precision, slack
             As for :meth:`StagedCascade.at`.
 
         Returns
@@ -259,6 +263,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
                 "min_precision": min_precision,
                 "max_bytes": None,
                 "max_instance_cost": None,
+                "slack": slack,
             },
         )
 

@@ -71,6 +71,7 @@ class BudgetedModel(BaseEstimator, ABC):
     high_cost_model_: Any
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
+    slack_: float = SLACK  # errors that `max_loss` and bounds on classes keep in hand
     _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
 
     feature_costs: CostsLike | None
@@ -185,7 +186,7 @@ class BudgetedModel(BaseEstimator, ABC):
             return self._choose(max_loss=error.least)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        return self.frontier_.pick(None, slack=SLACK, **wanted)
+        return self.frontier_.pick(None, slack=self.slack_, **wanted)
 
     @property
     def stages_(self) -> tuple[Stage, ...]:

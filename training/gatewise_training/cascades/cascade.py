@@ -218,6 +218,7 @@ class CascadeClassifier(BudgetedClassifier):
         min_precision: Mapping[Any, float] | None = None,
         max_bytes: int | None = None,
         max_instance_cost: float | None = None,
+        slack: float | None = None,
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.
 
@@ -237,6 +238,8 @@ class CascadeClassifier(BudgetedClassifier):
             Largest number of bytes on a device: stages that never stop are then left out.
         max_instance_cost : float, optional
             Only operating points are left at which no instance can cost more.
+        slack : float, optional
+            Standard errors that `max_loss` and bounds on classes keep in hand; 1 by default.
 
         Returns
         -------
@@ -258,6 +261,7 @@ class CascadeClassifier(BudgetedClassifier):
                 "min_precision": min_precision,
                 "max_bytes": max_bytes,
                 "max_instance_cost": max_instance_cost,
+                "slack": slack,
             },
         )
 

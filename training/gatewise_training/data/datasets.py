@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +24,9 @@ from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.input_checks import warn_of_rounding
 from gatewise_training.data.instance_files import arrays_of
+from gatewise_training.data.misleading_columns import TableRemark, table_remarks
 from gatewise_training.data.table_columns import (
+    ColumnFacts,
     ColumnOptions,
     column_problems,
     problem_text,
@@ -81,11 +85,20 @@ class RawTable:
     @property
     def used(self) -> DataFrame:
         """The columns that are features, or are encoded."""
-        return self.frame.drop(columns=self.options.dropped)
+        return self.frame.drop(columns=self.options.dropped, errors="ignore")
+
+    @cached_property
+    def facts(self) -> dict[str, ColumnFacts]:
+        """Facts about the columns."""
+        return table_facts(self.frame, self.options.words)
+
+    def remarks(self) -> list[TableRemark]:
+        """List the columns that mislead a training, such as identifiers."""
+        return table_remarks(self.frame, self.y, self.facts, self.options.dropped)
 
     def check(self) -> None:
         """Raise InputError if columns cannot be used; it names all, and what mends them."""
-        if problems := column_problems(self.frame, self.options):
+        if problems := column_problems(self.frame, self.options, self.facts):
             raise InputError(f"{self.path}: {problem_text(problems, style='flags')}")
         if self.used.columns.empty:
             raise InputError(f"{self.path} has no column beside the label")
@@ -102,18 +115,19 @@ class RawTable:
 
     def numbers(self) -> Dataset:
         """Get the columns as features, at a price of 1 each; InputError if they are not numbers."""
-        words = [c for c in self.used if self.used[c].dtype.kind not in "biuf"]
-        if words:
-            raise InputError(f"{self.path}: column {words[0]!r} is not numbers; encode or drop it")
-        columns = list(self.used.columns)
-        x = _float32(self.path, self.used.to_numpy(np.float64), columns)
+        used = self.used
+        columns = list(used.columns)
+        for name, dtype in zip(columns, used.dtypes, strict=True):
+            if dtype.kind not in "biuf":
+                raise InputError(f"{self.path}: column {name!r} is not numbers; encode or drop it")
+        x = _float32(self.path, used.to_numpy(np.float64), columns)
         prices = FeatureCosts(np.ones(len(columns)), names=columns)
         return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw=self)
 
     def encoded(self, training: NDArray[np.intp]) -> Dataset:
         """Encode the columns with an encoder fitted on the training rows, at a price of 1 each."""
-        facts = table_facts(self.used, self.options.words)
-        gaps = {name for name, column in facts.items() if column.missing}
+        dropped = self.options.dropped
+        gaps = {n for n, column in self.facts.items() if column.missing and n not in dropped}
         encoder = TableEncoder.from_options(self.options)
         encoder._learn(self.frame.iloc[training], gaps)
         columns = tuple(encoder.get_feature_names_out().tolist())
@@ -357,28 +371,39 @@ def _read_csv(
     texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
     missing = _cases([*MISSING_WORDS, *options.words])
     source = plain_csv(path)  # pandas would fill a row that is cut short
-    frame: DataFrame = pd.read_csv(
-        source,
-        header=0,
-        names=header,
-        skipinitialspace=True,
-        low_memory=False,  # a column has one type from the first row to the last
+    options_of_pandas: dict[str, Any] = {
+        "header": 0,
+        "names": header,
+        "skipinitialspace": True,
+        "low_memory": False,  # a column has one type from the first row to the last
+        "keep_default_na": False,
         **_exact(pd.__version__),
-        keep_default_na=False,
-        # A label may well be called "none".
-        na_values={name: _NO_LABEL if name == label else missing for name in header},
-        dtype={name: str for name in header if name in texts},
-    )
-    if label is not None and frame[label].dtype.kind in "iu":
+    }
+
+    def read(columns: list[str], **further: Any) -> DataFrame:
         if isinstance(source, io.StringIO):
             source.seek(0)
-        codes = pd.read_csv(
-            source, header=0, names=header, usecols=[label], skipinitialspace=True, dtype=str
-        )[label]
+        frame: DataFrame = pd.read_csv(source, usecols=columns, **options_of_pandas, **further)
+        return frame
+
+    # one list of missing words for all features: pandas would prepare one for each column
+    frame: DataFrame = pd.DataFrame()
+    if header != [label]:
+        frame = read(
+            [name for name in header if name != label],
+            na_values=missing,
+            dtype={name: str for name in header if name in texts},
+        )
+    if label is None:
+        return frame
+    # A label may well be called "none".
+    labels = read([label], na_values=_NO_LABEL)[label]
+    if labels.dtype.kind in "iu":
+        codes = read([label], dtype=str)[label]
         # 007 is a code: as a number it would be answered as 7
-        if codes.str.fullmatch(r"0\d+").any():
-            frame[label] = codes.to_numpy()
-    return frame
+        labels = codes if codes.str.fullmatch(r"0\d+").any() else labels
+    whole: DataFrame = pd.concat([frame, labels], axis=1)[header]
+    return whole
 
 
 def _exact(version: str) -> dict[str, Any]:
@@ -407,7 +432,7 @@ def _cases(words: Iterable[str]) -> list[str]:
 
 
 def _check_names(path: Path, columns: list[str]) -> None:
-    doubled = [c for c in columns if columns.count(c) > 1]
+    doubled = [name for name, count in Counter(columns).items() if count > 1]
     if doubled:
         raise InputError(f"{path}: column name {doubled[0]!r} stands twice")
 

@@ -36,6 +36,9 @@ AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 SHARE = Interval(Real, 0, 1, closed="both")
 
+MOST_NUMBERED = 20
+"""Up to this many different numbers are classes, even if some stand once."""
+
 MOST_ROUNDING = 1e-3
 """Share of a column's range that rounding to float32 may take without a warning."""
 
@@ -344,6 +347,7 @@ def check_classes(y: NDArray[Any]) -> None:
     ...
     gatewise.errors.InputError: Unknown label type: continuous. ...
     """
+    _check_not_measured(y)
     try:
         check_classification_targets(y)
     except TypeError as error:  # bytes
@@ -356,6 +360,20 @@ def check_classes(y: NDArray[Any]) -> None:
                 "bin measured values into classes first, with pandas.qcut(y, 3, labels=False) say"
             )
         raise InputError(f"Unknown label type: {kind}. This learns classes: {advice}") from error
+
+
+def _check_not_measured(y: NDArray[Any]) -> None:
+    """Refuse many whole numbers of which some stand once."""
+    if getattr(y, "dtype", np.dtype(object)).kind not in "iuf" or not np.all(y == np.round(y)):
+        return
+    values, counts = np.unique(y, return_counts=True)
+    n_once = int(np.sum(counts == 1))
+    if len(values) > MOST_NUMBERED and n_once:
+        raise InputError(
+            f"y has {len(values)} different numbers, {n_once} of them once, as measured values "
+            "have. This learns classes: bin the values, with pandas.qcut(y, 3, labels=False) say; "
+            "if the numbers are classes, give each two rows"
+        )
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:

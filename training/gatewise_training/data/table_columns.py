@@ -208,8 +208,13 @@ def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFac
     return ColumnFacts(kind, len(values), missing, distinct, f"{low:g}", low=low, high=high)
 
 
-def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProblem]:
-    """List the problems that keep the columns of a table from being used."""
+def column_problems(
+    frame: DataFrame, options: ColumnOptions, facts: Mapping[str, ColumnFacts] | None = None
+) -> list[ColumnProblem]:
+    """List the problems that keep the columns of a table from being used.
+
+    `facts` are those of the columns that are not dropped, if they are known.
+    """
     columns = [str(name) for name in frame.columns]
     unknown = [name for name in options.kinds if name not in columns]
     problems = [ColumnProblem(name, "is named, but there is no such column") for name in unknown]
@@ -230,8 +235,9 @@ def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProb
     used = [
         name for name in columns if kinds.get(name, ("", ""))[0] != DROP and name not in unclear
     ]
-    for name, facts in table_facts(frame[used], options.words).items():
-        problems += _problems_of(name, frame[name], facts, kinds.get(name), options)
+    facts = table_facts(frame[used], options.words) if facts is None else facts
+    for name in used:
+        problems += _problems_of(name, frame[name], facts[name], kinds.get(name), options)
     return problems
 
 
@@ -324,7 +330,7 @@ def _misdeclared(
 
 def _as_kind(name: str, kind: str) -> tuple[str, str]:
     """Option that gives a column a kind."""
-    return "column", f"{name}={kind}"
+    return ("drop", name) if kind == DROP else ("column", f"{name}={kind}")
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
@@ -362,6 +368,7 @@ def _options(remedy: Iterable[tuple[str, str | None]], style: Style) -> str:
             for option, value in remedy
         )
     columns = dict(v.rpartition("=")[::2] for option, v in remedy if option == "column" and v)
+    columns |= {v: DROP for option, v in remedy if option == "drop" and v}
     words = [value for option, value in remedy if option == "na"]
     flags = [f"{option}=True" for option, value in remedy if value is None]
     arguments = [f"columns={columns!r}"] if columns else []

@@ -1,0 +1,97 @@
+"""Columns that mislead a training are found in made tables, and in no ordinary one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import datasets
+
+from gatewise_training.data.misleading_columns import drop_reason, table_remarks
+from gatewise_training.data.table_columns import table_facts
+
+
+def ordinary(n: int = 400) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "mass": rng.normal(size=n).round(2),
+            "rooms": rng.integers(1, 9, n),
+            "age": rng.integers(18, 80, n),
+            "colour": rng.choice(["red", "green", "blue"], n),
+        }
+    )
+
+
+def labels(frame: pd.DataFrame) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return np.where(frame.mass + 0.05 * frame.age + rng.normal(size=len(frame)) > 2.4, "yes", "no")
+
+
+def panel(n_persons: int = 200) -> pd.DataFrame:
+    """Rows of persons whose tastes no column tells."""
+    rng = np.random.default_rng(2)
+    person = np.repeat(rng.permutation(n_persons), rng.integers(2, 8, n_persons))
+    frame = ordinary(len(person)).assign(who=person)
+    return frame.assign(label=np.where(rng.normal(size=n_persons)[person] > 0, "yes", "no"))
+
+
+def troubles(frame: pd.DataFrame, y: np.ndarray, dropped: tuple[str, ...] = ()) -> dict[str, tuple]:
+    remarks = table_remarks(frame, np.asarray(y), table_facts(frame), dropped)
+    return {remark.trouble: remark.columns for remark in remarks}
+
+
+@pytest.mark.parametrize(
+    ("columns", "trouble", "option"),
+    [
+        ({"row": np.random.default_rng(3).permutation(400) * 7}, "identifier", "--drop row"),
+        ({"code": [f"x{i}" for i in range(400)]}, "identifier", "--drop code"),
+        ({"unit": np.full(400, 3.5)}, "constant", "--drop unit"),
+        ({"unit": ["kg"] * 400}, "constant", "--drop unit"),
+        ({"when": pd.date_range("2024", periods=400).strftime("%d.%m.%Y")}, "time", "--time-split"),
+        ({"month": np.repeat(np.arange(8), 50)}, "time", "--time-split month"),
+        ({"level": np.sort(np.random.default_rng(4).normal(size=400))}, "order", "--time-split"),
+        ({"my patient": np.arange(400) % 130}, "entities", "--groups 'my patient'"),
+    ],
+)
+def test_a_misleading_column_is_named_with_the_option_that_mends_it(columns, trouble, option):
+    frame = ordinary().assign(**columns)
+    (remark,) = table_remarks(frame, labels(frame), table_facts(frame))
+    assert (remark.trouble, remark.columns) == (trouble, tuple(columns))
+    assert f"({option}" in remark.text
+
+
+def test_copies_of_the_label_are_found_whatever_their_kind():
+    frame = ordinary()
+    y = labels(frame)
+    near = (y == "yes") + np.random.default_rng(5).normal(size=400) * 0.01
+    paid = np.where(y == "yes", "paid", "open")
+    paid[3] = "paid"
+    assert troubles(frame.assign(score=near, paid=paid), y) == {"copy": ("score", "paid")}
+
+
+def test_entities_are_told_from_quantities_by_their_rows_alone():
+    frame = panel()
+    y = frame.pop("label")
+    assert troubles(frame, y) == {"entities": ("who",)}
+    # a trait that does not change within an entity shows it whatever the labels
+    trait = np.random.default_rng(6).normal(size=200).round(3)[frame.who]
+    assert "who" in troubles(frame.assign(trait=trait), labels(frame))["entities"]
+    # also of a column that is no feature: its rows are on both sides of the split all the same
+    assert troubles(frame, y, dropped=("who",)) == {"entities": ("who",)}
+
+
+def test_ordinary_tables_have_no_remark():
+    frame = ordinary()
+    assert troubles(frame, labels(frame)) == {}
+    for load in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
+        data = load(as_frame=True)
+        assert troubles(data.data, data.target) == {}
+
+
+def test_a_category_of_more_texts_than_training_takes_is_no_feature():
+    frame = ordinary(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
+    facts = table_facts(frame)
+    reasons = {name: drop_reason(name, column, []) for name, column in facts.items()}
+    assert reasons.pop("text") == "more than 1,000 categories"
+    assert set(reasons.values()) == {None}

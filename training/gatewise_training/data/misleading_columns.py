@@ -1,0 +1,364 @@
+"""Columns that mislead a training: identifiers, constants, copies of the label, entities, time."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.columns.cells import ISO, read_category, read_number, read_time
+from gatewise.columns.kinds import MAX_LEARNED_CATEGORIES
+from gatewise.errors import InputError
+from gatewise_training.data.table_columns import ColumnFacts
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+MOST_ROWS: Final = 20_000
+"""Rows, the first ones, that are looked at."""
+
+MOST_NAMED: Final = 6
+"""Columns that a remark names."""
+
+COPY_ACCURACY: Final = 0.995
+"""Share of the rows whose label one column tells, from which on it may be a copy of the label."""
+
+LEAST_ROWS: Final = 30
+"""Rows from which on all different values are no chance."""
+
+LEAST_ENTITIES: Final = 10
+
+MOST_COMPARED: Final = 64
+"""Columns that a column of entities is compared with."""
+
+MOST_CHANCE: Final = 5.0
+"""Standard errors that chance explains among many columns."""
+
+_ID_NAMES: Final = re.compile(
+    r"(?:.*[\W_])?(?:unnamed|id|ids|uid|uuid|guid|index|serial|key|nr|no|idcode|code|number)"
+    r"(?:[\W_].*)?|\w*(?:_id|ID|Id)"
+)
+_ENTITY_NAMES: Final = re.compile(
+    r"(?:.*[\W_])?(?:person|patient|subject|user|customer|client|participant|speaker|worker|driver|"
+    r"machine|device|unit|sensor|engine|session|recording|case|household|animal|site|idcode|id)"
+    r"(?:[\W_]?(?:id|no|nr|number|code))?"
+)
+
+_TIME_NAMES: Final = re.compile(
+    r"(?:.*[\W_])?(?:time|timestamp|datetime|date|day|week|month|year|hour|epoch|ts|t)"
+    r"(?:[\W_].*)?|\w*(?:time|date|stamp)"
+)
+
+_NO_FEATURE: Final = {
+    "identifier": "each once, an identifier",
+    "constant": "one value alone",
+    "entities": "numbers entities of several rows each",
+}
+
+Trouble = Literal["identifier", "constant", "copy", "entities", "time", "dates", "order"]
+
+REASONS: Final[dict[Trouble, tuple[str, str]]] = {
+    "identifier": (
+        "differs in every row, as an identifier does, and says nothing of new rows",
+        "--drop",
+    ),
+    "constant": ("has one value alone, which costs its price and says nothing", "--drop"),
+    "copy": (
+        f"alone tells the label of {COPY_ACCURACY:.1%} of the rows or more: drop it if it is a "
+        "copy of the label, or known only after it",
+        "--drop",
+    ),
+    "entities": (
+        "numbers entities of several rows each: figures are too good for new ones, unless whole "
+        "entities are held out",
+        "--groups",
+    ),
+    "time": (
+        "is the time of the rows, in whose order they stand: figures on rows held out at random "
+        "are too good for later ones",
+        "--time-split",
+    ),
+    "dates": (
+        "holds dates: if they are the times of the rows, figures on rows held out at random are "
+        "too good for later ones",
+        "--time-split",
+    ),
+    "order": (
+        "rises or falls from the first row to the last: if the rows came in this order, figures on "
+        "rows held out at random are too good for later ones",
+        "--time-split",
+    ),
+}
+"""Reason and option of each trouble."""
+
+_OF_FEATURES: Final[tuple[Trouble, ...]] = ("identifier", "constant", "copy")
+
+
+@dataclass(frozen=True)
+class TableRemark:
+    """Columns with one trouble; of entities and times the first is the most certain."""
+
+    trouble: Trouble
+    columns: tuple[str, ...]
+
+    @property
+    def option(self) -> str:
+        """Option of ``gatewise train`` that mends it."""
+        return REASONS[self.trouble][1]
+
+    @property
+    def text(self) -> str:
+        """The remark for people, with the reason and the option."""
+        names = ", ".join(map(repr, self.columns[:MOST_NAMED]))
+        more = len(self.columns) - MOST_NAMED
+        names += f" and {more} more" if more > 0 else ""
+        mended = self.columns[: MOST_NAMED if self.option == "--drop" else 1]
+        options = " ".join(f"{self.option} {shlex.quote(name)}" for name in mended)
+        return f"{names}: {REASONS[self.trouble][0]} ({options})"
+
+
+def table_remarks(
+    frame: DataFrame,
+    y: NDArray[Any],
+    facts: Mapping[str, ColumnFacts],
+    dropped: Sequence[str] = (),
+) -> list[TableRemark]:
+    """List what misleads a training on the columns of a table, by their facts.
+
+    `y` (n,) are the labels. Of columns that are `dropped` only entities and times matter.
+    """
+    labels = np.unique(y[:MOST_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
+    codes = {
+        name: _codes(frame[name].iloc[:MOST_ROWS], column)
+        for name, column in facts.items()
+        # numbers with commas are no values yet
+        if column.kind != "empty" and column.commas is None
+    }
+    constant = [name for name in codes if _is_constant(facts[name])]
+    rest = {name: c for name, c in codes.items() if name not in constant}
+    identifiers = [name for name, c in rest.items() if _is_identifier(name, facts[name], c)]
+    rest = {name: c for name, c in rest.items() if name not in identifiers}
+    entities = _entities(rest, facts, labels)
+    copies = [name for name, c in rest.items() if name not in entities and _determines(c, labels)]
+    columns: dict[Trouble, list[str]] = {
+        "identifier": identifiers,
+        "constant": constant,
+        "copy": copies,
+        "entities": entities,
+    }
+    for name, column in rest.items():
+        if name not in entities and (order := _order(name, column, facts[name])) is not None:
+            columns.setdefault(order, []).append(name)
+    for trouble in _OF_FEATURES:
+        columns[trouble] = [name for name in columns[trouble] if name not in dropped]
+    return [TableRemark(trouble, tuple(names)) for trouble, names in columns.items() if names]
+
+
+@dataclass(frozen=True)
+class _Codes:
+    """Cells of a column as numbers: of numbers and times the value, of texts an index."""
+
+    values: NDArray[np.float64]  # (n,); NaN: missing
+    unit: NDArray[np.int64]  # (n,): number of the distinct value, rising with it
+    n_units: int
+    is_number: bool
+
+    @property
+    def rows_each(self) -> float:
+        """Mean number of rows of a value."""
+        return len(self.values) / max(self.n_units, 1)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are texts, or numbers without fractions."""
+        present = self.values[~np.isnan(self.values)]
+        return not self.is_number or bool(np.all(present == np.round(present)))
+
+
+def _codes(cells: Any, facts: ColumnFacts) -> _Codes:
+    if facts.kind in ("number", "boolean") and cells.dtype.kind in "biuf":
+        values = np.asarray(cells.to_numpy(np.float64, na_value=np.nan), np.float64)
+    elif facts.kind == "number":  # of a dropped column, which is read as text
+        values = np.array([_number(cell) for cell in cells.tolist()])
+    elif facts.kind == "time":
+        values = _read_times(cells.tolist(), facts.forms[0])
+    else:
+        texts = [_category(cell) for cell in cells.tolist()]
+        unit = np.unique(texts, return_inverse=True)[1].astype(np.int64)
+        return _Codes(unit.astype(np.float64), unit, int(unit.max()) + 1, False)
+    distinct, unit = np.unique(values, return_inverse=True)
+    return _Codes(values, unit.astype(np.int64), len(distinct), True)
+
+
+def _number(cell: Any) -> float:
+    try:
+        return read_number(cell)
+    except InputError:
+        return np.nan
+
+
+def _category(cell: Any) -> str:
+    try:
+        return read_category(cell)
+    except InputError:
+        return ""
+
+
+def _read_times(cells: Iterable[Any], form: str) -> NDArray[np.float64]:
+    """Read times as seconds; NaN where a cell is none."""
+    seconds = []
+    for cell in cells:
+        try:
+            time = read_time(cell, form or ISO)
+            seconds.append(time.replace(tzinfo=None).timestamp())
+        except (InputError, OverflowError, OSError):
+            seconds.append(np.nan)
+    return np.array(seconds)
+
+
+def _is_constant(facts: ColumnFacts) -> bool:
+    return facts.distinct == 1 and not facts.missing
+
+
+def is_named_as_identifier(name: str) -> bool:
+    """Whether a column's name is usual for identifiers, such as ``id``, ``case no.``, ``userId``.
+
+    >>> [is_named_as_identifier(n) for n in ("id", "bin no.", "Unnamed: 0", "userId", "width")]
+    [True, True, True, True, False]
+    """
+    return bool(_ID_NAMES.fullmatch(name) or _ID_NAMES.fullmatch(name.lower()))
+
+
+def _is_identifier(name: str, facts: ColumnFacts, codes: _Codes) -> bool:
+    """Whether all cells differ, and are texts, whole numbers or named so."""
+    n = len(codes.values)
+    if n < LEAST_ROWS or facts.missing or facts.kind == "time" or facts.distinct < facts.rows:
+        return False
+    if not codes.is_number or is_named_as_identifier(name):
+        return True
+    return codes.is_whole
+
+
+def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
+    """Whether the column alone determines the label of nearly all rows."""
+    n = len(labels)
+    n_classes = int(labels.max()) + 1
+    if n < LEAST_ROWS or n_classes < 2:
+        return False
+    if codes.rows_each >= 10:
+        # the most frequent label of each value
+        counts = np.zeros((codes.n_units, n_classes), np.int64)
+        np.add.at(counts, (codes.unit, labels), 1)
+        return bool(counts.max(axis=1).sum() >= COPY_ACCURACY * n)
+    if not codes.is_number:
+        return False
+    # by rising value the label hardly ever changes; a row on the wrong side changes it twice
+    order = np.argsort(codes.unit, kind="stable")
+    changes = int(np.sum(np.diff(labels[order]) != 0))
+    return changes <= (n_classes - 1) + 2 * (1 - COPY_ACCURACY) * n
+
+
+def _entities(
+    codes: Mapping[str, _Codes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
+) -> list[str]:
+    """List the columns that number entities with several rows each, the most certain first."""
+    certainty = {}
+    for name, column in codes.items():
+        if facts[name].kind in ("time", "boolean") or not column.is_whole:
+            continue
+        counts = np.bincount(column.unit, minlength=column.n_units)
+        is_repeated = counts >= 2
+        n_repeated = int(is_repeated.sum())
+        if n_repeated < LEAST_ENTITIES or counts[is_repeated].sum() < 0.6 * len(labels):
+            continue
+        evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
+        evidence += _n_traits(name, column, codes)
+        is_fine = column.rows_each <= 20 and n_repeated >= 3 * LEAST_ENTITIES
+        # a category may well tell the label; a number does so by its size, not by its digits
+        if column.is_number and is_fine:
+            evidence += _within_excess(column, labels) > MOST_CHANCE
+        if evidence:
+            certainty[name] = evidence
+    return sorted(certainty, key=lambda name: -certainty[name])
+
+
+def _n_traits(name: str, entity: _Codes, codes: Mapping[str, _Codes]) -> int:
+    """Count the columns that differ between entities and hardly ever within one."""
+    order = np.argsort(entity.unit, kind="stable")
+    same_entity = np.diff(entity.unit[order]) == 0
+    n_traits = 0
+    step = -(-len(codes) // MOST_COMPARED)
+    for other, column in list(codes.items())[::step]:
+        # a trait takes many values, else rows are alike by chance
+        is_fine = 20 <= column.n_units <= entity.n_units
+        if other == name or not is_fine or not column.is_number:
+            continue
+        differs = np.diff(column.unit[order]) != 0
+        # a column that is coarser than the entity in every way could be derived from it
+        is_trait = differs[same_entity].mean() < 0.02 and not _rises_with(entity, column)
+        n_traits += bool(is_trait)
+    return n_traits
+
+
+def _rises_with(entity: _Codes, column: _Codes) -> bool:
+    """Whether a column rises or falls with the entity's number, as a rounded copy does."""
+    if not entity.is_number:
+        return False
+    by_number = column.values[np.argsort(entity.values, kind="stable")]
+    steps = np.diff(by_number)
+    return bool(np.all(steps >= 0) or np.all(steps <= 0))
+
+
+def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
+    """Excess of equal labels within a value over neighbouring values, in standard errors.
+
+    Neighbouring values of a measured quantity have labels as alike as equal values; neighbouring
+    numbers of entities have not.
+    """
+    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.unit))
+    unit = column.unit[order]
+    label = labels[order]
+    is_alike = label[1:] == label[:-1]
+    same = unit[1:] == unit[:-1]
+    within = is_alike[same]
+    across = is_alike[~same]
+    if len(within) < LEAST_ROWS or len(across) < LEAST_ROWS:
+        return 0.0
+    share = is_alike.mean()
+    error = np.sqrt(share * (1 - share) * (1 / len(within) + 1 / len(across)))
+    return float((within.mean() - across.mean()) / max(error, 1e-12))
+
+
+def _order(
+    name: str, codes: _Codes, facts: ColumnFacts
+) -> Literal["time", "dates", "order"] | None:
+    """Say whether a column gives the rows an order, and whether that is one in time."""
+    if facts.kind not in ("number", "time") or facts.missing or facts.odd or codes.n_units < 5:
+        return None
+    steps = np.diff(codes.values)
+    if len(steps) >= LEAST_ROWS and (np.all(steps >= 0) or np.all(steps <= 0)):
+        is_time = facts.kind == "time" or _TIME_NAMES.fullmatch(name.lower())
+        return "time" if is_time else "order"
+    return "dates" if facts.kind == "time" else None
+
+
+def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -> str | None:
+    """Give the reason for which a column should not become a feature; None if it may.
+
+    Not even as a category where it has too many of them.
+    """
+    if facts.kind == "empty":
+        return "no feature"
+    for remark in remarks:
+        if name in remark.columns and remark.trouble in _NO_FEATURE:
+            return _NO_FEATURE[remark.trouble]
+    if facts.kind == "text":
+        return "too many texts for categories"
+    if facts.kind == "category" and facts.distinct > MAX_LEARNED_CATEGORIES:
+        return f"more than {MAX_LEARNED_CATEGORIES:,} categories"
+    return None

@@ -1,0 +1,368 @@
+"""Comparison of the bounds that a system was chosen for with rows that no choice has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from gatewise.formats import listed, plural
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.risk_tests import exact_interval
+
+CONFIDENCE = 0.95
+FEW_ROWS = 100
+"""Below this many rows a figure is an interval first."""
+
+Verdict = Literal["kept", "missed by chance", "broken"]
+
+
+class MeasuredFigure(NamedTuple):
+    """A figure on rows, and the ends of its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def share(
+        cls, events: NDArray[np.bool_], weights: NDArray[np.float64], splitter: RowSplitter
+    ) -> MeasuredFigure:
+        """Measure the share of rows with an event; the interval is exact without groups.
+
+        Shapes: `events` (n,), `weights` (n,).
+        """
+        if splitter.is_random and len(events) and not np.ptp(weights):
+            return cls(events.mean().item(), *exact_interval(int(events.sum()), len(events)))
+        return cls.mean(events.astype(np.float64), weights, splitter).clipped(0.0, 1.0)
+
+    @classmethod
+    def mean(
+        cls, values: NDArray[np.float64], weights: NDArray[np.float64], splitter: RowSplitter
+    ) -> MeasuredFigure:
+        """Measure a mean; where rows have groups, its error is that between groups.
+
+        Shapes: `values` (n,), `weights` (n,).
+        """
+        n_units = splitter.n_groups or len(values)
+        if n_units < 2:
+            mean = float(np.average(values, weights=weights)) if len(values) else np.nan
+            return cls(mean, -np.inf, np.inf)
+        mean = float(np.average(values, weights=weights))
+        # each row's part in the deviation of the mean
+        parts = weights * (values - mean) / weights.sum()
+        sums = parts if splitter.groups is None else splitter.group_sums(parts)
+        error = float(np.sqrt(n_units / (n_units - 1) * (sums**2).sum()))
+        reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, n_units - 1)) * error
+        return cls(mean, mean - reach, mean + reach)
+
+    @classmethod
+    def loss(
+        cls,
+        losses: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        splitter: RowSplitter,
+    ) -> MeasuredFigure:
+        """Measure a mean of paired losses, each -1, 0 or 1.
+
+        Of rows that are alike the interval is Agresti and Min's (Statistics in Medicine 24, 2005):
+        two more rows, of which half of one is lost and half of one gained, widen it where few rows
+        differ. Shapes: `losses` (n,), `weights` (n,).
+        """
+        if splitter.groups is not None or not len(losses):
+            return cls.mean(losses, weights, splitter).clipped(-1.0, 1.0)
+        weights = weights / weights.mean()
+        total = weights.sum() + 2.0
+        mean = float(weights @ losses / total)
+        # sum of w² (loss - mean)², and of the two further rows: losses of 1, -1, 0, 0
+        squares = (weights**2) @ (losses - mean) ** 2 + 1.0 + 2.0 * mean**2
+        reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(squares) / total)
+        value = float(np.average(losses, weights=weights))
+        return cls(value, mean - reach, mean + reach).clipped(-1.0, 1.0)
+
+    def ends(self) -> list[float | None]:
+        """Ends of the interval for JSON, None where nothing is known."""
+        return [end if np.isfinite(end) else None for end in (self.low, self.high)]
+
+    def clipped(self, low: float, high: float) -> MeasuredFigure:
+        """Cut the interval off at the limits of its figure."""
+        return MeasuredFigure(self.value, max(self.low, low), min(self.high, high))
+
+    def text(self, n_rows: int) -> str:
+        """Write the figure with its interval, which stands first where rows are few.
+
+        >>> MeasuredFigure(0.714, 0.29, 0.963).text(7)
+        '0.29 to 0.96 (on these rows 0.714)'
+        >>> MeasuredFigure(0.944, 0.93, 0.956).text(1000)
+        '0.9440 (95 %: 0.9300 to 0.9560)'
+        """
+        if n_rows < FEW_ROWS:
+            return f"{self.low:.2f} to {self.high:.2f} (on these rows {self.value:.3g})"
+        return f"{self.value:.4f} (95 %: {self.low:.4f} to {self.high:.4f})"
+
+
+class KeptBound(NamedTuple):
+    """A bound, and its figure on rows that no choice has seen."""
+
+    name: str
+    bound: float
+    is_upper: bool
+    measured: MeasuredFigure
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the rows keep the bound, or break it by more than chance explains."""
+        value, low, high = self.measured
+        if self.is_upper:
+            is_kept = value <= self.bound + 1e-9
+            is_possible = low <= self.bound + 1e-9
+        else:
+            is_kept = value >= self.bound - 1e-9
+            is_possible = high >= self.bound - 1e-9
+        if is_kept:
+            return "kept"
+        return "missed by chance" if is_possible else "broken"
+
+    @property
+    def promise(self) -> str:
+        """The bound in words."""
+        return f"{self.name} of at {'most' if self.is_upper else 'least'} {self.bound:g}"
+
+
+class UnseenRows(NamedTuple):
+    """Rows that no choice has seen, and what the system and its high-cost model make of them.
+
+    Shapes: `truth`, `answers`, `reference` (n,): class indices, -1 for a label without a class;
+    `costs`, `weights` (n,), the latter of classes; `offloaded` (n,). `reference` is None without a
+    high-cost model.
+    """
+
+    truth: NDArray[np.int64]
+    answers: NDArray[np.int64]
+    reference: NDArray[np.int64] | None
+    costs: NDArray[np.float64]
+    offloaded: NDArray[np.bool_]
+    weights: NDArray[np.float64]
+    splitter: RowSplitter
+
+    @property
+    def accuracy(self) -> MeasuredFigure:
+        """Accuracy of the system."""
+        ones = np.ones(len(self.truth))
+        return MeasuredFigure.share(self.answers == self.truth, ones, self.splitter)
+
+    def lost(self, rows: NDArray[np.bool_]) -> MeasuredFigure:
+        """Measure the accuracy that the system loses against the high-cost model on some rows."""
+        assert self.reference is not None
+        truth = self.truth[rows]
+        losses = (self.reference[rows] == truth) * 1.0 - (self.answers[rows] == truth)
+        return MeasuredFigure.loss(losses, self.weights[rows], self.splitter.take(rows))
+
+
+@dataclass(frozen=True)
+class PromiseCheck:
+    """Bounds of a system's operating point on rows that no choice has seen.
+
+    `goal` is the first of `bounds` in words, with the figure on validation rows. `accuracy` is the
+    system's on the rows, `expected_accuracy` that on validation rows.
+    """
+
+    goal: str
+    bounds: tuple[KeptBound, ...]
+    accuracy: MeasuredFigure
+    expected_accuracy: float
+    n_rows: int
+    confidence: float | None
+    has_groups: bool
+    doubts: tuple[str, ...] = ()
+
+    @classmethod
+    def of_system(
+        cls, system: Any, rows: UnseenRows, *, doubts: Sequence[str] = ()
+    ) -> PromiseCheck:
+        """Check the active operating point of a fitted system.
+
+        `doubts` are reasons for which the rows may be too much like those of training.
+        """
+        point = system.operating_point_
+        frontier = system._reference_frontier()
+        ((kind, bound),) = system._goal().items()
+        goal, kept_bound = _goal(kind, bound, system, rows, frontier.reference_merit - point.merit)
+        bounds = [kept_bound, *_class_bounds(system, rows)]
+        if kept_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
+            bounds = bounds[1:]
+            goal = bounds[0].promise
+        guarantee = point.guarantee
+        return cls(
+            goal=goal,
+            bounds=tuple(bounds),
+            accuracy=rows.accuracy,
+            expected_accuracy=point.accuracy,
+            n_rows=len(rows.truth),
+            confidence=None if guarantee is None else guarantee["confidence"],
+            has_groups=rows.splitter.groups is not None,
+            doubts=tuple(doubts),
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the bounds."""
+        verdicts = [bound.verdict for bound in self.bounds]
+        return next((v for v in ("broken", "missed by chance") if v in verdicts), "kept")
+
+    def lines(self) -> list[str]:
+        """Say what was promised, what the rows show, whether it was kept, and what to do."""
+        certified = "" if self.confidence is None else f", with confidence {self.confidence:g}"
+        further = [bound.promise for bound in self.bounds[1:]]
+        promised = ", a ".join([self.goal, *further])
+        reached = "; ".join(f"{b.name} {b.measured.text(self.n_rows)}" for b in self.bounds)
+        rows = plural(self.n_rows, "row")
+        article = "an " if promised[0] in "aeiou" else "a "
+        accuracy = self.accuracy.text(self.n_rows)
+        drop = broken_accuracy(self.expected_accuracy, self.accuracy)
+        judgement, advice = self._judgement()
+        return [
+            f"promised: {article}{promised}{certified}",
+            f"reached on {rows} held out: {reached}",
+            f"accuracy on them: {accuracy}; on validation rows {self.expected_accuracy:.4f}",
+            *([] if drop is None else [f"accuracy is lower than promised: {drop}"]),
+            judgement,
+            *(f"but these rows are much like those of training: {d}" for d in self.doubts),
+            f"what to do: {advice}",
+        ]
+
+    def _judgement(self) -> tuple[str, str]:
+        """Say whether the promise was kept, and what to do."""
+        missed = listed([f"the {b.name}" for b in self.bounds if b.verdict != "kept"])
+        advice = "train on more rows, or keep more in hand (--slack 2)"
+        if self.confidence is None:
+            advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
+        if not self.has_groups:
+            advice += "; where rows belong together, say so (--groups or --time-split)"
+        if self.verdict == "broken":
+            return f"not kept: {missed} breaks its bound, by more than chance explains", advice
+        if missed:
+            chance = f"chance explains as much on {plural(self.n_rows, 'row')}"
+            return f"not kept on these rows: {missed} breaks its bound, but {chance}", advice
+        if self.doubts:
+            return "kept on these rows", "hold out rows that are new, as above"
+        if all(_is_certain(bound) for bound in self.bounds):
+            return "kept, with the whole interval", "nothing"
+        remedy = "a looser bound" if self.confidence is not None else "--guarantee 0.95"
+        return (
+            "kept on these rows, which do not rule out that new rows break it",
+            f"for certainty, more rows or {remedy}",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the check as plain values for JSON."""
+        return {
+            "kept": self.verdict == "kept",
+            "verdict": self.verdict,
+            "lines": self.lines(),
+            "bounds": [
+                {
+                    "name": bound.name,
+                    "at_most" if bound.is_upper else "at_least": bound.bound,
+                    "reached": bound.measured.value,
+                    "interval": bound.measured.ends(),
+                    "verdict": bound.verdict,
+                }
+                for bound in self.bounds
+            ],
+            "accuracy_interval": self.accuracy.ends(),
+        }
+
+
+def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
+    """Say that rows are less often right than validation rows promised; None if they may be.
+
+    >>> broken_accuracy(0.986, MeasuredFigure(0.965, 0.947, 0.979))
+    '98.6 % on validation rows, 94.7 to 97.9 % on these'
+    >>> broken_accuracy(0.97, MeasuredFigure(0.965, 0.947, 0.979))
+    """
+    if accuracy.high >= expected:
+        return None
+    low = 100 * accuracy.low
+    high = 100 * accuracy.high
+    return f"{100 * expected:.1f} % on validation rows, {low:.1f} to {high:.1f} % on these"
+
+
+def broken_promise(expected: float, n_right: int, n_rows: int) -> str | None:
+    """Write the first sentence about rows that break the accuracy promised by validation rows.
+
+    None where the exact 95 % interval of `n_right` of `n_rows` answers reaches `expected`.
+
+    >>> broken_promise(0.986, 482, 500)
+    'These rows break the promise: accuracy is 98.6 % on validation rows, 94.4 to 97.9 % on these.'
+    """
+    if not n_rows:
+        return None
+    drop = broken_accuracy(
+        expected, MeasuredFigure(n_right / n_rows, *exact_interval(n_right, n_rows))
+    )
+    return None if drop is None else f"These rows break the promise: accuracy is {drop}."
+
+
+def _goal(
+    kind: str, bound: float, system: Any, rows: UnseenRows, expected_loss: float
+) -> tuple[str, KeptBound]:
+    """Get the goal in words, and its bound on the rows."""
+    point = system.operating_point_
+    ones = np.ones(len(rows.truth))
+    if kind == "budget":
+        measured = MeasuredFigure.mean(rows.costs, ones, rows.splitter).clipped(0.0, np.inf)
+        kept_bound = KeptBound("mean cost", bound, True, measured)
+        return f"{kept_bound.promise} ({point.cost:.4g} on validation rows)", kept_bound
+    if kind == "offload_rate":
+        measured = MeasuredFigure.share(rows.offloaded, ones, rows.splitter)
+        kept_bound = KeptBound("share offloaded", bound, True, measured)
+        return f"{kept_bound.promise} ({point.offload_rate:.4g} on validation rows)", kept_bound
+    merit = "accuracy" if point.weighted_accuracy is None else "weighted accuracy"
+    if rows.reference is None:
+        # without a high-cost model the reference is known on validation rows alone
+        floor = point.merit + expected_loss - bound
+        measured = MeasuredFigure.share(rows.answers == rows.truth, rows.weights, rows.splitter)
+        kept_bound = KeptBound(merit, round(floor, 4), False, measured)
+        text = f"{kept_bound.promise}, {bound:g} below the costliest model's on validation rows"
+        return text, kept_bound
+    kept_bound = KeptBound(f"loss of {merit}", bound, True, rows.lost(np.ones(len(ones), bool)))
+    text = f"{kept_bound.promise} against the high-cost model"
+    return f"{text} ({max(expected_loss, 0.0):.4f} on validation rows)", kept_bound
+
+
+def _class_bounds(system: Any, rows: UnseenRows) -> list[KeptBound]:
+    """Measure the bounds on classes."""
+    kept_bounds = []
+    for kind, c, bound in system.class_bounds_.items():
+        label = system.classes_[c]
+        of_class = rows.truth == c
+        answered = rows.answers == c
+        if kind == "loss":
+            if rows.reference is not None and of_class.any():
+                name = f"loss of recall of {label}"
+                kept_bounds.append(KeptBound(name, bound, True, rows.lost(of_class)))
+            continue
+        chosen = of_class if kind == "recall" else answered
+        if chosen.any():
+            hits = (of_class & answered)[chosen]
+            splitter = rows.splitter.take(chosen)
+            measured = MeasuredFigure.share(hits, np.ones(len(hits)), splitter)
+            kept_bounds.append(KeptBound(f"{kind} of {label}", bound, False, measured))
+    return kept_bounds
+
+
+def _is_certain(bound: KeptBound) -> bool:
+    """Whether the whole interval keeps the bound."""
+    if bound.is_upper:
+        return bound.measured.high <= bound.bound + 1e-9
+    return bound.measured.low >= bound.bound - 1e-9
+
+
+def never_found(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:
+    """List the classes that have rows, and of which none is found."""
+    return [str(label) for label, share in zip(classes, recall, strict=True) if share == 0.0]
