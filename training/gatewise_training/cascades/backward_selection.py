@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.forward_selection import LARGEST_SHARE, acquisition_units, spread
-from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
+from gatewise_training.learners.boosting import (
+    COARSE_BINS,
+    log_loss_params,
+    tree_params,
+)
 
 ROWS = 20_000
 """Rows used to choose features: a choice needs fewer than a model."""
@@ -45,7 +49,7 @@ def backward_sequences(
         dropped = len(units) - sum(bool(is_left[unit].any()) for unit in units)
         problem.report(dropped, 2 * len(units), "choosing features")
         # of equal columns the booster splits on the first: let it be the cheapest
-        gain = _gains(problem, rows, by_price[is_left[by_price]])
+        gain = boosted_gains(problem, rows, by_price[is_left[by_price]])
         is_left = _without_least(gain, is_left, units, costs)
         if is_left.any() and costs.price(is_left) <= max_cost:
             path.append(is_left)
@@ -60,7 +64,7 @@ def backward_sequences(
     return [wide, spread(cheap_sets, costs, n_stages)]
 
 
-def _gains(
+def boosted_gains(
     problem: Problem, rows: NDArray[np.intp], columns: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """Gain of each column in a boosted model, shape (n_features,)."""
@@ -90,19 +94,41 @@ def _without_least(
     """Drop units without gain, then the least gain for its price until a step is done."""
     is_left = is_left.copy()
     cost_before = costs.price(is_left)
+    # gain per saved price of each unit that is left
+    worth = np.full(len(units), np.inf)
+    for u, unit in enumerate(units):
+        if is_left[unit].any():
+            worth[u] = _worth(gain, unit, is_left, costs)
+    group_of = np.array([costs.group[unit[0]] for unit in units])
     while is_left.any():
-        # gain per saved price of each unit
-        worth = {}
-        for number, unit in enumerate(units):
-            if is_left[unit].any():
-                is_left_without = is_left.copy()
-                is_left_without[unit] = False
-                price_saved = max(costs.price(is_left) - costs.price(is_left_without), 1e-12)
-                worth[number] = float(gain[unit].sum()) / price_saved
-        worst_unit = min(worth, key=lambda number: worth[number])
-        if costs.price(is_left) <= (1 - STEP) * cost_before and worth[worst_unit] > 0:
+        worst_unit = int(worth.argmin())
+        if worth[worst_unit] > 0 and costs.price(is_left) <= (1 - STEP) * cost_before:
             break
+        is_few = np.isfinite(worth).sum() <= 1 / STEP
         is_left[units[worst_unit]] = False
-        if costs.price(is_left) < cost_before and len(worth) <= 1 / STEP:
+        worth[worst_unit] = np.inf
+        if is_few and costs.price(is_left) < cost_before:
             break  # of the last few, one at a time
+        # units that shared a price with it may save more now
+        has_changed = np.isfinite(worth) & (group_of == group_of[worst_unit]) & (group_of >= 0)
+        changed = np.isfinite(worth) if costs.prerequisites else has_changed
+        for u in np.flatnonzero(changed).tolist():
+            worth[u] = _worth(gain, units[u], is_left, costs)
     return is_left
+
+
+def _worth(
+    gain: NDArray[np.float64],
+    unit: NDArray[np.intp],
+    is_left: NDArray[np.bool_],
+    costs: FeatureCosts,
+) -> float:
+    """Gain of a unit for the price that the rest saves without it."""
+    g = int(costs.group[unit[0]])
+    if g < 0:
+        price_saved = float(costs.own[unit[is_left[unit]]].sum())
+    else:
+        is_left_without = is_left.copy()
+        is_left_without[unit] = False
+        price_saved = costs.price(is_left) - costs.price(is_left_without)
+    return float(gain[unit].sum()) / max(price_saved, 1e-12)

@@ -28,6 +28,7 @@ from gatewise_training.cascades.forward_selection import (
     forward_sets,
 )
 from gatewise_training.cascades.penalised_selection import nested_sets
+from gatewise_training.cascades.wide_tables import narrowed
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.learners.given_models.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
@@ -219,6 +220,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in up to three ways; equal sets are fitted once."""
+        problem, columns = narrowed(problem)
         n = self._most_stages(problem)
         limit = self._set_limit(problem.costs)
         has_few_units = len(acquisition_units(problem.costs)) <= FEW_UNITS
@@ -232,7 +234,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             if not self.allow_missing and (is_sparse or (has_few_units and self.effort != "low")):
                 sequences.append(forward_sets(problem, n_stages=n, limit=limit))
         sequences += backward_sequences(problem, n_stages=n, limit=limit)
-        return [sets for sets in sequences if sets]
+        return [[columns[features] for features in sets] for sets in sequences if sets]
 
     def _set_limit(self, costs: FeatureCosts) -> float | None:
         """Get the largest cost of a set: the cap, if an offload would be above it."""

@@ -31,6 +31,7 @@ from gatewise_training.learners.given_models.estimator_fits import (
     scalers,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.screening import screened
 from gatewise_training.learners.stage_bounds import TreeShape
 
 TREES = (300, 150, 100)
@@ -196,20 +197,25 @@ def _boosted(
     n_classes: int, seed: int, changes: Mapping[str, Any], plan: ValidationSplit
 ) -> TrainedModel:
     params = _capacity(plan, n_classes) | dict(changes)
-    all_columns = np.arange(plan.x.shape[1])
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        columns = screened(plan.x[rows], plan.y[rows])
+        # a slice of a table that is not wide copies no columns
+        used = columns if len(columns) < plan.x.shape[1] else slice(None)
+        validation = None
+        if unseen is not None:
+            validation = plan.x[unseen][:, used], *plan.truth(unseen)
         trees, n_rounds = fit_boosting(
-            plan.x[rows],
+            plan.x[rows][:, used],
             plan.y[rows],
             n_classes,
             weight=plan.weight[rows],
-            validation=None if unseen is None else (plan.x[unseen], *plan.truth(unseen)),
+            validation=validation,
             rounds=rounds or 600,
             seed=seed,
             params=params,
         )
-        return HighCostModel(all_columns, n_classes, "boosting", trees=trees, rounds=n_rounds)
+        return HighCostModel(columns, n_classes, "boosting", trees=trees, rounds=n_rounds)
 
     return _cross_fitted(fit, plan)
 

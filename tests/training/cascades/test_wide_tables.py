@@ -1,0 +1,68 @@
+"""Tables of thousands of columns: read, searched and fitted in time proportional to them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gatewise.costs import FeatureCosts
+from gatewise_training.cascades.backward_selection import _without_least
+from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.wide_tables import narrowed
+from gatewise_training.data.datasets import read_table
+from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.screening import WIDE, screened
+
+
+def table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of noise, with the class in columns 7 and 8."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n_rows, n_columns)).astype(np.float32)
+    return x, (x[:, 7] + x[:, 8] > 0).astype(np.int64)
+
+
+def problem(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
+    plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
+    return Problem(plan, plan, 2, costs, 0, lambda done, total, what="": None)
+
+
+def test_a_search_looks_at_some_columns_of_very_many() -> None:
+    x, y = table(1400)
+    group = np.full(1400, None, object)
+    group[8:708] = "bus"
+    own = np.where(group == "bus", 0.0, 1.0)
+    costs = FeatureCosts(own, group=group.tolist(), shared={"bus": 3.0})
+    narrow, columns = narrowed(problem(x, y, costs))
+    assert {7, 8} <= set(columns.tolist())
+    in_bus = columns[(columns >= 8) & (columns < 708)]
+    assert len(in_bus) in (0, 700)  # features that come free with others stay together
+    assert narrow.costs.n_features == narrow.plan.x.shape[1] == len(columns) < 1400
+    assert narrow.costs.price(np.arange(len(columns))) == costs.price(columns)
+    x, y = table(30)
+    few = problem(x, y, FeatureCosts.uniform(30))
+    assert narrowed(few)[0] is few
+    assert len(screened(*table(3000))) == WIDE
+
+
+def test_what_goes_from_many_columns_is_found_in_time_proportional_to_them() -> None:
+    units = [np.array([k]) for k in range(6000)]
+    gain = np.where(np.arange(6000) % 10 == 0, np.arange(6000.0), 0.0)
+    began = time.process_time()
+    left = _without_least(gain, np.ones(6000, bool), units, FeatureCosts.uniform(6000))
+    assert time.process_time() - began < 5.0
+    assert np.flatnonzero(left).tolist() == list(range(10, 6000, 10))
+
+
+def test_a_wide_file_is_read_in_time_proportional_to_its_columns(tmp_path: Path) -> None:
+    x, y = table(3000, 20)
+    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(3000)]).assign(label=y)
+    frame.to_csv(tmp_path / "wide.csv", index=False)
+    began = time.process_time()
+    read = read_table(tmp_path / "wide.csv")
+    read.check()
+    read.remarks()
+    assert read.numbers().X.shape == (20, 3000)
+    assert time.process_time() - began < 12.0

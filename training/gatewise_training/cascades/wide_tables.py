@@ -1,0 +1,63 @@
+"""Selection of the features that a search looks at where a table has very many.
+
+Each search for feature sets fits tens of models on all columns. Of thousands most serve nothing, so
+a first look keeps as many as a search can treat in reasonable time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise_training.cascades.backward_selection import ROWS, boosted_gains
+from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.forward_selection import acquisition_units
+from gatewise_training.learners.screening import WIDE, class_contrasts
+
+
+def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
+    """Get the problem with at most about :data:`.WIDE` of its columns, and their numbers.
+
+    Half of them have the largest gain for their price in a boosted model, the others differ most
+    between classes for their price. A group of otherwise free features stays whole.
+    """
+    costs = problem.costs
+    n = costs.n_features
+    if n <= WIDE:
+        return problem, np.arange(n)
+    problem.report(0, 1, f"choosing among {n:,} features")
+    plan = problem.plan
+    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
+    units = acquisition_units(costs)
+    price = np.maximum(costs.alone, 1e-9)
+    gains = boosted_gains(problem, rows, np.arange(n)) / price
+    contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / price
+    unit_of = np.empty(n, np.intp)
+    for number, unit in enumerate(units):
+        unit_of[unit] = number
+    by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: WIDE // 2]
+    ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
+    is_kept = costs.alone == 0
+    for k in ranked.tolist():
+        if is_kept.sum() >= WIDE:
+            break
+        is_kept[units[unit_of[k]]] = True
+    columns = np.flatnonzero(is_kept)
+    narrow_plan = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
+    return replace(problem, plan=narrow_plan, costs=_costs_of(costs, columns)), columns
+
+
+def _costs_of(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
+    """Get the prices of some of the features, with the groups that they belong to or require."""
+    labels = [costs.group_names[g] if g >= 0 else None for g in costs.group[columns].tolist()]
+    touched = {costs.group_names[g] for k in columns for g in costs.paid_groups(int(k))}
+    shared = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
+    return FeatureCosts(
+        costs.own[columns],
+        group=labels,
+        shared={name: price for name, price in shared.items() if name in touched},
+        requires={g: before for g, before in costs.prerequisites.items() if g in touched},
+    )
