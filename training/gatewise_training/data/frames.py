@@ -16,9 +16,11 @@ def as_pandas(table: Any) -> Any:
     Numbers without gaps keep their dtype, whole numbers and booleans with gaps become nullable, and
     other columns hold Python's values. Anything that is no such table is given back as it is.
     """
+    if isinstance(table, np.ndarray | list | tuple):
+        return table
     import pandas as pd
 
-    if isinstance(table, pd.DataFrame | np.ndarray | list | tuple):
+    if isinstance(table, pd.DataFrame):
         return table
     import narwhals.stable.v1 as nw
 
