@@ -230,7 +230,7 @@ class Sensors:
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"{what} {columns[column_of[k]]!r} has no sensor")
-        return _BoundSensors(names, sensors, self._reader)
+        return _BoundSensors([columns[c] for c in column_of], sensors, self._reader)
 
     def close(self) -> None:
         """End the thread that reads, unless a sensor blocks it."""
@@ -332,7 +332,7 @@ class _BoundSensors:
             sensor = self._sensors.get(k)
             if sensor is None:
                 name = self._names[k]
-                failure = SensorError(name, f"feature {name!r} has no sensor")
+                failure = SensorError(name, f"column {name!r} has no sensor")
                 known.fail([k], failure, spare=spare)
             elif sensor.state.hangs and k not in known.failures:
                 # An audit waits for no sensor that hangs: it would wait for ever.

@@ -84,6 +84,9 @@ def test_a_column_that_a_row_lacks_is_an_empty_cell(made, rows):
                 stage = set(device.bundle.manifest.stage_inputs(0).tolist())
                 failed = bool(stage & set(encoder.encoder_.members(c)))
                 assert {isinstance(a, SensorError) for a in lacking} == {failed}
+                # the column is named, not the features that it is encoded as
+                named = {a.sensor for a in lacking if isinstance(a, SensorError)}
+                assert named == ({name} if failed else set())
         with pytest.raises(InputError, match="none of the columns, as 'supplier'"):
             device.answer({"serial": "x1"})
 

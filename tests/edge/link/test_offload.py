@@ -82,6 +82,20 @@ def test_a_busy_worker_is_given_the_time_that_it_asks_for():
     assert offloads.hold_until == pytest.approx(30.6)  # however long it says
 
 
+def test_a_request_that_is_busy_twice_is_refused():
+    """There is time for a third copy, but no request has more than two."""
+    offloads = measured(0.01)
+    item = opened(offloads)
+    busy = Response(id=item.id, model="m", version="1", error=BUSY, wait_ms=50)
+    assert offloads.receive(busy, 0.02) is None
+    assert not offloads.poll(item, 0.0699)
+    assert offloads.poll(item, 0.0701)
+    assert offloads.receive(busy, 0.09) is item
+    assert (item.state, item.settled_at) == ("refused", 0.09)
+    assert not any(offloads.poll(item, t / 100) for t in range(10, 100))
+    assert (offloads.counts.retries, offloads.counts.refused) == (1, 1)
+
+
 @pytest.mark.parametrize(("round_trip", "retried"), [(0.3, True), (0.34, False), (2.0, False)])
 def test_no_retry_where_none_fits(round_trip, retried):
     offloads = measured(round_trip)

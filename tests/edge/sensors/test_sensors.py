@@ -121,7 +121,7 @@ def test_a_features_own_sensor_goes_before_its_groups(make):
         ({}, {"blood": lambda: [1.0]}, 2, "blood", "gave 1 values for 2 features"),
         ({}, {"blood": lambda: {"fbs": 1.0}}, 2, "blood", "gave no 'chol'"),
         ({}, {"blood": lambda: 3.0}, 2, "blood", "sensor 'blood' failed: TypeError"),
-        ({"ecg": 1.0}, {}, 0, "age", "feature 'age' has no sensor"),
+        ({"ecg": 1.0}, {}, 0, "age", "column 'age' has no sensor"),
     ],
 )
 def test_a_sensor_that_fails_is_named(make, features, groups, feature, sensor, says):

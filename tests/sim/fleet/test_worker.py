@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.fleet.worker import (
+    DETECT_SECONDS,
+    RECONNECT_SECONDS,
+    Availability,
     QueueSample,
     SampledWorker,
     VirtualTicket,
@@ -115,6 +119,29 @@ def test_what_a_failing_worker_holds_is_lost_and_asked_for_again():
 
 def model_of(**changes) -> WorkerModel:
     return WorkerModel(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
+
+
+@pytest.mark.parametrize("beyond", [-0.5, 0.0, 0.5])
+def test_an_outage_is_noticed_where_it_is_longer_than_its_detection(beyond):
+    """A shorter one only delays what is sent meanwhile; devices stay connected."""
+    clock = Clock()
+    begin, end = 30.0, 30.0 + DETECT_SECONDS + beyond
+    outages = Outages.parse([f"link:+{begin:g}s-+{end:g}s"], seconds=120.0)
+    link = Availability(clock, outages, [])
+    connected, delivers = {}, {}
+
+    def look(time: float) -> None:
+        connected[time] = link.connected
+        delivers[time] = link.link_delivers
+
+    times = [29.0, 31.0, 30.0 + DETECT_SECONDS - 1e-6, 30.0 + DETECT_SECONDS + 1e-6, end + 0.25]
+    for time in times:
+        clock.at(time, look, time)
+    clock.run(120.0)
+    noticed = beyond > 0
+    assert [connected[time] for time in times] == [True, True, True, not noticed, not noticed]
+    assert [delivers[time] for time in times[:3]] == [True, not noticed, not noticed]
+    assert link.connected_at == (end + RECONNECT_SECONDS if noticed else 0.0)
 
 
 def test_a_sampled_queue_has_the_waits_of_a_stepped_one():
