@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.model_selection import train_test_split
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import gatewise as gw
@@ -52,7 +51,6 @@ MOST_ROWS = 2000
 MEMORIES: dict[str, Any] = {
     "random forest": RandomForestClassifier(50, random_state=0),
     "boosting": HistGradientBoostingClassifier(max_iter=40, random_state=0),
-    "one neighbour": KNeighborsClassifier(1),
     "tree": DecisionTreeClassifier(random_state=0),
 }
 """All of them are right on nearly every row that they were fitted on."""

@@ -203,6 +203,12 @@ def row_answer(margins: Sequence[float], link: Link) -> int | float:
     return margins.index(max(margins))
 
 
+def class_positions(classes: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.int64]:
+    """Get the place of each label among classes in any order, int64 (n,)."""
+    order = np.argsort(classes)
+    return order[np.searchsorted(classes, predicted, sorter=order)].astype(np.int64)
+
+
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Get class probabilities of each row, shape (n, n_classes), float64.
 

@@ -23,7 +23,6 @@ from sklearn.ensemble import (
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -70,7 +69,6 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "CatBoost": lambda: _boosted("catboost"),
     "logistic regression in a pipeline": lambda: _scaled(LogisticRegression(max_iter=300)),
     "calibrated SVM": lambda: CalibratedClassifierCV(SVC(), ensemble=False, cv=2),
-    "nearest neighbours": lambda: KNeighborsClassifier(3),
     "network of scikit-learn": lambda: _scaled(MLPClassifier((32,), max_iter=300, random_state=0)),
     "naive Bayes": lambda: GaussianNB(var_smoothing=1e-3),
     "OneHotEncoder in a pipeline": lambda: make_pipeline(

@@ -66,8 +66,8 @@ def xgboost_trees(model: Any) -> Boosted:
     booster = model.get_booster()
     if model.missing is not None and not math.isnan(model.missing):
         raise InputError(f"XGBoost's missing={model.missing} is not supported; only NaN is missing")
-    # The trees up to the best iteration, as predict_proba uses them.
-    best = getattr(model, "best_iteration", None) if model.early_stopping_rounds else None
+    # The trees up to the best iteration, as predict_proba uses them, also after a callback.
+    best = getattr(model, "best_iteration", None)
     if best is not None:
         booster = booster[: best + 1]
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]

@@ -11,7 +11,7 @@ from gatewise.models.trees import TreeEnsemble
 
 OPSET = 17
 ML_DOMAIN = "ai.onnx.ml"
-ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
+ML_OPSET = 3  # onnxruntime on devices knows no later one
 
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:

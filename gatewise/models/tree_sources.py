@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +40,11 @@ def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
         return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
-def forest_nodes(forest: Any) -> list[Nodes]:
-    """Trees of a fitted scikit-learn forest; values are class shares divided by their number."""
+def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
+    """Fitted trees of scikit-learn; values are those that they keep, class shares or sums."""
     trees = []
-    for estimator in forest.estimators_:
+    for estimator in estimators:
         tree = estimator.tree_
-        counts = tree.value[:, 0, :]
         leaf = tree.children_left < 0
         trees.append(
             Nodes(
@@ -53,7 +53,7 @@ def forest_nodes(forest: Any) -> list[Nodes]:
                 left=tree.children_left,
                 right=tree.children_right,
                 nan_left=tree.missing_go_to_left.astype(bool),
-                value=counts / counts.sum(axis=1, keepdims=True) / len(forest.estimators_),
+                value=tree.value[:, 0, :],
             )
         )
     return trees

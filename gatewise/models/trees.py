@@ -371,12 +371,18 @@ class TreeEnsemble:
 
     @classmethod
     def from_forest(cls, forest: Any) -> TreeEnsemble:
-        """Convert a fitted scikit-learn forest classifier.
+        """Convert a fitted scikit-learn forest classifier, or a single tree.
 
         A leaf adds its class distribution divided by the number of trees, so the margins are
         the averaged leaf distributions that ``predict_proba`` returns.
         """
-        trees = forest_nodes(forest)
+        estimators = getattr(forest, "estimators_", [forest])
+        trees = [
+            replace(
+                nodes, value=nodes.value / nodes.value.sum(axis=1, keepdims=True) / len(estimators)
+            )
+            for nodes in forest_nodes(estimators)
+        ]
         n_classes = len(forest.classes_)
         return cls._of_nodes(trees, np.full(len(trees), -1), n_classes, forest.n_features_in_)
 

@@ -141,6 +141,18 @@ class StageSpec(Record, frozen=True):
         return tuple(name for name in (self.arrays, self.graph) if name is not None)
 
 
+class ProbeSpec(Record, frozen=True):
+    """Rows on which the graph was compared with the model that it was made of, at packing.
+
+    `kinds` are their numbers by kind. `undecided` rows are those that the model itself answers
+    differently when it adds up in float64.
+    """
+
+    rows: Count
+    undecided: Count
+    kinds: dict[Text, Count]
+
+
 class CloudSpec(Record, frozen=True):
     """The high-cost model.
 
@@ -148,7 +160,7 @@ class CloudSpec(Record, frozen=True):
     output, to be read by `link`; or ``classifier``: two outputs, the class index, int64, shape
     (n,), and the probabilities, float32, shape (n, n_classes). `backend` names the model where
     `file` holds no graph: ``python:module:attribute``, or a URL. It is there to be read: a worker
-    runs only the backend that its operator names.
+    runs only the backend that its operator names. `probed` is null where nothing was converted.
     """
 
     file: FileName
@@ -156,6 +168,7 @@ class CloudSpec(Record, frozen=True):
     kind: CloudKind
     link: Link
     backend: Text | None = None
+    probed: ProbeSpec | None = None
 
 
 class FileSpec(Record, frozen=True):

@@ -18,7 +18,7 @@ from gatewise.prices import LARGEST_REQUEST
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
-from gatewise_export.commands.tables import point_text, print_frontier
+from gatewise_export.commands.tables import point_text, print_frontier, probe_text
 
 SAMPLE_ROWS = 64
 
@@ -135,6 +135,9 @@ def pair(
             f"the device; a request takes {byte_size(system.request_bytes_)}; the bundle and "
             f"Python differ in {report.differing_decisions} of {report.rows} decisions"
         )
+        cloud = bundle.manifest.cloud
+        if cloud is not None and cloud.probed is not None:
+            print(f"high-cost model: {probe_text(cloud.probed)}")
     if report.differing_decisions:
         raise typer.Exit(1)
 

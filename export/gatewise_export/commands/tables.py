@@ -13,7 +13,7 @@ from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
     from gatewise.operating_point import OperatingPoint
-    from gatewise_export.bundle.manifest import Manifest
+    from gatewise_export.bundle.manifest import Manifest, ProbeSpec
 from gatewise_signals.signal_input import SignalInput
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
@@ -48,7 +48,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
             *_input_lines(manifest),
             ("features", features),
             ("missing values", missing),
-            *_backend_line(manifest),
+            *_cloud_line(manifest),
             ("operating point", active),
             ("files", f"{len(files)}, {byte_size(sum(files))}, every hash holds"),
             *_class_lines(manifest),
@@ -157,11 +157,22 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
     )
 
 
-def _backend_line(manifest: Manifest) -> list[tuple[str, str]]:
-    """Line about the backend that serves the high-cost model, if the bundle has no graph of it."""
-    if manifest.cloud is None or manifest.cloud.backend is None:
+def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
+    """Line about the high-cost model: the backend that serves it, or the probing of its graph."""
+    cloud = manifest.cloud
+    if cloud is None:
         return []
-    return [("high-cost model", f"{manifest.cloud.backend}, in a worker's --backend")]
+    if cloud.backend is not None:
+        return [("high-cost model", f"{cloud.backend}, in a worker's --backend")]
+    return [("high-cost model", probe_text(cloud.probed))] if cloud.probed else []
+
+
+def probe_text(probe: ProbeSpec) -> str:
+    """Get a line about the rows that a conversion was probed on."""
+    text = f"its graph answers {probe.rows} adversarial rows as the model does"
+    if probe.undecided:
+        text += f", but for {probe.undecided} that its own rounding decides"
+    return text
 
 
 def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
@@ -317,6 +328,8 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
+    for _, text in _cloud_line(manifest):
+        print(f"high-cost model: {text}")
     print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
     for remark in result["remarks"]:
         print(f"note: {remark}")

@@ -31,7 +31,7 @@ from gatewise_export.bundle.flat_models import MAX_BYTES
 from gatewise_export.bundle.manifest import MANIFEST, RANGES, SAMPLE, Manifest
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
-from gatewise_export.packing.converters import CloudGraph, high_cost_graph
+from gatewise_export.packing.converters import CloudGraph, probed_graph
 from gatewise_export.packing.given_graphs import check_given_graph
 from gatewise_export.packing.stage_files import StageFiles
 from gatewise_export.packing.system_manifest import (
@@ -113,7 +113,8 @@ def pack(
         If `system` is no fitted one, no bundle can hold a column's name, a stage is larger than
         devices read, the sample does not fit, or the key cannot be used.
     ConversionError
-        If the high-cost model has no form as a graph.
+        If the high-cost model has no form as a graph, or its graph answers one of thousands of
+        adversarial rows differently; a row and what to do are named.
     VerifyError
         If the graphs do not decide as the system on the sample. Nothing is left at `path`.
     """
@@ -132,7 +133,9 @@ def pack(
     x = _sample_rows(system, sample)
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
-    cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
+    cloud = probed = None
+    if f0 is not None and f0.opaque is None:
+        cloud, probed = probed_graph(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
     answers = None if f0 is None else _cloud_answers(f0, cloud, x)
     if answers is not None:
@@ -147,7 +150,9 @@ def pack(
         files[RANGES] = write_arrays(system.training_ranges_.arrays())
     moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
     title = Title(name, version, moment)
-    manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)
+    manifest = manifest_of_system(
+        system, title, stages, cloud, files, probed=probed, encoder=rows, signal=signal
+    )
     _check_request(manifest, max_message)
     if loading is not None:
         manifest = msgspec.structs.replace(manifest, loading=loading)
@@ -329,7 +334,6 @@ def _prove(
             raise VerifyError(
                 f"the high-cost model's graph gives {report.cloud_label_differences} of "
                 f"{report.rows} sample rows another label, and probabilities up to {off:.2g} off: "
-                "its converter does not compute what the model does; scale the features in a "
-                "pipeline, or give another model or an ONNX file",
+                "it does not compute what the model does; give another model or an ONNX file",
                 report,
             )

@@ -25,6 +25,7 @@ from gatewise_export.bundle.manifest import (
     Manifest,
     MissingSpec,
     PriceSpec,
+    ProbeSpec,
     StageSpec,
     Task,
 )
@@ -59,6 +60,7 @@ def manifest_of_system(
     cloud: CloudGraph | None,
     files: Mapping[str, bytes],
     *,
+    probed: ProbeSpec | None = None,
     encoder: RowEncoder | None = None,
     signal: SignalInput | None = None,
 ) -> Manifest:
@@ -91,7 +93,7 @@ def manifest_of_system(
         missing=MissingSpec(system.missing_["stages"], system.missing_["cloud"]),
         every_stage=specs,
         chains=tuple(tuple(number[stage] for stage in chain) for chain in chains_of(system)),
-        cloud=_cloud_spec(system, cloud),
+        cloud=_cloud_spec(system, cloud, probed),
         largest_request=0,
         operating_points=tuple(_point(p, cloud=f0 is not None) for p in points),
         active=points.index(system.operating_point_),
@@ -152,14 +154,16 @@ def _stage_spec(
     )
 
 
-def _cloud_spec(system: BudgetedClassifier, cloud: CloudGraph | None) -> CloudSpec | None:
+def _cloud_spec(
+    system: BudgetedClassifier, cloud: CloudGraph | None, probed: ProbeSpec | None
+) -> CloudSpec | None:
     f0 = system.high_cost_model_
     if f0 is None:
         return None
     inputs = tuple(system.feature_names_[k] for k in f0.features)
     if cloud is None:
         return CloudSpec(BACKEND, inputs, "classifier", "identity", f0.backend)
-    return CloudSpec(CLOUD, inputs, cloud.kind, cloud.link)
+    return CloudSpec(CLOUD, inputs, cloud.kind, cloud.link, probed=probed)
 
 
 def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPoint:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.decision import Link, labels, probabilities
+from gatewise.decision import Link, class_positions, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise.models.trees import TreeEnsemble
@@ -118,7 +118,7 @@ def verify(
     if bundle.manifest.answers_values:
         predicted = predicted.astype(np.float32)
     else:
-        predicted = np.searchsorted(system.classes_, predicted).astype(np.int64)
+        predicted = class_positions(np.asarray(system.classes_), predicted)
     of_system = Outcome(
         margins=tuple(stage.margins(x) for stage in system.stages_),
         exits=exits,

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pandas as pd
 import pytest
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
-from gatewise_export.bundle.errors import BundleError, VerifyError
+from gatewise_export.bundle.errors import BundleError, ConversionError
 from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing import bundle_writer
-from gatewise_export.packing.converters import high_cost_graph
-from gatewise_training import HighCostModel, StagedCascade
+from gatewise_training import StagedCascade
+from gatewise_training.learners.given_models import sklearn_transformers
 from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
@@ -199,26 +199,27 @@ def test_nothing_but_a_bundle_is_overwritten(
 # -- what cannot be packed -----------------------------------------------------------------
 
 
-def test_a_converter_that_computes_something_else_is_found_out(tmp_path: Path) -> None:
-    # skl2onnx takes an isotonic calibration's nearest step where scikit-learn interpolates, which
-    # is why a fit refuses it
+def test_a_converter_that_computes_something_else_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = load_iris(return_X_y=True)
     x = x.astype(np.float32)
-    f0 = CalibratedClassifierCV(LogisticRegression(max_iter=500), method="isotonic", cv=2).fit(x, y)
     system = StagedCascade(
-        LogisticRegression(max_iter=500), n_stages=1, families=("linear",), random_state=0
-    ).fit(x, y)
-    system.high_cost_model_ = HighCostModel.given(f0, np.unique(y), x.shape[1])
-    graph = high_cost_graph(system.high_cost_model_).content
-    chances = onnxruntime.InferenceSession(graph).run(["probabilities"], {"x": x})[0]
-    worst = np.argsort(np.abs(chances - f0.predict_proba(x)).max(axis=1))[-20:]
+        make_pipeline(Normalizer("max"), DecisionTreeClassifier(max_depth=4, random_state=0)),
+        n_stages=1, families=("linear",), random_state=0,
+    ).fit(x, y)  # fmt: skip
     path = tmp_path / "bundle"
     path.mkdir()
-    with pytest.raises(VerifyError, match="its converter does not compute") as caught:
-        pack(system, path, sample=x[worst])
-    assert caught.value.report.cloud_probability_max_difference > 0.05
+    probed = pack(system, path, sample=x[:32]).manifest.cloud.probed
+    assert probed.rows == sum(probed.kinds.values()) > 4000
+    assert {"one critical value", "sides of a boundary"} < set(probed.kinds)
+    # ONNX's own operator divides by the largest value, scikit-learn by the largest absolute one
+    largest = lambda model, rows: rows / rows.max()  # noqa: E731
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMS, "Normalizer", largest)
+    expected = r"Pipeline answers \d+ of \d+ probed rows differently, the first, .* --backend"
+    with pytest.raises(ConversionError, match=expected):
+        pack(system, tmp_path / "other", sample=x[:32])  # no number of the sample is negative
     assert left_over(path) == []
-    assert list(path.iterdir()) == []
 
 
 def test_a_stage_that_devices_do_not_read_is_refused_at_once(

@@ -10,12 +10,12 @@ import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import LinearSVC
@@ -79,8 +79,8 @@ def test_weights_reach_the_last_step_of_a_pipeline_or_a_warning_says_that_they_d
     system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK).fit(X, y)
     seen = system.high_cost_model_.estimator[-1][-1].weights_
     np.testing.assert_allclose(seen / seen.min(), rare)
-    with pytest.warns(UserWarning, match="KNeighborsClassifier takes no sample_weight"):
-        StagedCascade(KNeighborsClassifier(), **QUICK).fit(X, y, sample_weight=rare)
+    with pytest.warns(UserWarning, match="LinearDiscriminantAnalysis takes no sample_weight"):
+        StagedCascade(LinearDiscriminantAnalysis(), **QUICK).fit(X, y, sample_weight=rare)
 
 
 @pytest.mark.parametrize(

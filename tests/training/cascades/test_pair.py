@@ -175,8 +175,8 @@ class Contrary(ExtraTreesClassifier):
             GridSearchCV(make_pipeline(StandardScaler(), LinearSVC()), {"linearsvc__C": [0.1, 1]}),
             None,
         ),
-        (make_pipeline(StandardScaler(), SVC()), "Pipeline decides otherwise on"),
-        (Contrary(5, random_state=0), "cannot convert Contrary"),
+        (make_pipeline(StandardScaler(), SVC()), None),
+        (Contrary(5, random_state=0), "Contrary has no form as a graph"),
     ],
     ids=["calibrated", "search", "SVC", "Contrary"],
 )
@@ -190,7 +190,7 @@ def test_classifiers_of_scikit_learn_decide_as_they_do_there_or_are_refused(mode
             pair.fit(X)
         return
     own = pair.fit(X).at(offload_rate=0.0)
-    assert np.mean(own.predict(X) == model.predict(X)) > 0.99
+    np.testing.assert_array_equal(own.predict(X), model.predict(X))
     if hasattr(model, "predict_proba"):
         np.testing.assert_allclose(own.predict_proba(X), model.predict_proba(X), atol=1e-4)
 
@@ -206,8 +206,9 @@ def test_decision_functions_and_labels_alone():
         c=np.array([0, 2, 3]),
     )
     pair = pair_of(small, big).fit(X)
+    decision = small.decision_function(x)
     np.testing.assert_allclose(
-        pair.stages_[0].margins(x), small.decision_function(x), rtol=1e-4, atol=1e-4
+        pair.stages_[0].margins(x), decision - decision.max(axis=1, keepdims=True), atol=1e-5
     )
     np.testing.assert_array_equal(pair.high_cost_model_.labels(x), x[:, [0, 2, 3]].argmax(axis=1))
     assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError, one_line
 from gatewise_training.cascades.fit_problem import Problem, UnseenAnswers
 from gatewise_training.data.input_checks import Table
+from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
     memorised,
@@ -45,6 +46,8 @@ def trained_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswer
         seed=problem.seed,
         report=lambda what: problem.report(0, 1, what),
     )
+    if system.high_cost_model is not None and trained.model.estimator is not None:
+        check_conversion(trained.model, problem.cloud_plan.x, missing=system.allow_missing)
     return UnseenAnswers(
         trained.model, trained.labels, trained.probabilities, tree_shape=trained.shape
     )
@@ -60,6 +63,8 @@ def given_answers(system: Any, problem: Problem, table: Table) -> UnseenAnswers:
         getattr(system, "feature_names_in_", None),
         system.signal_input_.shape if system._reads_windows else None,
     )
+    if model.estimator is not None:
+        check_conversion(model, plan.x, missing=system.allow_missing)
     # by predictions, by validation rows, by clones, or else by comparison
     if table.high_cost is not None:
         return _by_predictions(model, problem, table, table.high_cost)

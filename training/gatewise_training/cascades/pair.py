@@ -42,6 +42,7 @@ from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
+    check_conversion,
     check_fitted,
     with_columns,
 )
@@ -292,14 +293,20 @@ class PairCascade(CascadeClassifier):
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
         """Bring both models to one order of classes: low-cost stage and high-cost model."""
         shape = self.instance_.shape
-        low = GivenClassifier.read(self._low_cost_model, x, shape, "low_cost_model")
+        missing = self.allow_missing
+        low = GivenClassifier.probed(
+            self._low_cost_model, x, shape, "low_cost_model", missing=missing
+        )
         high: Any = self._high_cost_model
         if is_graph(high):
             high = FormedGraph(high, shape, "high_cost_model", x)
         classes = self._all_classes(low, high, y)
         stage = low.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
-        return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
+        f0 = HighCostModel.given(high, classes, x.shape[1], names)
+        if f0.estimator is not None:
+            check_conversion(f0, x, missing=missing)
+        return classes, stage, f0
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
         """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import Link, labels, probabilities
+from gatewise.decision import Link, class_positions, labels, probabilities
 from gatewise.errors import InputError
 from gatewise.imports import import_object
 from gatewise.models.opaque_models import PYTHON, PythonModel
@@ -133,8 +133,8 @@ class HighCostModel:
         predicted = np.ravel(
             self.estimator.predict(named_rows(self.estimator, part))
         )  # CatBoost gives a column
-        position = np.searchsorted(np.asarray(self.estimator.classes_), predicted)
-        return position.astype(np.int64) if self.lookup is None else self.lookup[position]
+        position = class_positions(np.asarray(self.estimator.classes_), predicted)
+        return position if self.lookup is None else self.lookup[position]
 
     def _estimator_chances(
         self, part: NDArray[np.float32], found: NDArray[np.int64]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models import booster_sources
+from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.packable import library_name
 
 FORESTS: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
+TREES: Final = ("DecisionTreeClassifier", "ExtraTreeClassifier")
 SOURCES: Final = {
     "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
     "XGBClassifier": booster_sources.xgboost_trees,
@@ -27,7 +33,7 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     name = library_name(estimator)
     if name is None:
         return None
-    if name in FORESTS:
+    if name in (*FORESTS, *TREES):
         return TreeEnsemble.from_forest(estimator), "identity"
     if hasattr(estimator, "booster_"):
         return _lightgbm(estimator.booster_)
@@ -51,3 +57,15 @@ def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
         f"LightGBM objective {goal!r} has no exact form here; use objective 'binary' or "
         "'multiclass'"
     )
+
+
+def leaf_numbers(estimators: Sequence[Any], n_features: int) -> TreeEnsemble:
+    """Flat trees of scikit-learn with an output per tree: the number of the node reached."""
+    trees = [
+        replace(nodes, value=np.arange(len(nodes.feature), dtype=np.float32)[:, None])
+        for nodes in forest_nodes(estimators)
+    ]
+    base = np.zeros(len(trees), np.float32)
+    output = np.arange(len(trees), dtype=np.int32)
+    boosted = booster_sources.Boosted(trees, output, base, n_features, "identity")
+    return TreeEnsemble.from_boosted(boosted)

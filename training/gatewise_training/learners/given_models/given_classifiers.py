@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from gatewise.decision import Link, labels
+from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
-from gatewise.models.stage import FlatModel, Stage
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.given_models.flat_forms import flat_trees
-from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel
+from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
+from gatewise_training.learners.given_models.given_graph import (
+    FormedGraph,
+    OnnxModel,
+    graph_answer,
+)
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
-from gatewise_training.learners.given_models.packable import is_column
+from gatewise_training.learners.given_models.packable import is_column, library_name
+from gatewise_training.learners.given_models.probing import Answers, probe
 from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
-from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph, unwrapped
-from gatewise_training.learners.high_cost_model import is_graph
+from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
+from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
+from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
 
 
 def check_fitted(model: Any, what: str) -> None:
@@ -37,10 +44,8 @@ def check_fitted(model: Any, what: str) -> None:
         )
 
 
-TRIED_ROWS = 256
-"""Rows on which a classifier's graph is compared with it."""
-MOST_DIFFERENT = 0.02
-"""Share of them on which rounding may decide otherwise."""
+FIT_ROWS = 1000
+"""Rows that a conversion is probed on in a fit; packing probes it on more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +55,7 @@ class GivenClassifier:
     what: str  # its name in errors
     classes: Sequence[Any] | None
     n_classes: int  # 0 if it gives labels alone, and does not name them
-    flat: tuple[FlatModel, Link] | None = None
+    flat: tuple[TreeEnsemble, Link] | None = None
     graph: FormedGraph | None = None
 
     @classmethod
@@ -58,7 +63,6 @@ class GivenClassifier:
         """Read a model that takes instances of this shape; it is tried on the rows `x`, flat."""
         if is_graph(model):
             return cls.of_graph(FormedGraph(model, shape, what, x), what)
-        classes = np.asarray(model.classes_).tolist()
         reads = int(getattr(model, "n_features_in_", None) or x.shape[1])
         if reads != x.shape[1]:
             raise InputError(
@@ -68,28 +72,76 @@ class GivenClassifier:
             flat = flat_trees(unwrapped(model))
         except InputError as error:
             raise InputError(f"{what}: {error}") from error
-        if flat is not None:
-            return cls(what, classes, len(classes), flat)
-        content = sklearn_graph(unwrapped(model), reads, what).SerializeToString(deterministic=True)
-        classifier = cls.of_graph(FormedGraph(OnnxModel(content, classes), shape, what, x), what)
-        classifier._check_decisions(model, x[:TRIED_ROWS])
-        return classifier
+        if flat is None:
+            return cls.of_estimator(model, x, shape, what)
+        classes = np.asarray(model.classes_).tolist()
+        return cls(what, classes, len(classes), flat)
 
     @classmethod
     def of_graph(cls, graph: FormedGraph, what: str) -> Self:
         """Take a graph that was read."""
         return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
 
-    def _check_decisions(self, model: Any, x: NDArray[np.float32]) -> None:
-        """Refuse a graph that decides differently from the classifier that it was made of."""
-        stage = self.stage(np.asarray(self.classes), np.arange(x.shape[1]))
-        decided = np.asarray(self.classes)[labels(stage.margins(x))]
-        differ = int((decided != np.ravel(model.predict(named_rows(model, x)))).sum())
-        if differ > MOST_DIFFERENT * len(x):
-            raise InputError(
-                f"{self.what}: as an ONNX graph {type(model).__name__} decides otherwise on "
-                f"{differ} of {len(x)} rows; give another classifier, or an ONNX file"
-            )
+    @classmethod
+    def of_estimator(
+        cls, model: Any, x: NDArray[np.float32], shape: tuple[int, ...], what: str
+    ) -> Self:
+        """Convert a classifier into a graph, also one that has flat trees."""
+        graph = sklearn_graph(model, x.shape[1], what)
+        has_chances = any(output.name == "probabilities" for output in graph.graph.output)
+        content = OnnxModel(
+            graph.SerializeToString(deterministic=True),
+            np.asarray(model.classes_).tolist(),
+            "probabilities" if has_chances else None,
+        )
+        return cls.of_graph(FormedGraph(content, shape, what, x), what)
+
+    @classmethod
+    def probed(
+        cls,
+        model: Any,
+        x: NDArray[np.float32],
+        shape: tuple[int, ...],
+        what: str,
+        *,
+        as_stage: bool = True,
+        missing: bool = False,
+    ) -> Self:
+        """Read a model, and compare it with its source on adversarial rows where it is converted.
+
+        Flat trees that round differently become a graph, which adds up in float64. With `as_stage`
+        the stage is compared, else labels and probabilities.
+        """
+        classifier = cls.read(model, x, shape, what)
+        if is_graph(model):
+            return classifier
+        try:
+            classifier._probe(model, x, as_stage=as_stage, missing=missing)
+        except InputError:
+            if classifier.flat is None or library_name(unwrapped(model)) not in FORESTS:
+                raise
+            classifier = cls.of_estimator(model, x, shape, what)
+            classifier._probe(model, x, as_stage=as_stage, missing=missing)
+        return classifier
+
+    def _probe(self, model: Any, x: NDArray[np.float32], *, as_stage: bool, missing: bool) -> None:
+        classes = np.asarray(model.classes_)
+        source = HighCostModel.given(model, classes, x.shape[1])
+        gives_chances = hasattr(model, "predict_proba")
+        answers_alone = self.graph is not None and not as_stage
+        stage = None if answers_alone else self.stage(classes, np.arange(x.shape[1]))
+
+        def converted(rows: NDArray[Any]) -> Answers:
+            if stage is None:
+                assert self.graph is not None
+                return graph_answer(self.graph.content, self.graph.form, rows)
+            margins = stage.margins(rows)
+            label = labels(margins)
+            if not gives_chances:  # the source's are those of labels
+                return label, np.eye(len(classes))[label]
+            return label, probabilities(margins, stage.link)
+
+        probe(model, source.answers, converted, x, self.what, missing=missing, n_rows=FIT_ROWS)
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
         """Make the stage, which reads the columns `features`."""
@@ -111,9 +163,38 @@ class GivenClassifier:
             model, link = self.graph.margins_model(order)
             return Stage(model, features, link)
         assert self.flat is not None
-        if order is not None:
-            raise InputError(f"{self.what}'s classes are in another order: sort them")
-        return Stage(self.flat[0], features, self.flat[1])
+        trees, link = self.flat
+        return Stage(trees if order is None else reordered(trees, order), features, link)
+
+
+def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: bool) -> None:
+    """Refuse a fitted high-cost model that packing could not convert, before stages are fitted.
+
+    `x`, float32 (n, n_features), are training rows.
+    """
+    columns = x[:, model.features]
+    GivenClassifier.probed(
+        model.estimator,
+        columns,
+        columns.shape[1:],
+        "high_cost_model",
+        as_stage=False,
+        missing=missing,
+    )
+
+
+def reordered(trees: TreeEnsemble, order: NDArray[np.int64]) -> TreeEnsemble:
+    """Put margins of classes into another order; of two classes, the one margin is negated."""
+    if trees.n_outputs == 1:
+        return replace(trees, value=-trees.value, base=-trees.base)
+    place = np.argsort(order).astype(np.int32)
+    width = trees.value.shape[1]
+    return replace(
+        trees,
+        value=trees.value if width == 1 else trees.value[:, order],
+        output=np.where(trees.output < 0, trees.output, place[trees.output]).astype(np.int32),
+        base=trees.base[order],
+    )
 
 
 def check_given(models: Any, *, allow_missing: bool) -> None:
@@ -144,7 +225,7 @@ def given_stages(
         name = f"first_stages[{i}]"
         model, columns = with_columns(entry, names, name)
         x = plan.x[:, columns]
-        stage = GivenClassifier.read(model, x, x.shape[1:], name).stage(classes, columns)
+        stage = GivenClassifier.probed(model, x, x.shape[1:], name).stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
             stages.append((stage, stage.margins(plan.x[plan.validation_rows])))
             continue

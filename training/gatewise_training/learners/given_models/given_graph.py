@@ -33,6 +33,10 @@ RANDOM_ROWS = 32
 ALONE = 4
 """Rows that are also run one by one: a graph must not mix the rows of a batch."""
 
+FLOAT = 1
+DOUBLE = 11
+"""Types of a tensor in ONNX."""
+
 LEAST = 1e-30
 """A probability of 0 becomes this, so that its logarithm is finite."""
 
@@ -149,21 +153,29 @@ class FormedGraph:
                 "export the graph with that output"
             )
         tail = GraphTail(self.content)
-        scores = tail.add("Cast", [tail.model.graph.output[form.score].name], to=1)
+        output = tail.model.graph.output[form.score]
+        # margins of float64 are rounded at their end alone: two that differ go on to differ
+        is_double = output.type.tensor_type.elem_type == DOUBLE
+        dtype = np.float64 if is_double else np.float32
+        scores = tail.add("Cast", [output.name], to=DOUBLE if is_double else FLOAT)
         scores = tail.add("Reshape", [scores, tail.value([-1, form.columns], np.int64)])
         if order is not None and form.columns > 1:
             scores = tail.add("Gather", [scores, tail.value(order, np.int64)], axis=1)
         # log p, or log p - log (1 - p) of a single column
         if form.scores == "probabilities":
             chances = scores
-            floor = tail.value(LEAST)
+            floor = tail.value(LEAST, dtype)
             scores = tail.add("Log", [tail.add("Max", [chances, floor])])
             if form.columns == 1:
-                complement = tail.add("Sub", [tail.value(1.0), chances])
+                complement = tail.add("Sub", [tail.value(1.0, dtype), chances])
                 complement = tail.add("Log", [tail.add("Max", [complement, floor])])
                 scores = tail.add("Sub", [scores, complement])
-        turned = order is not None and form.columns == 1
-        tail.add("Neg" if turned else "Identity", [scores], "margins")
+        if is_double and form.columns > 1:
+            largest = tail.add("ReduceMax", [scores], axes=[1], keepdims=1)
+            scores = tail.add("Sub", [scores, largest])
+        if order is not None and form.columns == 1:
+            scores = tail.add("Neg", [scores])
+        tail.add("Cast", [scores], "margins", to=FLOAT)
         return tail.finish(self._n_values, form.columns), form.link
 
     # -- reading ---------------------------------------------------------------------------

@@ -21,7 +21,7 @@ CLASSIFIERS = _words(
     "BaggingClassifier BernoulliNB CalibratedClassifierCV CatBoostClassifier ComplementNB "
     "DecisionTreeClassifier ExtraTreeClassifier ExtraTreesClassifier FrozenEstimator GaussianNB "
     "GradientBoostingClassifier GridSearchCV HistGradientBoostingClassifier "
-    "KNeighborsClassifier LGBMClassifier LinearDiscriminantAnalysis LinearSVC "
+    "LGBMClassifier LinearDiscriminantAnalysis LinearSVC "
     "LogisticRegression LogisticRegressionCV MLPClassifier MultinomialNB NuSVC "
     "OneVsOneClassifier OneVsRestClassifier PassiveAggressiveClassifier Perceptron Pipeline "
     "QuadraticDiscriminantAnalysis RandomForestClassifier RandomizedSearchCV RidgeClassifier "
@@ -37,6 +37,10 @@ TRANSFORMERS = _words(
     "TruncatedSVD VarianceThreshold"
 )
 
+BACKEND_ADVICE = (
+    "give its predict_proba as a function, which a worker runs: "
+    "gatewise cloud --backend python:module:function"
+)
 ADVICE = (
     "give another classifier, an ONNX file, or its predict_proba as a function, which a worker "
     "then runs: gatewise cloud --backend python:module:function"
@@ -114,44 +118,84 @@ def _parts(model: Any) -> Iterator[Any]:
 
 def _problems(part: Any) -> Iterator[str]:
     name = library_name(part)
+    if name in REASONS:
+        yield REASONS[name]
+        return
     if name not in CLASSIFIERS | TRANSFORMERS:
         yield "it has no form that a worker runs"
         return
     params = part.get_params(deep=False)
-
-    def refuse(option: str, *able: Any) -> Iterator[str]:
-        value = params.get(option)
-        if option in params and not any(value is a or value == a for a in able):
+    for option, able in EXACT_OPTIONS.get(name, {}).items():
+        value = params.get(option, able[0])
+        if not any(value is choice or _equal(value, choice) for choice in able):
             yield f"{option}={value!r} has no exact form"
+    if name == "XGBClassifier" and not _is_nan(params.get("missing")):
+        yield f"missing={params['missing']!r} has no exact form; mark missing values by NaN"
+    if (
+        name == "BaggingClassifier"
+        and part.estimator is not None
+        and not hasattr(part.estimator, "predict_proba")
+    ):
+        yield "its estimator gives no probabilities"
 
-    # options without an exact form in the graph
-    if name == "CalibratedClassifierCV":
-        yield from refuse("method", "sigmoid")
-    elif name == "FunctionTransformer":
-        yield from refuse("func", None)
-    elif name == "KBinsDiscretizer":
-        yield from refuse("encode", "ordinal")
-    elif name == "HistGradientBoostingClassifier":
-        yield from refuse("categorical_features", None, "from_dtype", "warn")
-    elif name == "LGBMClassifier":
-        yield from refuse("boosting_type", "gbdt", "dart", "goss")
-        yield from refuse("objective", None, "binary", "multiclass", "softmax")
-    elif name in ("XGBClassifier", "XGBRFClassifier"):
-        yield from refuse("booster", None, "gbtree", "dart")
-        yield from refuse("objective", None, "binary:logistic", "multi:softprob", "multi:softmax")
-    elif name == "CatBoostClassifier":
-        yield from refuse("loss_function", None, "Logloss", "CrossEntropy", "MultiClass")
-        yield from refuse("cat_features", None, [])
-    elif name == "BaggingClassifier":
-        if part.estimator is not None and not hasattr(part.estimator, "predict_proba"):
-            yield "its estimator gives no probabilities"
-    elif name == "StackingClassifier":
-        yield from refuse("stack_method", "auto", "predict_proba")
-        for name_of_part, inner in part.estimators:
-            if not isinstance(inner, str) and not hasattr(inner, "predict_proba"):
-                yield f"its part {name_of_part!r} gives no probabilities"
-    elif name == "OneHotEncoder":
-        for categories in getattr(part, "categories_", ()):
-            if categories.dtype.kind == "f" and (categories != categories.round()).any():
-                yield "its categories must be whole numbers"
-                return
+
+def _equal(value: Any, choice: Any) -> bool:
+    """Whether two settings are equal; arrays and the like are equal to none."""
+    return isinstance(value, type(choice)) and bool(value == choice)
+
+
+def _is_nan(value: Any) -> bool:
+    return value is None or value != value
+
+
+REASONS = {
+    "KNeighborsClassifier": (
+        "neighbours at equal distances have no exact form, since the library breaks such ties in "
+        "the order of its own search"
+    ),
+}
+"""Why well-known classifiers are refused."""
+
+_GROUPING: dict[str, tuple[Any, ...]] = {"min_frequency": (None,), "max_categories": (None,)}
+_MACHINE: dict[str, tuple[Any, ...]] = {
+    "kernel": ("rbf", "linear", "poly", "sigmoid"),
+    "probability": (False, "deprecated"),
+}
+_XGBOOST: dict[str, tuple[Any, ...]] = {
+    "booster": (None, "gbtree", "dart"),
+    "objective": (None, "binary:logistic", "multi:softprob", "multi:softmax"),
+    "multi_strategy": (None, "one_output_per_tree"),
+}
+_LIGHTGBM_OBJECTIVES = (None, "binary", "multiclass", "softmax")
+_LIGHTGBM_BOOSTING = ("gbdt", "dart", "goss", "gbrt")
+
+EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "CalibratedClassifierCV": {"method": ("sigmoid",)},
+    "CatBoostClassifier": {
+        "loss_function": (None, "Logloss", "CrossEntropy", "MultiClass"),
+        "objective": (None, "Logloss", "CrossEntropy", "MultiClass"),
+        **dict.fromkeys(("cat_features", "text_features", "embedding_features"), (None, [])),
+    },
+    "FunctionTransformer": {"func": (None,)},
+    "GradientBoostingClassifier": {"init": (None, "zero")},
+    "HistGradientBoostingClassifier": {"categorical_features": (None, "from_dtype", "warn")},
+    "LGBMClassifier": {
+        **dict.fromkeys(("boosting_type", "boosting", "boost"), _LIGHTGBM_BOOSTING),
+        **dict.fromkeys(
+            ("objective", "objective_type", "application", "app", "loss"), _LIGHTGBM_OBJECTIVES
+        ),
+        **dict.fromkeys(("linear_tree", "linear_trees", "zero_as_missing"), (False,)),
+        **dict.fromkeys(
+            ("categorical_feature", "cat_feature", "categorical_column", "cat_column"),
+            ("auto", "", []),
+        ),
+        "sigmoid": (1.0, 1),
+    },
+    "NuSVC": _MACHINE,
+    "OneHotEncoder": _GROUPING,
+    "OrdinalEncoder": _GROUPING,
+    "SVC": _MACHINE,
+    "XGBClassifier": _XGBOOST,
+    "XGBRFClassifier": _XGBOOST,
+}
+"""Settings of each option that have an exact form, the usual one first."""

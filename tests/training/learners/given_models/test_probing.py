@@ -1,0 +1,106 @@
+"""Probing finds conversions that are wrong on rows which a sample rarely has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Binarizer, KBinsDiscretizer, Normalizer, OneHotEncoder
+from sklearn.tree import DecisionTreeClassifier
+
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.learners.given_models import given_classifiers, sklearn_transformers
+from gatewise_training.learners.given_models.given_classifiers import GivenClassifier
+from gatewise_training.learners.given_models.graph_values import Value
+
+Rows = NDArray[np.float32]
+
+
+def table(*, whole: bool = False, missing: bool = False) -> tuple[Rows, NDArray[np.int64]]:
+    X, y = load_breast_cancer(return_X_y=True)
+    x = ((X[:, :4] - X[:, :4].min(axis=0)) / np.ptp(X[:, :4], axis=0)).astype(np.float32)
+    if whole:
+        x = np.round(4 * x)
+    if missing:
+        x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+    return x, y
+
+
+def probed(model: Any, x: Rows, *, missing: bool = False) -> GivenClassifier:
+    sample = x[~np.isnan(x).any(axis=1)][:32]
+    return GivenClassifier.probed(model, sample, (4,), "model", missing=missing)
+
+
+def strictly_below(trees: TreeEnsemble) -> TreeEnsemble:
+    return replace(trees, threshold=np.nextafter(trees.threshold, np.float32(-np.inf)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [strictly_below, lambda trees: replace(trees, nan_left=~trees.nan_left)],
+    ids=["threshold", "missing values"],
+)
+def test_trees_that_send_a_value_to_the_other_side_are_found(
+    wrong: Callable[[TreeEnsemble], TreeEnsemble], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = table(missing=True)
+    model = DecisionTreeClassifier(random_state=0).fit(x, y)
+    probed(model, x, missing=True)
+    right = given_classifiers.flat_trees
+
+    def flat(estimator: Any) -> Any:
+        trees, link = right(estimator)
+        return wrong(trees), link
+
+    monkeypatch.setattr(given_classifiers, "flat_trees", flat)
+    with pytest.raises(InputError, match=r"of \d+ probed rows differently, the first"):
+        probed(model, x, missing=True)
+
+
+def truncated(model: Any, x: Value) -> Value:
+    """Compare categories as whole numbers, as many converters do."""
+    whole = x.astype(np.int64).astype(np.float32)
+    parts = [whole.columns([k]).equals(c[None, :]) for k, c in enumerate(model.categories_)]
+    return parts[0].beside(*parts[1:]).astype(np.float64)
+
+
+def left_bins(model: Any, x: Value) -> Value:
+    columns = []
+    for k, edges in enumerate(model.bin_edges_):
+        columns.append((x.columns([k]).double() > edges[None, 1:-1]).astype(np.float32).sum())
+    return columns[0].beside(*columns[1:])
+
+
+@pytest.mark.parametrize(
+    ("transformer", "wrong"),
+    [
+        (Normalizer("max"), lambda model, x: x / x.max()),
+        (Binarizer(threshold=0.25), lambda model, x: (x >= model.threshold).astype(x.dtype)),
+        (OneHotEncoder(handle_unknown="ignore"), truncated),
+        (KBinsDiscretizer(4, encode="ordinal"), left_bins),
+    ],
+    ids=["Normalizer", "Binarizer", "OneHotEncoder", "KBinsDiscretizer"],
+)
+def test_transformers_that_differ_beside_the_sample_are_found(
+    transformer: Any, wrong: Callable[[Any, Value], Value], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = type(transformer).__name__
+    x, y = table(whole=name == "OneHotEncoder")
+    model = make_pipeline(transformer, DecisionTreeClassifier(random_state=0)).fit(x + 0, y)
+    probed(model, x)
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMS, name, wrong)
+    with pytest.raises(InputError, match=r"probed rows differently.* --backend"):
+        probed(model, x)
+
+
+def test_a_row_within_rounding_is_the_models_own() -> None:
+    x, y = table()
+    probed(LogisticRegression().fit(x, y), x)  # float32 rows make float32 coefficients

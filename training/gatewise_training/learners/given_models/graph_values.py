@@ -1,0 +1,261 @@
+"""Values of a graph with numpy's arithmetic: types are promoted as numpy promotes them.
+
+A converter writes an estimator's formula with these values, and a graph comes out that rounds
+where scikit-learn rounds: float32 rows through a scaler stay float32, products with float64
+coefficients are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, attributes_of
+from gatewise.models.trees import TreeEnsemble
+
+INPUT = "x"
+
+
+class GraphOfRows:
+    """A graph from rows, float32 (n, n_features), as it is written."""
+
+    def __init__(self, n_features: int) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[tuple[Any, ...], onnx.TensorProto] = {}
+        self._n_features = n_features
+        self.rows = Value(self, INPUT, np.dtype(np.float32))
+
+    def constant(self, array: Any, dtype: Any) -> Value:
+        """Add a constant, once."""
+        values = np.asarray(array, dtype)
+        key = (values.dtype, values.shape, values.tobytes())
+        if key not in self._constants:
+            name = f"c{len(self._constants)}"
+            self._constants[key] = numpy_helper.from_array(values, name)
+        return Value(self, self._constants[key].name, values.dtype)
+
+    def node(self, kind: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
+        """Add a node, and get its output of type `dtype`."""
+        name = f"v{len(self._nodes)}"
+        names = [value.name for value in inputs]
+        self._nodes.append(helper.make_node(kind, names, [name], **attributes))
+        return Value(self, name, np.dtype(dtype))
+
+    def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
+        """Get the graph with these outputs."""
+        ends = [helper.make_node("Identity", [v.name], [name]) for name, v in outputs.items()]
+        tensor = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            [*self._nodes, *ends],
+            "given",
+            [tensor(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
+            [tensor(name, _element(v.dtype), _shape(name)) for name, v in outputs.items()],
+            list(self._constants.values()),
+        )
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def _shape(output: str) -> list[str]:
+    return ["n"] if output == "label" else ["n", "m"]
+
+
+def _element(dtype: Any) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A value inside a graph: a matrix with a row per instance, or a constant."""
+
+    graph: GraphOfRows
+    name: str
+    dtype: np.dtype[Any]
+
+    def _other(self, other: Any) -> Value:
+        """Make a constant of a number or an array; numbers of Python take this value's type."""
+        if isinstance(other, Value):
+            return other
+        is_weak = isinstance(other, int | float) and not isinstance(other, np.generic)
+        return self.graph.constant(other, self.dtype if is_weak else np.asarray(other).dtype)
+
+    def _binary(self, kind: str, other: Any, dtype: Any = None) -> Value:
+        right = self._other(other)
+        common = np.result_type(self.dtype, right.dtype)
+        pair = [self.astype(common), right.astype(common)]
+        return self.graph.node(kind, pair, dtype or common)
+
+    def _unary(self, kind: str, dtype: Any = None, **attributes: Any) -> Value:
+        return self.graph.node(kind, [self], dtype or self.dtype, **attributes)
+
+    def astype(self, dtype: Any) -> Value:
+        """Cast to a type."""
+        if self.dtype == np.dtype(dtype):
+            return self
+        return self._unary("Cast", dtype, to=_element(dtype))
+
+    def double(self) -> Value:
+        """Cast to float64."""
+        return self.astype(np.float64)
+
+    def __add__(self, other: Any) -> Value:
+        return self._binary("Add", other)
+
+    def __sub__(self, other: Any) -> Value:
+        return self._binary("Sub", other)
+
+    def __mul__(self, other: Any) -> Value:
+        return self._binary("Mul", other)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self._binary("Div", other)
+
+    def __matmul__(self, other: Any) -> Value:
+        return self._binary("MatMul", other)
+
+    def __neg__(self) -> Value:
+        return self._unary("Neg")
+
+    def __gt__(self, other: Any) -> Value:
+        return self._binary("Greater", other, np.bool_)
+
+    def __lt__(self, other: Any) -> Value:
+        return self._binary("Less", other, np.bool_)
+
+    def __ge__(self, other: Any) -> Value:
+        return self._binary("GreaterOrEqual", other, np.bool_)
+
+    def equals(self, other: Any) -> Value:
+        """Compare each entry."""
+        return self._binary("Equal", other, np.bool_)
+
+    def maximum(self, other: Any) -> Value:
+        """Take the larger entry."""
+        return self._binary("Max", other)
+
+    def minimum(self, other: Any) -> Value:
+        """Take the smaller entry."""
+        return self._binary("Min", other)
+
+    def apply(self, kind: str) -> Value:
+        """Apply an operator of one input, such as Exp, to each entry."""
+        return self._unary(kind)
+
+    def isnan(self) -> Value:
+        """Mark the missing entries."""
+        return self._unary("IsNaN", np.bool_)
+
+    def where(self, one: Any, other: Any) -> Value:
+        """Take entries of `one` where this value is true, else of `other`."""
+        first = one if isinstance(one, Value) else other._other(one)
+        second = first._other(other)
+        common = np.result_type(first.dtype, second.dtype)
+        branches = [self, first.astype(common), second.astype(common)]
+        return self.graph.node("Where", branches, common)
+
+    def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
+        """Add the entries of each row, to one column."""
+        axes = self.graph.constant([axis], np.int64)
+        return self.graph.node("ReduceSum", [self, axes], self.dtype, keepdims=int(keepdims))
+
+    def max(self) -> Value:
+        """Take the largest entry of each row, as one column."""
+        return self._unary("ReduceMax", axes=[1], keepdims=1)
+
+    def argmax(self) -> Value:
+        """Get the place of the first largest entry of each row, int64 (n,)."""
+        return self._unary("ArgMax", np.int64, axis=1, keepdims=0)
+
+    def softmax(self) -> Value:
+        """Get probabilities of each row's margins."""
+        return self._unary("Softmax", axis=1)
+
+    def columns(self, indices: Any) -> Value:
+        """Take columns."""
+        places = self.graph.constant(np.ravel(indices), np.int64)
+        return self.graph.node("Gather", [self, places], self.dtype, axis=1)
+
+    def flat(self) -> Value:
+        """Make one column a vector (n,)."""
+        return self.reshape([-1])
+
+    def reshape(self, shape: list[int]) -> Value:
+        """Change the shape."""
+        dims = self.graph.constant(shape, np.int64)
+        return self.graph.node("Reshape", [self, dims], self.dtype)
+
+    def beside(self, *others: Value) -> Value:
+        """Put matrices side by side."""
+        if not others:
+            return self
+        common = np.result_type(self.dtype, *(value.dtype for value in others))
+        parts = [value.astype(common) for value in (self, *others)]
+        return self.graph.node("Concat", parts, common, axis=1)
+
+    def tree_sums(self, trees: TreeEnsemble) -> Value:
+        """Sum the leaves that each row reaches, in float32, as (n, n_outputs)."""
+        rows = [self.astype(np.float32)]
+        attributes = attributes_of(trees)
+        kind = "TreeEnsembleRegressor"
+        return self.graph.node(kind, rows, np.float32, domain=ML_DOMAIN, **attributes)
+
+    def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
+        """Sum values of each row's leaves in float64, as (n, n_values).
+
+        `trees` give the number of the node that a row reaches, in each tree; `values`, (n_nodes,
+        n_values), are those of all nodes.
+        """
+        leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
+        table = self.graph.constant(values, np.float64)
+        reached = self.graph.node("Gather", [table, leaves], np.float64, axis=0)
+        return reached.sum(keepdims=False)
+
+
+@dataclass(frozen=True, eq=False)
+class GraphAnswers:
+    """A classifier's answers in a graph.
+
+    `label`, int64 (n,), are places among its classes; `probabilities`, (n, n_classes), and
+    `decision`, (n, n_classes) or (n, 1) for two classes, are None where it gives none.
+    """
+
+    label: Value
+    probabilities: Value | None = None
+    decision: Value | None = None
+
+    @classmethod
+    def of_margins(cls, decision: Value, n_classes: int) -> Self:
+        """Take the label of the largest margin, or of a margin's sign for two classes."""
+        if n_classes > 2:
+            return cls(decision.argmax(), decision=decision)
+        return cls((decision > 0.0).astype(np.int64).flat(), decision=decision)
+
+    @classmethod
+    def of_chances(cls, chances: Value, decision: Value | None = None) -> Self:
+        """Take the label of the largest probability."""
+        return cls(chances.argmax(), chances, decision)
+
+
+def two_columns(second: Value) -> Value:
+    """Get the probabilities of two classes from the second one's."""
+    return (second._other(1.0) - second).beside(second)
+
+
+def sigmoid(margin: Value) -> Value:
+    """Get the logistic function of margins."""
+    return margin.apply("Sigmoid")
+
+
+def shares(chances: Value) -> Value:
+    """Divide rows by their sums; rows of zeros become equal shares."""
+    total = chances.sum()
+    is_zero = total.equals(0.0)
+    ones = (chances * 0.0) + 1.0
+    filled = is_zero.where(ones, chances)
+    return filled / filled.sum()

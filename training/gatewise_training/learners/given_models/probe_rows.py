@@ -1,0 +1,223 @@
+"""Adversarial rows: where a converted model is likeliest to differ from its source.
+
+The rows come from the model itself: the numbers that its parts keep per column (thresholds, edges,
+categories, means, training rows), their float32 neighbours, the middles between them, and pairs of
+neighbouring rows between which its label changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.learners.given_models.flat_forms import flat_trees
+
+Rows = NDArray[np.float32]
+Labels = Callable[[Rows], NDArray[Any]]
+
+N_ROWS = 4000
+"""Rows that packing probes a conversion on, about."""
+MOST_NUMBERS = 4_000_000
+"""Numbers in all rows: instances of many values get fewer rows."""
+MOST_VALUES = 400
+"""Critical values of a column, at random where there are more."""
+MOST_TRIALS = 200
+"""Calls to find the rows that a classifier answers, where it refuses some."""
+N_BISECTIONS = 40
+FAR = 1e30
+EXTREMES = np.array(
+    [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeRows:
+    """Rows to compare two models on, and the number of rows of each kind."""
+
+    x: Rows
+    kinds: dict[str, int]
+
+    @classmethod
+    def of_model(
+        cls,
+        model: Any,
+        labels: Labels,
+        sample: Rows,
+        *,
+        missing: bool = False,
+        n_rows: int = N_ROWS,
+        seed: int = 0,
+    ) -> ProbeRows:
+        """Make rows from a fitted classifier and a sample of its rows, about `n_rows`.
+
+        `labels` gives the labels of rows. Rows have NaN only with `missing`. Rows that the
+        classifier refuses are left out.
+        """
+        rng = np.random.default_rng(seed)
+        n_columns = sample.shape[1]
+        n = max(min(n_rows, MOST_NUMBERS // n_columns), 40)
+        values = critical_values(model, sample, rng)
+        base = sample[rng.integers(len(sample), size=n // 4)]
+        few = base[: n // 10]
+        single = _with_values(base, values, 1, rng)
+        alone = _with_values(base, values, n_columns, rng)
+        rows: dict[str, Rows] = {
+            "sample": sample[:n],
+            "one critical value": single,
+            "several critical values": _with_values(base, values, 3, rng),
+            "critical values alone": alone,
+            "whole and half numbers": np.round(2 * few) / 2,
+            "other sign": -base[: n // 20],
+            "extremes": _with_values(few, [EXTREMES] * n_columns, 2, rng),
+            "one number": np.tile(EXTREMES[:, None], n_columns),
+            "middles of rows": few / 2 + few[::-1] / 2,
+        }
+        if missing:
+            rows["missing values"] = _with_gaps(np.concatenate([single, alone]), rng)
+        rows = {kind: answered(labels, x) for kind, x in rows.items()}
+        sides = boundary_rows(labels, base, rows["one critical value"], n // 10, rng)
+        rows["sides of a boundary"] = sides
+        return cls(np.concatenate(list(rows.values())), {kind: len(x) for kind, x in rows.items()})
+
+
+def critical_values(model: Any, sample: Rows, rng: np.random.Generator) -> list[Rows]:
+    """Numbers of each column at which a classifier may turn, with their float32 neighbours."""
+    numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
+    for part, columns in first_parts(model, np.arange(sample.shape[1])):
+        for k, of_column in zip(columns, numbers_per_column(part, len(columns)), strict=True):
+            numbers[k] += of_column
+    return [_neighbourhood(np.concatenate(of_column), rng) for of_column in numbers]
+
+
+def first_parts(
+    model: Any, columns: NDArray[np.intp], depth: int = 6
+) -> Iterator[tuple[Any, NDArray[np.intp]]]:
+    """Fitted parts of a classifier that read columns of its rows, with these columns."""
+    if not depth or isinstance(model, str) or model is None:
+        return
+    if hasattr(model, "transformers_"):
+        for name, part, _ in model.transformers_:
+            read = columns[model._transformer_to_input_indices[name]]
+            yield from first_parts(part, read, depth - 1)
+        return
+    if hasattr(model, "steps"):
+        for _, step in model.steps:
+            yield from first_parts(step, columns, depth - 1)
+            if step not in ("passthrough", None):
+                break
+        return
+    if not hasattr(model, "__dict__"):
+        return
+    yield model, columns
+    parts = [getattr(model, "best_estimator_", None)]
+    if type(model).__name__ in ("FrozenEstimator", "_CalibratedClassifier"):
+        parts.append(model.estimator)
+    for name in ("estimators_", "calibrated_classifiers_", "transformer_list"):
+        parts += np.ravel(np.array(getattr(model, name, ()), object)).tolist()
+    of_parts = getattr(model, "estimators_features_", None)
+    for k, part in enumerate(parts):
+        read = columns if of_parts is None or not k else columns[of_parts[k - 1]]
+        yield from first_parts(part, read, depth - 1)
+
+
+def numbers_per_column(part: Any, n_columns: int) -> list[list[NDArray[Any]]]:
+    """Numbers that a fitted part keeps for each of its columns: thresholds, edges, means, rows."""
+    numbers: list[list[NDArray[Any]]] = [[] for _ in range(n_columns)]
+    trees = part if isinstance(part, TreeEnsemble) else None
+    if trees is None and (form := flat_trees(part)) is not None:
+        trees = form[0]
+    if trees is not None:
+        return [[trees.threshold[trees.feature == k]] for k in range(n_columns)]
+    for value in vars(part).values():
+        if isinstance(value, float):
+            table: Any = [[value]] * n_columns
+        elif isinstance(value, np.ndarray) and value.ndim == 2:
+            table = value[:MOST_VALUES].T
+        elif isinstance(value, np.ndarray | list):
+            table = value
+        else:
+            continue
+        for k in range(n_columns if len(table) == n_columns else 0):
+            column = np.ravel(table[k])
+            if column.dtype.kind in "fiu":
+                numbers[k].append(column)
+    return numbers
+
+
+def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
+    """Numbers of a column, the middles between them, and their float32 neighbours."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = np.unique(numbers.astype(np.float32))
+    values = values[np.abs(values) < FAR]  # neither NaN nor infinity
+    if len(values) > MOST_VALUES:
+        values = np.sort(rng.choice(values, MOST_VALUES, replace=False))
+    if not len(values):
+        return EXTREMES
+    inner = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
+    below = np.nextafter(inner, np.float32(-np.inf))
+    above = np.nextafter(inner, np.float32(np.inf))
+    beyond = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
+    return np.concatenate([inner, below, above, beyond])
+
+
+def _with_values(base: Rows, values: list[Rows], n_changed: int, rng: np.random.Generator) -> Rows:
+    """Rows with values in `n_changed` of their columns, both at random."""
+    drawn = np.column_stack([rng.choice(column, len(base)) for column in values])
+    order = rng.permuted(np.tile(np.arange(base.shape[1]), (len(base), 1)), axis=1)
+    return np.where(order < n_changed, drawn, base)
+
+
+def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
+    """Rows with a random share of their values missing."""
+    share = rng.random((len(x), 1))
+    return np.where(rng.random(x.shape) < share, np.float32(np.nan), x)
+
+
+def boundary_rows(
+    labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
+) -> Rows:
+    """Neighbouring float32 rows of different labels, by bisection between such rows."""
+    ends = np.concatenate([others, base])
+    one = base[rng.integers(len(base), size=4 * n_pairs)]
+    other = ends[rng.integers(len(ends), size=4 * n_pairs)]
+    label = labels(one)
+    pairs = np.flatnonzero(label != labels(other))[:n_pairs]
+    one, other, label = one[pairs], other[pairs], label[pairs]
+    for _ in range(N_BISECTIONS):
+        middle = (one / 2 + other / 2).astype(np.float32)
+        if ((middle == one) | (middle == other)).all():
+            break
+        try:
+            on_side_of_one = labels(middle) == label
+        except ValueError:  # there is nothing between two categories
+            break
+        one[on_side_of_one] = middle[on_side_of_one]
+        other[~on_side_of_one] = middle[~on_side_of_one]
+    return np.concatenate([one, other])
+
+
+def answered(labels: Labels, x: Rows) -> Rows:
+    """Those of the rows that a classifier answers; scikit-learn refuses what overflows.
+
+    Where it refuses some, a limited number of calls finds the others.
+    """
+    groups = [x] if len(x) else []
+    good = [x[:0]]
+    for _ in range(MOST_TRIALS):
+        if not groups:
+            break
+        rows = groups.pop()
+        try:
+            with np.errstate(all="ignore"):
+                labels(rows)
+        except ValueError:
+            middle = len(rows) // 2
+            groups += [rows[:middle], rows[middle:]] if middle else []
+        else:
+            good.append(rows)
+    return np.concatenate(good)

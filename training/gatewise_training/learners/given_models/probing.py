@@ -1,0 +1,111 @@
+"""Comparison of a converted classifier with its source on adversarial rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_training.learners.given_models.packable import BACKEND_ADVICE
+from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows, Rows
+
+Answers = tuple[NDArray[np.int64], NDArray[Any]]
+Answering = Callable[[NDArray[Any]], Answers]
+"""Class indices (n,) and probabilities (n, n_classes) of rows, float32 or float64."""
+
+TOLERANCE = 1e-4
+"""Largest difference of a probability: that of float32 sums and of another `exp`."""
+ROUNDING = 1e-6
+"""Relative change of a row by which a classifier that adds up in float32 may turn."""
+N_TURNS = 32
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class ProbeFigures:
+    """Rows that a conversion was probed on, and their number of each kind.
+
+    `undecided` rows are those that the classifier itself answers otherwise if it computes in
+    float64, or if the row changes by a millionth: they are not held against the conversion.
+    """
+
+    rows: int
+    undecided: int
+    kinds: dict[str, int]
+
+
+def probe(
+    model: Any,
+    source: Answering,
+    converted: Answering,
+    sample: Rows,
+    what: str,
+    *,
+    missing: bool = False,
+    n_rows: int = N_ROWS,
+) -> ProbeFigures:
+    """Compare two forms of a classifier on adversarial rows, close calls included.
+
+    `model` is the fitted classifier that the rows are made from, `what` its name in the
+    InputError that is raised if any row differs.
+    """
+    probed = ProbeRows.of_model(
+        model, lambda x: source(x)[0], sample, missing=missing, n_rows=n_rows
+    )
+    expected = source(probed.x)
+    answers = converted(probed.x)
+    differs = _unlike(expected, answers)
+    own_rounding = _turning(source, probed.x, expected, differs)
+    wrong = np.flatnonzero(differs & ~own_rounding)
+    if len(wrong):
+        raise InputError(
+            f"{what}: converted, {type(model).__name__} answers {len(wrong)} of {len(differs)} "
+            f"probed rows differently, {_described(probed, int(wrong[0]))}: class "
+            f"{answers[0][wrong[0]]} instead of {expected[0][wrong[0]]} (counted from 0); "
+            f"{BACKEND_ADVICE}"
+        )
+    return ProbeFigures(len(differs), int(own_rounding.sum()), probed.kinds)
+
+
+def _unlike(one: Answers, other: Answers) -> NDArray[np.bool_]:
+    """Mark rows with another label, or another probability."""
+    with np.errstate(invalid="ignore"):
+        near: NDArray[np.bool_] = (np.abs(one[1] - other[1]) <= TOLERANCE).all(axis=1)
+    differs: NDArray[np.bool_] = (one[0] != other[0]) | ~near
+    return differs
+
+
+def _turning(
+    source: Answering, x: Rows, expected: Answers, differs: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Mark the differing rows that the classifier's own rounding decides."""
+    turns = np.zeros(len(x), np.bool_)
+    if not differs.any():
+        return turns
+    try:
+        rounds = _unlike(expected, source(x.astype(np.float64)))
+        if not rounds.any():
+            return turns
+        rng = np.random.default_rng(0)
+        turns = rounds & differs
+        rows = np.flatnonzero(differs)
+        of_rows = expected[0][rows], expected[1][rows]
+        for _ in range(N_TURNS):
+            factor = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
+            turns[rows] |= _unlike(of_rows, source(x[rows].astype(np.float64) * factor))
+    except ValueError:  # rows that it does not answer in float64
+        return turns
+    return turns
+
+
+def _described(probed: ProbeRows, row: int) -> str:
+    """Name a row by its kind and its first values."""
+    stops = np.cumsum(list(probed.kinds.values()))
+    kind = list(probed.kinds)[int(np.searchsorted(stops, row, side="right"))]
+    values = ", ".join(f"{value:.9g}" for value in probed.x[row, :MOST_SHOWN])
+    more = ", ..." if probed.x.shape[1] > MOST_SHOWN else ""
+    return f"the first, of the kind {kind!r}, is [{values}{more}]"

@@ -1,0 +1,246 @@
+"""Transformers of scikit-learn as values of a graph, rounded where scikit-learn rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gatewise.errors import InputError
+from gatewise_training.learners.given_models.graph_values import Value
+from gatewise_training.learners.given_models.packable import library_name
+
+SMALL = 1e-5
+"""Below it a Taylor sum of two terms is closer than log(1 + x) and exp(x) - 1."""
+
+
+def transformed(model: Any, x: Value) -> Value:
+    """Write what a fitted transformer makes of rows."""
+    if model is None or isinstance(model, str):  # "passthrough"
+        return x
+    name = library_name(model) or ""
+    if hasattr(model, "get_support"):
+        return x.columns(np.flatnonzero(model.get_support()))
+    if name not in TRANSFORMS:
+        raise InputError(f"{name or type(model).__name__} has no form as a graph")
+    return TRANSFORMS[name](model, x)
+
+
+def _in_place(x: Value, result: Value) -> Value:
+    """Round to the type of the rows, as arithmetic in place does."""
+    return result.astype(x.dtype)
+
+
+def _binarizer(model: Any, x: Value) -> Value:
+    is_above: Value = x > model.threshold
+    return is_above.astype(x.dtype)
+
+
+def _column_transformer(model: Any, x: Value) -> Value:
+    weights = model.transformer_weights or {}
+    parts = []
+    for name, transformer, _ in model.transformers_:
+        indices = model._transformer_to_input_indices[name]
+        if (isinstance(transformer, str) and transformer == "drop") or not len(indices):
+            continue
+        part = transformed(transformer, x.columns(indices))
+        parts.append(part * weights[name] if name in weights else part)
+    return parts[0].beside(*parts[1:])
+
+
+def _feature_union(model: Any, x: Value) -> Value:
+    weights = model.transformer_weights or {}
+    parts = []
+    for name, transformer in model.transformer_list:
+        if transformer == "drop":
+            continue
+        part = transformed(transformer, x)
+        parts.append(part * weights[name] if name in weights else part)
+    return parts[0].beside(*parts[1:])
+
+
+def _pipeline(model: Any, x: Value) -> Value:
+    for _, step in model.steps:
+        x = transformed(step, x)
+    return x
+
+
+def _projection(model: Any, x: Value) -> Value:
+    return x.double() @ np.asarray(model.components_, np.float64).T
+
+
+def _pca(model: Any, x: Value) -> Value:
+    components = np.asarray(model.components_, np.float64).T
+    projected = x.double() @ components - np.asarray(model.mean_, np.float64)[None, :] @ components
+    if not model.whiten:
+        return projected
+    scale = np.sqrt(model.explained_variance_)
+    whitened: Value = projected / np.maximum(scale, np.finfo(scale.dtype).eps).astype(np.float64)
+    return whitened
+
+
+def _bins(model: Any, x: Value) -> Value:
+    columns = []
+    for k, edges in enumerate(model.bin_edges_):
+        inner = np.asarray(edges[1:-1], np.float64)
+        column = x.columns([k])
+        if not len(inner):
+            number = column * 0.0
+        else:
+            number = (column.double() >= inner[None, :]).astype(x.dtype).sum()
+        if model.encode != "ordinal":
+            number = number.equals(np.arange(model.n_bins_[k], dtype=x.dtype)).astype(x.dtype)
+        columns.append(number)
+    return columns[0].beside(*columns[1:])
+
+
+def _max_abs_scaler(model: Any, x: Value) -> Value:
+    scaled = _in_place(x, x / model.scale_)
+    return scaled.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled
+
+
+def _min_max_scaler(model: Any, x: Value) -> Value:
+    scaled = _in_place(x, x * model.scale_)
+    scaled = _in_place(x, scaled + model.min_)
+    if not model.clip:
+        return scaled
+    low, high = (float(bound) for bound in model.feature_range)
+    return scaled.maximum(low).minimum(high)
+
+
+def _robust_scaler(model: Any, x: Value) -> Value:
+    if model.with_centering:
+        x = _in_place(x, x - model.center_)
+    return _in_place(x, x / model.scale_) if model.with_scaling else x
+
+
+def _standard_scaler(model: Any, x: Value) -> Value:
+    if model.with_mean:
+        x = x - np.asarray(model.mean_, x.dtype)
+    if model.with_std:
+        x = x / np.asarray(model.scale_, x.dtype)
+    return x
+
+
+def _normalizer(model: Any, x: Value) -> Value:
+    size = x.apply("Abs")
+    if model.norm == "max":
+        norm = size.max()
+    elif model.norm == "l1":
+        norm = size.sum()
+    else:
+        norm = (x * x).sum().apply("Sqrt")
+    # scikit-learn leaves rows as they are whose norm is close to 0
+    is_small = norm < float(10 * np.finfo(x.dtype).eps)
+    return x / is_small.where(1.0, norm)
+
+
+def _one_hot(model: Any, x: Value) -> Value:
+    columns = []
+    for k, categories in enumerate(model.categories_):
+        known = _is_category(x.columns([k]), categories).astype(np.float64)
+        dropped = None if model.drop_idx_ is None else model.drop_idx_[k]
+        if dropped is not None:
+            known = known.columns([i for i in range(len(categories)) if i != dropped])
+        columns.append(known)
+    return columns[0].beside(*columns[1:]).astype(model.dtype)
+
+
+def _is_category(column: Value, categories: Any) -> Value:
+    """Mark each row's category, (n, n_categories)."""
+    values = np.asarray(categories, np.float64)
+    is_nan = np.isnan(values)
+    known = column.double().equals(np.where(is_nan, np.inf, values)[None, :])
+    if not is_nan.any():
+        return known
+    missing = column.isnan().astype(np.float64) * is_nan[None, :].astype(np.float64)
+    return (known.astype(np.float64) + missing) > 0.0
+
+
+def _ordinal(model: Any, x: Value) -> Value:
+    columns = []
+    for k, categories in enumerate(model.categories_):
+        known = _is_category(x.columns([k]), categories).astype(np.float64)
+        codes = np.arange(len(categories), dtype=np.float64)
+        code = known @ codes[:, None]
+        if np.isnan(np.asarray(categories, np.float64)).any():
+            code = x.columns([k]).isnan().where(float(model.encoded_missing_value), code)
+        if model.handle_unknown == "use_encoded_value":
+            code = known.sum().equals(0.0).where(float(model.unknown_value), code)
+        columns.append(code)
+    return columns[0].beside(*columns[1:]).astype(model.dtype)
+
+
+def _log1p(x: Value) -> Value:
+    near = x - x * x / 2.0
+    return (x.apply("Abs") < SMALL).where(near, (x + 1.0).apply("Log"))
+
+
+def _expm1(x: Value) -> Value:
+    near = x + x * x / 2.0
+    return (x.apply("Abs") < SMALL).where(near, x.apply("Exp") - 1.0)
+
+
+def _power(model: Any, x: Value) -> Value:
+    columns = []
+    for k, power in enumerate(model.lambdas_.tolist()):
+        column = x.columns([k])
+        method = _box_cox if model.method == "box-cox" else _yeo_johnson
+        columns.append(_in_place(x, method(column, power)))
+    powers = columns[0].beside(*columns[1:])
+    return _standard_scaler(model._scaler, powers) if model.standardize else powers
+
+
+def _box_cox(x: Value, power: float) -> Value:
+    log = x.double().apply("Log")
+    return log if power == 0 else _expm1(log * power) / power
+
+
+def _yeo_johnson(x: Value, power: float) -> Value:
+    size = x.apply("Abs")
+    log = _log1p(size.double()).astype(x.dtype).double()
+    other = 2.0 - power
+    eps = float(np.finfo(np.float64).eps)
+    positive = log if abs(power) < eps else _expm1(log * power) / power
+    negative = log if abs(other) <= eps else _expm1(log * other) / other
+    return (x >= 0.0).where(positive, -negative)
+
+
+def _imputer(model: Any, x: Value) -> Value:
+    statistics = np.asarray(model.statistics_, x.dtype)
+    is_missing = x.isnan() if np.isnan(model.missing_values) else x.equals(model.missing_values)
+    filled = is_missing.where(statistics[None, :], x)
+    if np.isnan(statistics).any():  # columns without a value
+        filled = filled.columns(np.flatnonzero(~np.isnan(statistics)))
+    if not model.add_indicator:
+        return filled
+    return filled.beside(is_missing.columns(model.indicator_.features_).astype(x.dtype))
+
+
+def _nothing(model: Any, x: Value) -> Value:
+    return x
+
+
+TRANSFORMS: dict[str, Callable[[Any, Value], Value]] = {
+    "Binarizer": _binarizer,
+    "ColumnTransformer": _column_transformer,
+    "FeatureUnion": _feature_union,
+    "FunctionTransformer": _nothing,
+    "GaussianRandomProjection": _projection,
+    "IncrementalPCA": _pca,
+    "KBinsDiscretizer": _bins,
+    "MaxAbsScaler": _max_abs_scaler,
+    "MinMaxScaler": _min_max_scaler,
+    "NeighborhoodComponentsAnalysis": _projection,
+    "Normalizer": _normalizer,
+    "OneHotEncoder": _one_hot,
+    "OrdinalEncoder": _ordinal,
+    "PCA": _pca,
+    "Pipeline": _pipeline,
+    "PowerTransformer": _power,
+    "RobustScaler": _robust_scaler,
+    "SimpleImputer": _imputer,
+    "StandardScaler": _standard_scaler,
+    "TruncatedSVD": _projection,
+}
