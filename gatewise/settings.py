@@ -67,6 +67,12 @@ def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption
     return fields
 
 
+def file_settings(cls: type[Settings]) -> list[str]:
+    """List the settings of ``--settings FILE.toml`` alone."""
+    marks = _marked_fields(cls)
+    return [name for name, (_, mark) in marks.items() if isinstance(mark, FileOption)]
+
+
 def with_options(command: Command) -> Command:
     """Make the options of a command from the records of settings that are its parameters.
 

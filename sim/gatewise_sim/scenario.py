@@ -17,7 +17,7 @@ from gatewise.documents import Amount, Share
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 from gatewise.imports import import_object, object_path
-from gatewise.settings import FileOption, Settings, option_words
+from gatewise.settings import FileOption, Settings, file_settings, option_words
 from gatewise_edge.device.answer import OwnPolicy
 from gatewise_edge.device.offload_budget import OffloadBudget
 from gatewise_edge.link.broker_url import Endpoint
@@ -36,7 +36,7 @@ _CALLABLE: Final = re.compile(r"[\w.]+:\w+")
 
 
 class Scenario(Settings, frozen=True, kw_only=True, dict=True):
-    """A deployment, its workload, and how it is simulated.
+    """A deployment, its workload, and the way to simulate them.
 
     The words of each field are also the help of ``gatewise simulate``; fields marked by
     :class:`FileOption` are rarer ones, for Python and ``--settings FILE.toml``. `decide` is a
@@ -133,7 +133,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     timings: Annotated[
         Timings | None, FileOption("Table of service times; without it the run measures them.")
     ] = None
-    #: A policy of one's own as a function, in place of `policy`.
+    #: A policy of one's own as a function; it replaces `policy`.
     decide: OwnPolicy | None = None
 
     def __post_init__(self) -> None:
@@ -155,10 +155,10 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
             OffloadBudget.parse(self.max_offloads)
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
-        # Read here, so that what cannot be is found before anything runs.
+        # Read here, so that a bad text is found before anything runs.
         _ = self.seconds, self.arrival_process, self.link_profile, self.outages, self.own_policy
 
-    # -- what the texts stand for ---------------------------------------------------------------
+    # -- the texts, read ------------------------------------------------------------------------
 
     @cached_property
     def seconds(self) -> float:
@@ -186,7 +186,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def outages(self) -> Outages:
-        """What is down when."""
+        """Outages of the run."""
         return Outages.parse(self.outage, seconds=self.seconds, day_begins=self.day_begins)
 
     @cached_property
@@ -233,8 +233,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         """Copy the scenario with other values; InputError if a name or a value is not known."""
         for name in changes:
             if name not in self.__struct_fields__:
-                known = ", ".join(sorted(self.__struct_fields__))
-                raise InputError(f"no setting {name!r}; there are {known}")
+                names = ", ".join(sorted(self.__struct_fields__))
+                raise InputError(f"no setting {name!r}; there are {names}")
         if callable(changes.get("policy")):
             changes["decide"] = changes.pop("policy")
         if any(changes.get(name) is not None for name in GOALS):
@@ -259,25 +259,10 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         return values | {"seconds": self.seconds}
 
     def rare_settings(self) -> dict[str, Any]:
-        """Settings of a settings file alone that are no default."""
+        """Settings of a settings file alone that differ from the defaults, timings apart."""
         default = Scenario()
         return {
             name: getattr(self, name)
-            for name in _RARE
-            if getattr(self, name) != getattr(default, name)
+            for name in file_settings(Scenario)
+            if name != "timings" and getattr(self, name) != getattr(default, name)
         }
-
-
-#: Settings that are no options of the command.
-_RARE: Final = (
-    "mix",
-    "day_start",
-    "tls",
-    "breaker",
-    "outstanding",
-    "queue",
-    "max_batch",
-    "wait_ms",
-    "parallel",
-    "baselines",
-)

@@ -15,8 +15,8 @@ from gatewise.errors import interruption
 def exit_on_termination() -> Iterator[None]:
     """Let SIGTERM and a closed terminal unwind the stack, so that every process is ended.
 
-    Only in the main thread, where signals arrive, and where nobody else listens to them: as an
-    inner block of another such block it does nothing.
+    Only in the main thread, where signals arrive, and where nothing else listens to them: an
+    inner block of another such block does nothing.
     """
 
     def leave(number: int, frame: object) -> NoReturn:

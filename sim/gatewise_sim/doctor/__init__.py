@@ -1,4 +1,4 @@
-"""Find out what is wrong between a device and its cloud, and what to do."""
+"""Find the fault between a device and its cloud, and the remedy."""
 
 import lazy_loader
 

@@ -84,8 +84,10 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
             "give the pair that `gatewise broker init` made for this device",
         )
         return
-    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    now, name = datetime.datetime.now(datetime.UTC), common_name(file)
+    begin = certificate.not_valid_before_utc
+    end = certificate.not_valid_after_utc
+    now = datetime.datetime.now(datetime.UTC)
+    name = common_name(file)
     valid = f"{file} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     if not begin <= now <= end:
         says = f"{valid}; this machine says {now:%Y-%m-%d}"
@@ -207,7 +209,10 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
             )
             yield problem("broker", code, f"broker {endpoint.url} refuses: {why}", remedy)
             return
-        hint = "is this a port with TLS (use mqtts://), or no MQTT broker at all?"
+        hint = (
+            "is this a port with TLS (use mqtts://), no MQTT broker at all, or one whose limit on "
+            "packets is below 40 bytes (mosquitto: max_packet_size)?"
+        )
         if endpoint.tls:
             hint = "look at the broker's log: it may refuse this certificate, or want one"
         says = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"

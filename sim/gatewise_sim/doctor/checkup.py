@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
     """Run the checks of installation, bundle, broker, round trip and worker, up to a failed one.
 
-    InputError if the URL or a file's name is wrong, WireError if the device id is no topic level.
+    InputError if the URL or a file's name is wrong, WireError if the device id cannot be a level of
+    a topic.
     """
     device = settings.bundle is not None or settings.broker is not None
     installation = list(check_installation(device=device))
@@ -89,8 +90,9 @@ def _check_bundle(
         yield problem("bundle", "bundle-unusable", str(error), remedy)
         return None
     yield ok("bundle", f"{bundle.manifest.title} computes here as where it was packed")
-    made = datetime.datetime.fromisoformat(bundle.manifest.created)
-    behind = clock_behind(made.replace(tzinfo=made.tzinfo or datetime.UTC), "the bundle was packed")
+    created = datetime.datetime.fromisoformat(bundle.manifest.created)
+    created = created.replace(tzinfo=created.tzinfo or datetime.UTC)
+    behind = clock_behind(created, "the bundle was packed")
     if behind is not None:
         yield behind
     return bundle

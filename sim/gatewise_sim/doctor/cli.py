@@ -1,4 +1,4 @@
-"""``gatewise doctor``."""
+"""The command ``gatewise doctor``."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class Finding:
 
     check: Check
     state: State
+    #: Short name of the problem or note, for machines; empty where all is well.
     code: str
-    """Short name of the problem or note, for machines; empty where all is well."""
+    #: One line for people.
     says: str
-    """One line for people."""
+    #: Advice; empty if there is nothing to do.
     remedy: str = ""
-    """What to do; empty if there is nothing."""
 
 
 def ok(check: Check, says: str) -> Finding:
@@ -46,7 +46,7 @@ def problem(check: Check, code: str, says: str, remedy: str) -> Finding:
 
 
 def note(check: Check, code: str, says: str, remedy: str = "") -> Finding:
-    """Make a finding that is no problem and worth knowing."""
+    """Make a finding that is worth knowing, without a problem."""
     return Finding(check, "note", code, says, remedy)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from gatewise.imports import load_onnxruntime
 from gatewise_sim.doctor.findings import SET_CLOCK, Finding, note, ok, problem
 
-#: Extras of users, and what they are for.
+#: Extras of users, and their use.
 _EXTRAS: Final = {
     "edge": "to run a device",
     "cloud": "to run workers",
@@ -39,8 +39,8 @@ def check_installation(
     Parameters
     ----------
     device : bool
-        Whether it is to be a device: then a library of the extra ``edge`` that lacks is a problem,
-        and the other extras are left out.
+        Whether it becomes a device: then a missing library of the extra ``edge`` is a problem, and
+        the other extras are left out.
     now : datetime, optional
         Time by this machine's clock.
     requirements : sequence of str, optional
@@ -70,23 +70,24 @@ def check_installation(
 
 
 def _missing(extra: str, requirements: Sequence[str]) -> Iterator[str]:
-    """Name what an extra, and those that it includes, needs and is not there or too old."""
+    """Name the libraries of an extra, and of the extras in it, that are absent or too old."""
     for text in requirements:
         requirement = _REQUIREMENT.match(text)
         if requirement is None or requirement["extra"] != extra:
             continue
-        name, least = requirement["name"], requirement["least"]
+        name = requirement["name"]
+        oldest = requirement["least"]
         if name == "gatewise":
-            for other in requirement["extras"].split(","):
-                yield from _missing(other, requirements)
+            for included in requirement["extras"].split(","):
+                yield from _missing(included, requirements)
             continue
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield name
             continue
-        if least and _numbers(version) < _numbers(least):
-            yield f"{name}>={least} (it is {version})"
+        if oldest and _numbers(version) < _numbers(oldest):
+            yield f"{name}>={oldest} (it is {version})"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""MQTT client that reports how the broker acknowledges what it sends, and why it disconnects.
+"""MQTT client that reports the broker's acknowledgements, and its reason to disconnect.
 
 It speaks MQTT 5 where the broker does, for the reason codes of its acknowledgements, and 3.1.1
 elsewhere; then a code is never better than :data:`UNKNOWN`.
@@ -28,8 +28,8 @@ _UNSUPPORTED_PROTOCOL: Final = 0x84
 _PROTOCOLS: Final = (paho.MQTTv5, paho.MQTTv311)
 #: MQTT 3.1.1 acknowledges without a reason, or no acknowledgement came.
 UNKNOWN: Final = -1
+#: Codes from here on are failures.
 FAILURE: Final = 0x80
-"""Codes from here on are failures."""
 
 
 class Probe:
@@ -174,8 +174,8 @@ class Probe:
 
     def _on_disconnect(self, _c: Any, _u: Any, flags: Any, reason: Any, _p: Any) -> None:
         with self._changed:
-            told = flags.is_disconnect_packet_from_server
-            self.lost = int(reason.value) if told else UNKNOWN
+            has_reason = flags.is_disconnect_packet_from_server
+            self.lost = int(reason.value) if has_reason else UNKNOWN
             self._changed.notify_all()
 
     def _acknowledge(self, mid: int, reason: Any) -> None:

@@ -24,11 +24,9 @@ from gatewise_sim.doctor.probe import (
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-#: Model of a request where there is no bundle: a worker responds that it does not serve it.
+#: Model of a request without a bundle: a worker responds that it does not serve it.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
-
-
-#: Of a PUBLISH packet of QoS 1 beside topic and payload, at most.
+#: Largest number of bytes of a PUBLISH packet of QoS 1, topic and payload apart.
 _HEADER_BYTES: Final = 9
 
 
@@ -42,7 +40,8 @@ def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterato
     try:
         with Probe(settings.endpoint, settings.timeout) as probe:
             yield from _exchange(probe, settings, request, payload, expected)
-            lost, largest = probe.lost, probe.largest_packet
+            lost = probe.lost
+            largest = probe.largest_packet
         if lost is not None:
             topic = wire.request_topic(settings.device or "")
             n_bytes = len(payload) + len(topic) + _HEADER_BYTES
@@ -55,10 +54,14 @@ def _make_request(
     settings: DeviceSettings, bundle: Bundle | None
 ) -> tuple[wire.Request, int | None]:
     """Make the request, of a sample row or for no model at all; and the class index expected."""
-    (model, version), X, expected = _NO_MODEL, np.zeros((1, 1), np.float32), None
+    model, version = _NO_MODEL
+    X = np.zeros((1, 1), np.float32)
+    expected = None
     if bundle is not None:
-        manifest, sample = bundle.manifest, bundle.sample()
-        model, version = manifest.name, manifest.version
+        manifest = bundle.manifest
+        sample = bundle.sample()
+        model = manifest.name
+        version = manifest.version
         X = np.asarray(sample["X"][:1, manifest.cloud_inputs()], np.float32)
         expected = int(sample["cloud_label"][0])
     ttl_ms = int(1000 * settings.timeout)
@@ -101,7 +104,7 @@ def _exchange(
         yield problem(
             "round trip",
             "slow-broker",
-            f"a request and its response take {trip_ms:.0f} ms beside the worker's time: with a "
+            f"a request and its response take {trip_ms:.0f} ms without the worker's time: with a "
             f"deadline of {settings.deadline_ms:g} ms there is no time for a retry",
             "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
         )

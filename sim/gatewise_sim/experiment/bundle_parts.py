@@ -57,7 +57,7 @@ def stage_results(
 def _columns(manifest: Manifest, features: NDArray[np.intp]) -> dict[str, int]:
     """Columns of some features by name: raw ones of a bundle that encodes them; with their index.
 
-    A column of categories becomes several features, which nobody asks for one by one.
+    A column of categories becomes several features, which a device acquires together.
     """
     encoder = manifest.encoder
     if encoder is None:
@@ -104,13 +104,13 @@ def _example(manifest: Manifest, table: RowTable, rows: Rows, row: int) -> Examp
     number_of_set = table.request_set[row] if offloaded else table.local_set[row]
     acquired = np.flatnonzero(table.sets[number_of_set])
     truth = int(table.truth[row])
-    known = 0 <= truth < len(manifest.classes)
+    has_class = 0 <= truth < len(manifest.classes)
     values = rows.X[row].astype(float).tolist()
     return ExampleInstance(
         row=row,
         answered_by="cloud" if offloaded else f"stage {table.exit[row]}",
         label=table.classes[label],
-        truth=table.classes[truth] if known else None,
+        truth=table.classes[truth] if has_class else None,
         cost=float(cost),
         acquired=tuple(acquired.tolist()),
         readings=_readings(manifest, rows, row, acquired),
@@ -178,8 +178,8 @@ def _computed_steps(graph: SignalGraph, sets: NDArray[np.bool_]) -> NDArray[np.b
     """
     blocks = np.array(graph.block_of)
     computed = np.zeros((len(sets), len(graph.steps)), np.bool_)
-    for number, chosen in enumerate(sets[:, : len(blocks)]):
-        computed[number, [graph.step_of_block[b] for b in np.unique(blocks[chosen])]] = True
+    for number, features in enumerate(sets[:, : len(blocks)]):
+        computed[number, [graph.step_of_block[b] for b in np.unique(blocks[features])]] = True
     for step in reversed(range(len(graph.steps))):  # each stands behind the steps that it needs
         for needed in graph.needed[step]:
             computed[:, needed] |= computed[:, step]

@@ -92,7 +92,7 @@ def run_demo(settings: DemoSettings) -> Report:
         label = instances.read_text().partition("\n")[0].rpartition(",")[2]
         rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
         prepared = prepare(trained.bundle, rows, scenario)
-        adapt = _adapt_beside(settings, trained)
+        adapt = _fit_adapt(settings, trained)
         report = run_scenario(prepared, settings.command())
         report = _demo_report(report, settings, trained)
         if adapt is not None:
@@ -128,7 +128,7 @@ def _quick_search() -> dict[str, Any]:
     }
 
 
-def _adapt_beside(settings: DemoSettings, trained: TrainingRun) -> Any:
+def _fit_adapt(settings: DemoSettings, trained: TrainingRun) -> Any:
     """Fit Adapt-GBRT in a short search on the same rows, where the demo's own search is short."""
     training = training_settings(settings, Path())
     quick = training.parameters.get("high_cost_model")
@@ -172,14 +172,13 @@ def _arrivals(rows: int, devices: int) -> str:
 def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -> Report:
     """Turn the report of the live run into the demo's: its own settings, data and phases."""
     data, split = trained.data, trained.split
-    shown = {
-        name: value
+    values = {
+        name: str(value) if isinstance(value, Path) else value
         for name in settings.__struct_fields__
         if name != "out" and (value := getattr(settings, name)) is not None
     }
-    shown = {name: str(v) if isinstance(v, Path) else v for name, v in shown.items()}
     if settings.broker is not None:
-        shown["broker"] = Endpoint(settings.broker).url
+        values["broker"] = Endpoint(settings.broker).url
     run = report.run or {}
     f0 = trained.system.high_cost_model_
     assert f0 is not None  # the demo refuses methods without a cloud
@@ -188,7 +187,7 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
         kind=DEMO_KIND,
         dataset=data.name,
         method=settings.method,
-        settings=report.settings | shown | {"workload": "each row once"},
+        settings=report.settings | values | {"workload": "each row once"},
         data={
             "rows": len(data.X),
             "features": data.X.shape[1],
@@ -205,9 +204,9 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
 def _frontier_plot(system: Any, name: str, adapt: Any) -> str:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
-    drawn = io.StringIO()
+    svg = io.StringIO()
     display = FrontierDisplay.from_estimator(system, name=name)
     if adapt is not None:
         FrontierDisplay.from_estimator(adapt, name="adapt-gbrt", ax=display.ax_)
-    display.figure_.savefig(drawn, format="svg", metadata={"Date": None})
-    return drawn.getvalue()
+    display.figure_.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()

@@ -1,4 +1,4 @@
-"""``gatewise demo``."""
+"""The command ``gatewise demo``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_sim.signal_handling import exit_on_termination
 
 @with_options
 def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
-    """Train on real data, pack, deploy over MQTT, measure what is saved.
+    """Train on real data, pack, deploy over MQTT, measure the savings.
 
     Starts a broker, cloud workers and devices as real processes and lets them answer each test
     instance once; other policies (all edge, all cloud, ...) answer the same instances in virtual

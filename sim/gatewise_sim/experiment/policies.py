@@ -1,7 +1,7 @@
 """Policies that a simulation compares: the system, and others for the same instances.
 
-All of them use the same bundle; its stages decide what the device itself answers and what that
-costs, not what is offloaded. A further policy is an entry of :data:`POLICIES`.
+All of them use the same bundle, whose stages decide the device's own answers and their costs; the
+policies differ in the rows that they offload. A further policy is an entry of :data:`POLICIES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gatewise_sim.scenario import Scenario
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PolicyContext:
-    """What policies are made of.
+    """Figures of the system's run that policies are made of.
 
     `table` has the outcomes of the rows at the operating point, `weights`, shape (n_rows,), how
     often each row comes, and `offload_rate` is the system's. `labelled`: the rows have labels.
@@ -36,9 +36,9 @@ class PolicyContext:
 
 @dataclass(frozen=True)
 class ComparedPolicy:
-    """A policy beside the system: `offload` chooses the rows, or says None where it is no use.
+    """A policy to compare with: `offload` chooses its rows, or gives None where it has no use.
 
-    `chance`, in place of rows, is the share of the instances to offload at random.
+    `chance` is the share of the other instances to offload at random.
     """
 
     key: str
@@ -48,7 +48,7 @@ class ComparedPolicy:
     request_first: bool = False
 
     def make(self, context: PolicyContext) -> FleetPolicy | None:
-        """Make the policy of a fleet; None where it is no use."""
+        """Make the policy of a fleet; None where it has no use."""
         offload = self.offload(context)
         if offload is None:
             return None
@@ -121,11 +121,11 @@ POLICIES: Final = (
 def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
     """Policy that the fleet of a scenario runs; `table` is by stage for a policy of one's own."""
     name = "Gatewise" if scenario.policy_name == "system" else scenario.policy_name
-    none = np.zeros(len(table), np.bool_)
+    no_rows = np.zeros(len(table), np.bool_)
     if scenario.own_policy is not None:
-        return FleetPolicy(key=SYSTEM, name=name, offload=none, decide=scenario.own_policy)
+        return FleetPolicy(key=SYSTEM, name=name, offload=no_rows, decide=scenario.own_policy)
     if scenario.policy == "edge-only":
-        return FleetPolicy(key=SYSTEM, name=name, offload=none)
+        return FleetPolicy(key=SYSTEM, name=name, offload=no_rows)
     if scenario.policy == "cloud-only":
         if not table.has_cloud:
             raise InputError("policy cloud-only: no instance of this bundle leaves its device")
@@ -141,6 +141,6 @@ def fill_share(order: NDArray[np.intp], weights: NDArray[np.float64], share: flo
     """
     shares = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
     n_rows = int(np.argmin(np.abs(shares - share)))
-    chosen = np.zeros(len(weights), np.bool_)
-    chosen[order[:n_rows]] = True
-    return chosen
+    mask = np.zeros(len(weights), np.bool_)
+    mask[order[:n_rows]] = True
+    return mask

@@ -131,7 +131,7 @@ def make_row_table(
 def _timings(
     outcomes: _DeviceOutcomes, n_stages: int, cloud_us: tuple[float, float] | None
 ) -> Timings:
-    """Times of stages and high-cost model; what was not measured is named as assumed."""
+    """Times of stages and high-cost model; names of times without a measurement are `assumed`."""
     answered = outcomes.exit >= 0
     assumed = [] if answered.any() else ["edge_ms"]
     if cloud_us is None:
@@ -146,7 +146,7 @@ def _timings(
 
 
 def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
-    """Load a bundle's high-cost model, or what an operator names in its place."""
+    """Load a bundle's high-cost model, or the `backend` of an operator."""
     if backend is None:
         return CloudModel.from_bundle(bundle)
     from gatewise_cloud.models.backend_choice import chosen_backend
@@ -221,7 +221,7 @@ class _RefusingLink:
 def _acquire_in_vain(
     bundle: Bundle, rows: NDArray[np.float32], chosen: NDArray[np.intp], acquired: BoolArray
 ) -> None:
-    """Enter the features acquired for a request that cannot be made, as a value is no good."""
+    """Enter the features acquired for a request that a bad value prevents."""
     with Device(bundle, link=_RefusingLink(), check=False) as device:
         for i in chosen.tolist():
             answer = device.answer(rows[i])
@@ -234,12 +234,12 @@ def _acquired_columns(
     """Columns of :class:`RowTable`: sets of features and their prices.
 
     Shapes: `local` (n, n_features), acquired by the device's stages, `request_features`
-    (n_features,), those that a request carries.
+    (n_features,), the ones of a request.
     """
-    both = np.concatenate([local, local | request_features])
-    sets, number = np.unique(both, axis=0, return_inverse=True)
+    local_and_request = np.concatenate([local, local | request_features])
+    sets, number = np.unique(local_and_request, axis=0, return_inverse=True)
     local_set, request_set = number.reshape(2, len(local))
-    prices = np.array([costs.price(each) for each in sets], np.float64)
+    prices = np.array([costs.price(features) for features in sets], np.float64)
     return {
         "sets": np.concatenate([sets, request_features[None]]),
         "local_set": local_set,
@@ -254,7 +254,7 @@ def _acquired_columns(
 
 
 def _cloud_takes(plan: InstalledBundle, rows: NDArray[np.float32]) -> BoolArray:
-    """Whether the cloud takes the values of a row, shape (n,)."""
+    """Whether the cloud takes the values of each row, shape (n,)."""
     inputs = rows[:, plan.request_inputs]
     refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
     return np.asarray(~refused.any(axis=1), np.bool_)
@@ -271,12 +271,10 @@ def _run_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> IntArray:
 
 def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, float]:
     """Microseconds of a run and of each of its instances: a line through a few sizes."""
-    seconds = [
-        _shortest_run(model.run, np.resize(inputs, (n, inputs.shape[1]))) for n in _TIMED_ROWS
-    ]
+    seconds = [_median_run(model.run, np.resize(inputs, (n, inputs.shape[1]))) for n in _TIMED_ROWS]
     sizes = np.array(_TIMED_ROWS, np.float64)
     times = np.array(seconds)
-    # Relative errors count: a run of one must come out as well as a run of 16.
+    # Relative errors count: minimise sum(((run + n * instance) / time - 1)^2).
     lines = np.column_stack([np.ones_like(sizes), sizes]) / times[:, None]
     (run, instance), *_ = np.linalg.lstsq(lines, np.ones_like(times))
     # Neither can be negative: the best line without the one that is, sum(l) / sum(l^2).
@@ -287,14 +285,14 @@ def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, 
     return round(1e6 * max(float(run), 0.0), 3), round(1e6 * max(float(instance), 0.0), 3)
 
 
-def _shortest_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:
-    """Median seconds of a run on `X`, over a tenth of a second and three runs at least."""
-    taken: list[float] = []
-    while len(taken) < 3 or sum(taken) < _TIMING_SECONDS / len(_TIMED_ROWS):
+def _median_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:
+    """Median seconds of runs on `X`: three or more, for at least a tenth of a second."""
+    seconds: list[float] = []
+    while len(seconds) < 3 or sum(seconds) < _TIMING_SECONDS / len(_TIMED_ROWS):
         begun = time.perf_counter()
         run(np.ascontiguousarray(X))
-        taken.append(time.perf_counter() - begun)
-    return float(np.median(taken))
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds))
 
 
 # -- a policy of one's own ------------------------------------------------------------------------

@@ -24,18 +24,22 @@ _USUAL_TARGETS: Final = ("target", "label", "class", "y")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table that fits a bundle."""
+    """A table that fits a bundle.
+
+    `X`, shape (n, n_features), has the manifest's columns; `truth`, shape (n,), class indices or
+    UNKNOWN_CLASS, None without labels. `notes` are remarks for readers of the figures. `raw` are
+    rows or windows as a device takes them, where its bundle computes the features.
+    """
 
     name: str
-    X: NDArray[np.float32]  # (n, n_features), in the manifest's order
-    truth: NDArray[np.int64] | None  # (n,), class indices or UNKNOWN_CLASS; None without labels
-    notes: tuple[str, ...] = ()  # what a reader of the figures must know about them
-    #: Raw rows or windows as a device takes them, where its bundle computes the features.
+    X: NDArray[np.float32]
+    truth: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
     raw: Sequence[Any] | None = None
 
     @property
     def instances(self) -> list[Any]:
-        """What a device takes of each row, fit for JSON: a missing value is null."""
+        """Each row as a device takes it, fit for JSON: a missing value is null."""
         rows = self.X.astype(np.float64).tolist() if self.raw is None else self.raw
         return [_nulls(row) for row in rows]
 
@@ -46,16 +50,16 @@ class Rows:
         Columns of a DataFrame are found by name; raw ones of a bundle with encoders are encoded.
         Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
-        given: Any = as_pandas(X)
+        features: Any = as_pandas(X)
         raw: Any = None
-        if manifest.encoder is not None and hasattr(given, "columns"):
+        if manifest.encoder is not None and hasattr(features, "columns"):
             from gatewise_training.data.table_encoder import encode_table
 
-            raw = _raw_rows(given, manifest)
-            given = encode_table(manifest.encoder, given)
-        if set(manifest.feature_names) <= set(getattr(given, "columns", ())):
-            given = given[list(manifest.feature_names)]
-        values = np.asarray(given)
+            raw = _raw_rows(features, manifest)
+            features = encode_table(manifest.encoder, features)
+        if set(manifest.feature_names) <= set(getattr(features, "columns", ())):
+            features = features[list(manifest.feature_names)]
+        values = np.asarray(features)
         if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
             raw = values.tolist()
             values = manifest.signal.features(values)
@@ -85,15 +89,15 @@ class Rows:
         unknown = np.flatnonzero(truth == UNKNOWN_CLASS)
         notes: tuple[str, ...] = ()
         if len(unknown):
-            first = labels[unknown[0]]
+            label = labels[unknown[0]]
             if len(unknown) == len(truth):
                 raise InputError(
-                    f"no label of {name} is a class of the bundle: {first!s} is none of "
+                    f"no label of {name} is a class of the bundle: {label!s} is none of "
                     f"{', '.join(map(str, manifest.classes[:8]))}"
                 )
             notes = (
                 f"{len(unknown):,} of {len(truth):,} rows have a label that the bundle does not "
-                f"know, as {first!s}: no answer to them is right.",
+                f"know, as {label!s}: no answer to them is right.",
             )
         return cls(name, small, truth, notes, raw)
 
@@ -142,11 +146,11 @@ def _target(path: Path, others: Sequence[str], target: str | None) -> str | None
         if target not in others:
             has = ", ".join(others) or "none"
             raise InputError(
-                f"{path} has no column {target!r} beside the bundle's features; it has {has}"
+                f"{path} has no column {target!r} besides the bundle's features; it has {has}"
             )
         return target
-    found = [name for name in others if name.lower() in _USUAL_TARGETS]
-    return found[0] if len(found) == 1 else None
+    usual = [name for name in others if name.lower() in _USUAL_TARGETS]
+    return usual[0] if len(usual) == 1 else None
 
 
 def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
@@ -157,7 +161,7 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
     table = read_table(path, names, encoder, keep=[] if column is None else [column])
     labels = None
     if column is not None:
-        labels = np.array([kept[column] for kept in table.kept])
+        labels = np.array([cells[column] for cells in table.kept])
         for line, label in zip(table.lines, labels, strict=True):
             if not label:
                 raise InputError(

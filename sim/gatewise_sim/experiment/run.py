@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun
 
 _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
-#: Requests of a baseline that are stepped at most: the system's figures are the ones to be sure of.
+#: Bound on a baseline's requests that are stepped: the system's figures are the ones to be sure of.
 _BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
@@ -125,13 +125,13 @@ def prepare(bundle: Bundle, rows: Rows, scenario: Scenario) -> Prepared:
                 f"timings: edge_ms has {len(timings.edge_ms)} entries; {table.n_stages} stages run "
                 "on the device"
             )
-    own = scenario.own_policy is not None
+    by_stage = scenario.own_policy is not None
     return Prepared(
         scenario=scenario,
         rows=rows,
         bundle=bundle,
         table=table,
-        system_table=table_by_stage(bundle, rows.X, table) if own else table,
+        system_table=table_by_stage(bundle, rows.X, table) if by_stage else table,
         timings=timings,
         energy=energy,
         prices=prices,
@@ -149,7 +149,7 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
 
 
 def run_scenario(prepared: Prepared, command: str) -> Report:
-    """Run the system and its baselines; `command` is what repeats the run."""
+    """Run the system and its baselines; `command` repeats the run."""
     scenario = prepared.scenario
     with progress("simulate") as report_progress:
         watch = _RunProgress(report_progress, scenario.seconds)
@@ -225,7 +225,9 @@ def _report(
     command: str,
     extra: dict[str, Any],
 ) -> Report:
-    scenario, table, manifest = prepared.scenario, prepared.table, prepared.bundle.manifest
+    scenario = prepared.scenario
+    table = prepared.table
+    manifest = prepared.bundle.manifest
     fields = {
         "dataset": prepared.rows.name,
         "method": f"{table.model}/{table.version}",
@@ -234,8 +236,8 @@ def _report(
         "examples": choose_examples(manifest, table, prepared.rows),
         "frontier": frontier_points(prepared.bundle),
         "faults": tuple(
-            FaultSpan(what=part, begin=begin, end=end, count=count)
-            for part, begin, end, count in scenario.outages.faults()
+            FaultSpan(what=component, begin=begin, end=end, count=count)
+            for component, begin, end, count in scenario.outages.faults()
         ),
         "energy": EnergyUse(
             radio=scenario.link_profile.radio.name, battery_wh=prepared.energy.battery_wh
@@ -255,10 +257,11 @@ def _too_late(prepared: Prepared, system: PolicyResult) -> tuple[str, ...]:
     scenario = prepared.scenario
     if not system.answers.cloud_too_late or scenario.outages:
         return ()
+    changes = {"devices": 1, "time": "2min", "workload": "periodic:1s", "deadline_ms": 60_000.0}
+    absent = dict.fromkeys(("mix", "decide", "broker", "audit"))
     alone = scenario.changed(
-        devices=1, time="2min", workload="periodic:1s", mix=None, deadline_ms=60_000.0,
-        policy="cloud-only", decide=None, breaker=False, engine="virtual", broker=None, audit=None,
-    )  # fmt: skip
+        **changes, **absent, policy="cloud-only", breaker=False, engine="virtual"
+    )
     policy = system_policy(alone, prepared.table)
     run = run_fleet(prepared.table, alone, policy, prepared.timings)
     p95 = float(np.quantile(run.answers.latency_ms, 0.95))
@@ -279,13 +282,14 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
             "decisions of the operating point's thresholds."
         )
     notes += [
-        f"An outage of the {part} never comes: the run is {duration(scenario.seconds)} long and "
-        "begins at another time; --time and the setting day_start change that."
-        for part in scenario.outages.unreached()
+        f"An outage of the {component} never comes: the run is {duration(scenario.seconds)} long "
+        "and begins at another time; --time and the setting day_start change that."
+        for component in scenario.outages.unreached()
     ]
-    seen = SeenRows.find(prepared.bundle)
-    if seen is not None:
-        remark = seen.remark(seen.count(prepared.rows.X), len(prepared.rows.X))
+    training_rows = SeenRows.find(prepared.bundle)
+    if training_rows is not None:
+        n_seen = training_rows.count(prepared.rows.X)
+        remark = training_rows.remark(n_seen, len(prepared.rows.X))
         notes += [remark] if remark else []
     if not prepared.table.has_cloud:
         notes.append("No instance leaves its device: every answer is the device's own.")
@@ -304,7 +308,8 @@ def _run_live(
     """
     from gatewise_sim.live.run import run_live
 
-    scenario, table = prepared.scenario, prepared.system_table
+    scenario = prepared.scenario
+    table = prepared.system_table
     manifest = prepared.bundle.manifest
     if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
         raise InputError("devices of this bundle take raw rows; give those, not their features")

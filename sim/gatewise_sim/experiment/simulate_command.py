@@ -1,4 +1,4 @@
-"""``gatewise simulate``."""
+"""The command ``gatewise simulate``."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def simulate(
     are also answered all-edge, all-cloud, by a confidence threshold, at random and by an oracle.
     Writes report.html, report.json and CSV files to --out.
 
-    The virtual engine steps the runtime's own logic on a simulated clock; of a large fleet it steps
-    a part, in proportion. The run times the bundle's models on this machine and writes what it used
-    to timings.toml; with --settings timings.toml the same seed gives the same report. The live
-    engine runs real processes over real MQTT in real time.
+    The virtual engine steps the runtime's own logic on a simulated clock: all of up to 20,000
+    devices, a larger fleet in proportion. The run times the bundle's models on this machine and
+    writes the times to timings.toml; with --settings timings.toml the same seed gives the same
+    report. The live engine runs real processes over real MQTT in real time.
 
         gatewise simulate demo-out/bundle --data demo-out/instances.csv
         gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day

@@ -76,7 +76,7 @@ class Simulation:
 
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and settings into a folder, all or nothing."""
-        # Here, since pages need a plotting library and a simulation by itself does not.
+        # Here, since pages need a plotting library and a simulation alone does not.
         from gatewise_sim.report.run_page import report_files
 
         folder = Path(folder)
@@ -122,7 +122,7 @@ def simulate(
     scenario : Scenario, optional
         The deployment and its workload; by default one with the defaults.
     **changes
-        Fields of :class:`Scenario`, in place of the scenario's; `policy` may be a function that
+        Fields of :class:`Scenario` that replace the scenario's; `policy` may be a function that
         gets a :class:`gatewise_edge.DecisionPoint` (docs/simulation.md).
 
     Returns

@@ -57,7 +57,7 @@ def read_sweeps(texts: Iterable[str]) -> Settings:
     """
     settings: Settings = {}
     for text in texts:
-        name, equals, rest = text.partition("=")
+        name, equals, joined = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
             raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
@@ -65,8 +65,8 @@ def read_sweeps(texts: Iterable[str]) -> Settings:
             close = get_close_matches(name, NAMES, n=1)
             hint = f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(NAMES)}"
             raise InputError(f"sweep: no setting {name!r}{hint}")
-        separator = "|" if "|" in rest or name in ("outage", "mix") else ","
-        values = tuple(text.strip() for text in rest.split(separator))
+        separator = "|" if "|" in joined or name in ("outage", "mix") else ","
+        values = tuple(text.strip() for text in joined.split(separator))
         for value_text in values:
             _change(name, value_text)
         settings[name] = tuple(dict.fromkeys(settings.get(name, ()) + values))

@@ -106,17 +106,15 @@ class LinkProfile(Record, frozen=True):
 #: network presets; Electronics 10:2224 (NB-IoT, 837 ms). Wi-Fi's figures, the loss on NB-IoT and
 #: satellite, and the jitter of both, are assumptions. A new line here is a new ``--link``.
 _PROFILES: Final[tuple[tuple[Any, ...], ...]] = (
-    ("none", 0, 0, math.inf, math.inf, 0.0, "none"),
-    ("wifi", 5, 3, 50_000, 20_000, 0.001, "wifi"),
-    ("4g", 45, 15, 100_000, 50_000, 0.002, "lte"),
-    ("3g", 250, 50, 1_200, 1_200, 0.005, "3g"),
-    ("edge", 650, 100, 200, 260, 0.01, "gsm"),
-    ("nb-iot", 840, 100, 20, 20, 0.01, "nb-iot"),
-    ("satellite", 600, 50, 1_000, 256, 0.005, "satellite"),
+    ("none", 0, 0, math.inf, math.inf, 0.0, RADIOS["none"]),
+    ("wifi", 5, 3, 50_000, 20_000, 0.001, RADIOS["wifi"]),
+    ("4g", 45, 15, 100_000, 50_000, 0.002, RADIOS["lte"]),
+    ("3g", 250, 50, 1_200, 1_200, 0.005, RADIOS["3g"]),
+    ("edge", 650, 100, 200, 260, 0.01, RADIOS["gsm"]),
+    ("nb-iot", 840, 100, 20, 20, 0.01, RADIOS["nb-iot"]),
+    ("satellite", 600, 50, 1_000, 256, 0.005, RADIOS["satellite"]),
 )
-PROFILES: Final[dict[str, LinkProfile]] = {
-    name: LinkProfile(name, *figures, RADIOS[radio]) for name, *figures, radio in _PROFILES
-}
+PROFILES: Final[dict[str, LinkProfile]] = {row[0]: LinkProfile(*row) for row in _PROFILES}
 
 
 def read_profile(name: str) -> LinkProfile:

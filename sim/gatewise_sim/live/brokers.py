@@ -45,13 +45,13 @@ class RunBroker:
 
     @property
     def trouble(self) -> str | None:
-        """Why one of the run's own ended by itself; None if it did not."""
+        """The reason why a broker of the run's own ended unasked; None if it did not."""
         if self._own is None or self._own.alive:
             return None
         return f"the {self.kind} broker ended: {self._own.last_lines or 'it left no message'}"
 
     def fail(self) -> None:
-        """Kill it."""
+        """Kill a broker of the run's own."""
         if self._own is not None:
             self._own.kill()
 
@@ -76,7 +76,7 @@ def clear_status(url: str, devices: Sequence[str]) -> None:
     with contextlib.suppress(GatewiseError, RuntimeError, ValueError):
         open_client(client, endpoint)
         client.loop_start()
-        sent = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
-        for message in sent:
+        messages = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
+        for message in messages:
             message.wait_for_publish(_CLEAR_SECONDS)
     close_client(client)

@@ -1,4 +1,4 @@
-"""Broker, cloud workers and link of a live run, and what breaks on schedule.
+"""Broker, cloud workers and link of a live run, and their outages on schedule.
 
 Outages are real: a worker or a broker that goes down is killed and started again at the outage's
 end, a link falls silent in its proxy. When each was really back is in :attr:`Deployment.faults`.
@@ -113,7 +113,7 @@ class Deployment:
         self._away: set[int] = set()
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
-        link_fails = any(part == "link" for part, *_ in self._outages.faults())
+        link_fails = any(component == "link" for component, *_ in self._outages.faults())
         if scenario.link_profile.delays or link_fails:
             outages = self._outages if link_fails else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)
@@ -150,7 +150,7 @@ class Deployment:
         self._changes = self._outages.changes()
 
     def tick(self, now: float) -> float:
-        """Do what is due at `now` seconds; returns when to be called again."""
+        """Make the changes that are due at `now` seconds; returns when to be called again."""
         while self._changes and self._changes[0] <= now:
             # Not at `now`: a window that has passed meanwhile is still to be opened and closed.
             self._change(self._changes.pop(0))
@@ -162,7 +162,7 @@ class Deployment:
         return min(following, now + _CHECK_SECONDS) if self._away else following
 
     def _change(self, when: float) -> None:
-        """Break and restart what the schedule has just behind `when`."""
+        """Break and restart components by the schedule just behind `when`."""
         when = math.nextafter(when, math.inf)
         broker_down = self._outages.down("broker", when) is not None
         if broker_down and "broker" not in self._down:
@@ -210,8 +210,8 @@ class Deployment:
             self._report(part, not down)
 
     def _report(self, part: str, up: bool) -> None:
-        at = time.monotonic() - self._began
-        self.faults.append({"what": part, "up": up, "at": round(at, 3)})
+        seconds = round(time.monotonic() - self._began, 3)
+        self.faults.append({"what": part, "up": up, "at": seconds})
 
     def stop(self) -> dict[str, float]:
         """End all in good order; sums of the workers' counters since they were started last."""

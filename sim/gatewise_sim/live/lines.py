@@ -112,8 +112,8 @@ def _rows_by_stage(
     row: NDArray[np.int32], stage: NDArray[np.int8], route: NDArray[np.int8], table: RowTable
 ) -> NDArray[np.int32]:
     """Rows of a table by stage; a cloud's answer counts as asked after the last stage."""
-    last = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
-    return (last.astype(np.int64) * table.n_rows + row).astype(np.int32)
+    last_stage = np.where(route == CLOUD, table.n_stages - 1, stage).clip(0, table.n_stages - 1)
+    return (last_stage.astype(np.int64) * table.n_rows + row).astype(np.int32)
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
@@ -145,29 +145,30 @@ def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float])
     answered = workers.get("answered", 0.0)
     if answered:
         worker_ms = (workers["queue_us"] / answered + workers["model_us"] / answered) / 1000.0
-        rest = np.maximum(answers.latency_ms - answers.device_ms, 0.0)
-        answers.cloud_ms[:] = np.where(answers.route == CLOUD, np.minimum(worker_ms, rest), 0.0)
+        offload_ms = np.maximum(answers.latency_ms - answers.device_ms, 0.0)
+        by_cloud = answers.route == CLOUD
+        answers.cloud_ms[:] = np.where(by_cloud, np.minimum(worker_ms, offload_ms), 0.0)
 
 
 def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
     """Deal each device's bytes, which it counts, evenly to the instances that made a request."""
     for device, counted in enumerate(counters):
-        asked = np.flatnonzero((answers.device == device) & answers.requested)
-        if not counted or not len(asked):
+        senders = np.flatnonzero((answers.device == device) & answers.requested)
+        if not counted or not len(senders):
             continue
         copies = counted["sent"] + counted["retries"] - counted["unsent"]
         responses = counted["answered"] + counted["refused"] + counted["late"]
         request = counted["bytes_up"] / max(copies, 1)
         response = counted["bytes_down"] / max(responses, 1)
-        up = copies * publish_bytes(REQUEST_TOPIC, round(request)) + responses * PUBACK_BYTES
-        down = responses * publish_bytes(RESPONSE_TOPIC, round(response)) + copies * PUBACK_BYTES
-        shares = {
+        requests = copies * publish_bytes(REQUEST_TOPIC, round(request))
+        replies = responses * publish_bytes(RESPONSE_TOPIC, round(response))
+        totals = {
             "payload_up": counted["bytes_up"],
             "payload_down": counted["bytes_down"],
-            "up": up,
-            "down": down,
+            "up": requests + responses * PUBACK_BYTES,
+            "down": replies + copies * PUBACK_BYTES,
         }
-        for name, total in shares.items():
+        for name, total in totals.items():
             # The integers differ by one, so that their sum is exact.
-            cuts = np.round(np.linspace(0, total, len(asked) + 1)).astype(np.int64)
-            getattr(answers, name)[asked] = np.diff(cuts)
+            cuts = np.round(np.linspace(0, total, len(senders) + 1)).astype(np.int64)
+            getattr(answers, name)[senders] = np.diff(cuts)

@@ -23,8 +23,10 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.link import CHUNK, LinkProfile, VirtualLink
 from gatewise_sim.fleet.outages import Outages
 
-_SELECTABLE = 1024  # descriptors from there on are too large for select(2)
-_IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held back
+#: Descriptors from here on are too large for select(2).
+_SELECTABLE = 1024
+#: Chunks on the way in one direction before the sender is held back.
+_IN_FLIGHT = 64
 
 
 class DelayProxy:
@@ -40,10 +42,10 @@ class DelayProxy:
     def __init__(
         self, target: str, link: LinkProfile, *, seed: int = 0, outages: Outages | None = None
     ) -> None:
-        parts = urlsplit(target)
-        if parts.scheme != "mqtt" or not parts.hostname:
+        url = urlsplit(target)
+        if url.scheme != "mqtt" or not url.hostname:
             raise InputError(f"a link is simulated in front of mqtt://host:port, not {target!r}")
-        self._target = (parts.hostname, parts.port or 1883)
+        self._target = (url.hostname, url.port or 1883)
         self._link = link
         self._seed = seed
         self._outages = None if outages is None else _SinceItBegan(self, outages)
@@ -160,8 +162,8 @@ class DelayProxy:
 class _SinceItBegan(Outages):
     """A proxy's outages by :func:`time.monotonic`.
 
-    The links themselves know only that clock: one that was set anew while bytes are on their way
-    would hold up those that follow.
+    The links themselves know only that clock: another one while bytes are on their way would hold
+    up the bytes behind.
     """
 
     def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
@@ -177,15 +179,15 @@ class _SinceItBegan(Outages):
 def _event_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop that wakes to the microsecond.
 
-    epoll counts in milliseconds, and what is between is rounded up, at times twice: every delay
-    would be a millisecond too long.
+    epoll counts in milliseconds and rounds up, at times twice: every delay would be a millisecond
+    too long.
     """
     if not hasattr(selectors, "EpollSelector"):
         return asyncio.new_event_loop()
 
     class Selector(selectors.EpollSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            # Of the epoll's own descriptor, which is ready when one that it looks after is.
+            # The epoll's own descriptor is ready when one that it looks after is.
             if timeout is not None and timeout > 0 and self.fileno() < _SELECTABLE:
                 select.select([self.fileno()], (), (), timeout)
                 timeout = 0

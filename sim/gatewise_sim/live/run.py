@@ -30,8 +30,8 @@ from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
 
+#: Bound on the devices of a live run: each is a process.
 MAX_DEVICES: Final = 200
-"""Devices of a live run at most: each is a process."""
 _UPDATE_SECONDS: Final = 0.25
 #: From the word to the first instance.
 _LEAD_SECONDS: Final = 0.2
@@ -83,12 +83,12 @@ def check_live(scenario: Scenario) -> None:
             )
     if scenario.decide is not None and ":" not in scenario.policy_name:
         raise InputError("a live run needs a policy that other processes import: module:function")
-    parts = {part for part, *_ in scenario.outages.faults()}
+    components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
         Endpoint(scenario.broker)
-        if scenario.link_profile.delays or "link" in parts:
+        if scenario.link_profile.delays or "link" in components:
             DelayProxy(scenario.broker, scenario.link_profile)
-        if "broker" in parts:
+        if "broker" in components:
             raise InputError(
                 "outage of the broker: one that was given is not stopped; leave out its URL"
             )
@@ -193,7 +193,7 @@ def _fleet_run(
 def _measured_timings(
     scenario: Scenario, table: RowTable, arrivals: Arrivals, fleet: FleetRun
 ) -> Timings:
-    """Service times of the run; the hop is what is left of the median offload.
+    """Service times of the run; the hop is the remainder of the median offload.
 
     The live median of the offloaded is compared with that of virtual time without hops: half of
     the difference is put on each way between broker and worker.
@@ -223,7 +223,7 @@ def _measured_timings(
 
 
 def _names(devices: int) -> list[str]:
-    """Ids of eight characters, as virtual time counts on; not those of another run."""
+    """Make ids of eight characters, as virtual time assumes; another run has others."""
     run = secrets.token_hex(2)
     return [f"{run}{index:04x}" for index in range(devices)]
 

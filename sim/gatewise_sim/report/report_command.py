@@ -1,4 +1,4 @@
-"""``gatewise report``."""
+"""The command ``gatewise report``."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def report(
     from gatewise_sim.report.side_by_side import comparison_table, read_report
     from gatewise_sim.report.tables import print_report, print_table
 
-    read = [read_report(path) for path in reports]
+    documents = [read_report(path) for path in reports]
     if as_json:
-        emit({"reports": [msgspec.to_builtins(one) for one in read]})
-    elif len(read) == 1:
-        print_report(read[0])
+        emit({"reports": [msgspec.to_builtins(document) for document in documents]})
+    elif len(documents) == 1:
+        print_report(documents[0])
     else:
-        print_table(comparison_table([str(path) for path in reports], read))
+        print_table(comparison_table([str(path) for path in reports], documents))
 
 
 commands: dict[str, Callable[..., None]] = {"report": report}

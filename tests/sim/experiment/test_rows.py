@@ -109,7 +109,7 @@ def test_parquet(tmp_path, manifest, names, values):
     ("change", "message"),
     [
         ({"names": lambda n: [*n[:-1], "other"]}, "has no column 'x63', which the bundle"),
-        ({"target": "species"}, "has no column 'species' beside the bundle's features; it has"),
+        ({"target": "species"}, "has no column 'species' besides the bundle's features; it has"),
         ({"labels": [1, "", 2, 3, 4]}, "line 3: the label 'label' is missing; fill it"),
         ({"labels": ["a", "b", "c", "d", "e"]}, "no label of rows is a class of the bundle: a is"),
     ],

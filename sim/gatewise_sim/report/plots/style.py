@@ -180,9 +180,9 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     for hexadecimal, css in _CSS.items():
         body = body.replace(hexadecimal, css)
     opening = Markup(
-        '<svg viewBox="{}" role="img" aria-labelledby="{}-title {}-text">'
-        '<title id="{}-title">{}</title><desc id="{}-text">{}</desc>'
-    ).format(box[1], name, name, name, title, name, description)
+        '<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-text">'
+        '<title id="{name}-title">{title}</title><desc id="{name}-text">{description}</desc>'
+    ).format(box=box[1], name=name, title=title, description=description)
     return opening + Markup(re.sub(r"\s*\n\s*", "\n", body))
 
 
