@@ -5,16 +5,18 @@ takes 44 ms instead of 1; without ``autosave_interval 1`` a broker that is kille
 that it had acknowledged; beyond ``max_queued_messages`` it drops silently; one client with many
 sleeping sessions fills the memory and the disk.
 
-Rights come in two forms. mosquitto's dynamic security plugin refuses subscriptions; its access list
-grants every one of them and filters deliveries, so that a device that subscribes to the workers'
-shared group takes requests away from them. With the access list only the random name of the group
-keeps devices out.
+Rights come in two layers. mosquitto's access list says which topics a client may write and receive,
+a device by a pattern with its name; but it grants every subscription, so that a device that
+subscribes to the workers' shared group takes requests away from them. The dynamic security plugin
+refuses that: all devices have one role there, which a client is given while the broker runs. (A
+role for each device would be written to disk at each change, 23 MB for 20,000 of them: 45 additions
+a minute instead of 1,000.) Without the plugin only the random name of the group keeps devices out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -48,6 +50,11 @@ _WORKER: Final = {
 }
 _OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
+#: Role of clients that are refused.
+REVOKED: Final = "revoked"
+#: Topics on which the dynamic security plugin takes commands and responds.
+CONTROL: Final = "$CONTROL/dynamic-security/#"
+
 #: Bytes of a packet in addition to its payload: its topic and the header.
 _PACKET_HEAD: Final = 1024
 
@@ -65,14 +72,17 @@ def secure_config(
 ) -> str:
     """Configuration of a mosquitto 2 for other machines: TLS, certificates, rights.
 
-    The dynamic security plugin in the file `plugin` decides on rights, or else the access list.
-    With `bind_ids` a certificate is good for one session; `clients` is the length of the roster,
-    and `max_message` the largest payload in bytes.
+    The dynamic security plugin in the file `plugin` decides before the access list. With `bind_ids`
+    a certificate is good for one session; `clients` is the length of the roster, and `max_message`
+    the largest payload in bytes.
     """
     security = f"acl_file {folder}/acl"
     if plugin is not None:
-        security = f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json"
+        security = f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json\n{security}"
     bound = "# One session for each certificate, under its name.\nuse_username_as_clientid true\n"
+    memory = "memory_limit 402653184\n"
+    if has_live_control(plugin, bind_ids=bind_ids):
+        memory = ""
     user = f"user {run_as}\n" if run_as else ""
     return f"""\
 # Written by `gatewise broker init`; made again by it, so keep your own lines in
@@ -86,8 +96,7 @@ autosave_interval 1
 
 # What clients may make it keep. Sessions that outlive their connection: nobody here needs one.
 persistent_client_expiration 1h
-memory_limit 402653184
-# A client that does not keep up: beyond this, messages for it are dropped.
+{memory}# A client that does not keep up: beyond this, messages for it are dropped.
 max_queued_messages 4096
 max_queued_bytes 8388608
 max_inflight_messages 256
@@ -120,22 +129,26 @@ use_identity_as_username true
 """
 
 
-def rights(
-    devices: Iterable[str], workers: Iterable[str], operators: Iterable[str], *, pool: str
-) -> str:
-    """Rights of every client, for the dynamic security plugin; it refuses all others.
+def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
+    """Whether clients may be added and revoked while the broker runs.
 
-    They equal the rights of :func:`access_list`, but name the workers' shared group.
+    The plugin of mosquitto 2.0 frees memory that it has not counted, so that the count wraps and
+    exceeds any `memory_limit`: every client is thrown out. Where a certificate is good for any
+    number of sessions, only that limit keeps a client from filling the broker, and must stay.
     """
-    subscriptions = [
-        _acl("subscribeLiteral", shared(pool)),
-        _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
-        _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
+    return plugin is not None and bind_ids
+
+
+def rights(clients: Mapping[str, str], pool: str) -> str:
+    """Rights of every client by its role, for the dynamic security plugin.
+
+    What it does not decide, the access list does: devices' own topics.
+    """
+    roles = [
+        {"rolename": "devices", "acls": [_acl("subscribePattern", "$share/#", allow=False)]},
+        {"rolename": REVOKED, "acls": _denials()},
     ]
-    worker = {"gw/v1/%u/probe": "readwrite", **_WORKER}
-    roles = [_role(name, _DEVICE) for name in devices]
-    roles += [_role(name, worker, subscriptions) for name in workers]
-    roles += [_role(name, _OPERATOR) for name in operators]
+    roles += [role for name, kind in clients.items() for role in own_roles(name, kind, pool)]
     document = {
         "defaultACLAccess": {
             "publishClientSend": False,
@@ -144,17 +157,33 @@ def rights(
             "unsubscribe": True,
         },
         "clients": [
-            {"username": role["rolename"], "roles": [{"rolename": role["rolename"]}]}
-            for role in roles
+            {"username": name, "roles": [{"rolename": role_name(name, kind)}]}
+            for name, kind in clients.items()
         ],
         "roles": roles,
     }
     return json.dumps(document, indent=1) + "\n"
 
 
-def _role(
-    name: str, access: Mapping[str, str], more: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
+def role_name(name: str, kind: str) -> str:
+    """Name of a client's role: its own if it is a worker or an operator."""
+    return kind if kind in ("devices", REVOKED) else f"{kind}/{name}"
+
+
+def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
+    """Roles that a client has for itself: one if it is a worker or an operator, else none."""
+    if kind == "workers":
+        access: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER}
+        subscriptions = [
+            _acl("subscribeLiteral", shared(pool)),
+            _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
+            _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
+        ]
+    elif kind == "operators":
+        access = _OPERATOR | {CONTROL: "readwrite"}
+        subscriptions = []
+    else:
+        return []
     acls = []
     for pattern, right in access.items():
         topic = pattern.replace("%u", name)
@@ -162,11 +191,21 @@ def _role(
             acls.append(_acl("publishClientSend", topic))
         if "read" in right:
             acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
-    return {"rolename": name, "acls": [*acls, *more]}
+    # Nothing is left to the access list, which would let it be a device of its name.
+    acls += [*subscriptions, *_denials()]
+    return [{"rolename": role_name(name, kind), "acls": acls}]
 
 
-def _acl(kind: str, topic: str) -> dict[str, Any]:
-    return {"acltype": kind, "topic": topic, "priority": 0, "allow": True}
+def _denials() -> list[dict[str, Any]]:
+    """Rules that refuse what no other rule of a role has allowed."""
+    acls = [_acl(kind, "#", allow=False) for kind in ("publishClientSend", "publishClientReceive")]
+    patterns = ("#", "$share/#")
+    return acls + [_acl("subscribePattern", pattern, allow=False) for pattern in patterns]
+
+
+def _acl(kind: str, topic: str, *, allow: bool = True) -> dict[str, Any]:
+    # The rule of the highest priority counts.
+    return {"acltype": kind, "topic": topic, "priority": 1 if allow else 0, "allow": allow}
 
 
 def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:

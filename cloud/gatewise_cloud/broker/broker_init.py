@@ -40,13 +40,21 @@ from gatewise_cloud.broker.authority import (
     host_names,
     read_certificate,
 )
-from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
+from gatewise_cloud.broker.broker_files import (
+    REVOKED,
+    access_list,
+    has_live_control,
+    rights,
+    secure_config,
+)
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import MAX_PAYLOAD, check_device
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators")
+#: Settings that stay as they were where a call does not give them.
+_LASTING: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
 _RENEW: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
 _PLUGIN_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
@@ -59,7 +67,10 @@ _Names = tuple[str, ...]
 
 
 class BrokerSettings(Settings, frozen=True):
-    """Settings of :func:`init_broker`. Each list of names may also come as one text, ``A,B``."""
+    """Settings of :func:`init_broker`; what is None stays as in the last call.
+
+    Each list of names may also come as one text, ``A,B``.
+    """
 
     hosts: Annotated[
         _Names,
@@ -78,53 +89,60 @@ class BrokerSettings(Settings, frozen=True):
     renew: Annotated[
         _Names, typer.Option(metavar="A,B", help="Clients that get a new certificate.")
     ] = ()
-    port: Annotated[
-        _Port | None, typer.Option(help="Port; at first 8883, then that of the last call.")
-    ] = None
-    max_message: Annotated[
-        _Bytes | None,
-        typer.Option(help="Largest message in bytes; at first 131072, then as in the last call."),
-    ] = None
     bundles: Annotated[
         tuple[Path, ...],
         typer.Option("--bundle", help="Bundle whose largest request must fit; may be repeated."),
     ] = ()
+    port: Annotated[_Port | None, typer.Option(help="Port; at first 8883.")] = None
+    max_message: Annotated[
+        _Bytes | None, typer.Option(help="Largest message in bytes; at first 131072.")
+    ] = None
     at: Annotated[
-        str | None, typer.Option(help="Where DIR will lie on the broker's machine; else here.")
+        str | None, typer.Option(help="Where DIR lies on the broker's machine; at first here.")
     ] = None
     data: Annotated[
-        str | None, typer.Option(help="Where it keeps messages there; else DIR/data.")
+        str | None, typer.Option(help="Where it keeps messages there; at first DIR/data.")
     ] = None
     run_as: Annotated[
         str | None, typer.Option(help="User that mosquitto becomes if root starts it.")
     ] = None
     plugin: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE|auto|none",
-            help="mosquitto_dynamic_security.so there; auto: where this machine has it, unless "
-            "--at is given; none: the access list, which refuses no subscription.",
+            help="mosquitto_dynamic_security.so there; auto, at first: where this machine has it, "
+            "unless there is an --at; none: the access list, which refuses no subscription.",
         ),
-    ] = "auto"
+    ] = None
     bind_ids: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--bind-ids/--free-ids",
-            help="One session for each certificate, or any number.",
+            help="One session for each certificate, at first, or any number.",
         ),
-    ] = True
+    ] = None
 
 
 class Roster(Record, frozen=True, kw_only=True):
-    """Clients of a broker by role, and its lasting settings: ``roster.json``."""
+    """Clients of a broker by role, and its lasting settings: ``roster.json``.
+
+    The fields that :class:`BrokerSettings` has as well are as there; `revoked` clients were of any
+    role.
+    """
 
     hosts: _Names = ()
     port: _Port = 8883
     max_message: _Bytes = MAX_PAYLOAD
+    at: str | None = None
+    data: str | None = None
+    run_as: str | None = None
+    plugin: str = "auto"
+    bind_ids: bool = True
     pool: str = msgspec.field(default_factory=lambda: secrets.token_hex(16))
     devices: _Names = ()
     workers: _Names = ()
     operators: _Names = ()
+    revoked: _Names = ()
 
     @property
     def clients(self) -> dict[str, str]:
@@ -152,12 +170,16 @@ class Roster(Record, frozen=True, kw_only=True):
         for role in _ROLES:
             remaining = [name for name in getattr(self, role) if name not in revoked]
             names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
+        present = {name for role in _ROLES for name in names[role]}
+        refused = dict.fromkeys([*self.revoked, *revoked])
+        lasting = {name: getattr(settings, name) for name in _LASTING}
         roster = msgspec.structs.replace(
             self,
-            hosts=_listed(settings.hosts) or self.hosts,
-            port=settings.port or self.port,
-            max_message=_largest_message(settings, self.max_message),
+            **{name: value for name, value in lasting.items() if value is not None},
             **names,
+            hosts=_listed(settings.hosts) or self.hosts,
+            max_message=_largest_message(settings, self.max_message),
+            revoked=tuple(name for name in refused if name not in present),
         )
         if not roster.hosts:
             raise InputError("no host: say by which name clients know the broker (--host)")
@@ -196,6 +218,11 @@ class BrokerFolder:
         """Name of the workers' pool."""
         return self.roster.pool
 
+    @property
+    def has_live_control(self) -> bool:
+        """Whether clients may be added and revoked while the broker runs."""
+        return has_live_control(self.plugin, bind_ids=self.roster.bind_ids)
+
     def client(self, name: str) -> dict[str, str]:
         """Files of the client `name`, as keyword arguments of ``MqttLink`` and ``Worker``."""
         clients = self.folder / "clients"
@@ -220,7 +247,8 @@ def init_broker(
     """Make, or add to, the `folder` of a broker with TLS, client certificates and an access list.
 
     `settings`, or its fields as `options`, say what to make. Devices, workers and operators that
-    have a certificate keep it; `revoke` takes effect when the broker is started again. Started by
+    have a certificate keep it; `revoke` takes effect when the broker is started again, or its
+    roles change (:mod:`.broker_control`). Started by
     root, `run_as` gives that user the key and the folder of the messages. With `bind_ids` a
     certificate is good for one session at a time; without, several workers may share one, and a
     device may leave many sleeping sessions behind. `clock` gives a time with its zone.
@@ -243,18 +271,18 @@ def init_broker(
         folder,
         folder / "mosquitto.conf",
         roster,
-        _plugin(settings),
+        _plugin(roster),
         revoked=_client_names(settings.revoke),
     )
     _issue(broker, clients, (*broker.revoked, *_client_names(settings.renew)), clock)
-    _write_texts(broker, settings, len(clients))
-    if settings.run_as is not None and os.geteuid() == 0:
+    _write_texts(broker, len(clients))
+    if roster.run_as is not None and os.geteuid() == 0:
         for name in ("server.key", "data", "acl", "rights.json"):
             try:
-                shutil.chown(folder / name, settings.run_as)
+                shutil.chown(folder / name, roster.run_as)
             except LookupError:
                 raise InputError(
-                    f"run as {settings.run_as!r}: no such user on this machine"
+                    f"run as {roster.run_as!r}: no such user on this machine"
                 ) from None
     return broker
 
@@ -268,10 +296,10 @@ def find_plugin() -> Path | None:
     return None
 
 
-def _plugin(settings: BrokerSettings) -> PurePath | None:
-    if settings.plugin == "auto":
-        return find_plugin() if settings.at is None else None
-    return None if settings.plugin == "none" else PurePath(settings.plugin)
+def _plugin(roster: Roster) -> PurePath | None:
+    if roster.plugin == "auto":
+        return find_plugin() if roster.at is None else None
+    return None if roster.plugin == "none" else PurePath(roster.plugin)
 
 
 def _issue(
@@ -310,16 +338,16 @@ def _issue(
             broker.issued.append(pair.certificate)
 
 
-def _write_texts(broker: BrokerFolder, settings: BrokerSettings, n_clients: int) -> None:
+def _write_texts(broker: BrokerFolder, n_clients: int) -> None:
     """Write the configuration, the rights and the roster."""
     roster = broker.roster
     config = secure_config(
-        broker.folder.resolve() if settings.at is None else PurePath(settings.at),
+        broker.folder.resolve() if roster.at is None else PurePath(roster.at),
         port=roster.port,
-        data=None if settings.data is None else PurePath(settings.data),
-        run_as=settings.run_as,
+        data=None if roster.data is None else PurePath(roster.data),
+        run_as=roster.run_as,
         plugin=broker.plugin,
-        bind_ids=settings.bind_ids,
+        bind_ids=roster.bind_ids,
         clients=n_clients,
         max_message=roster.max_message,
     )
@@ -328,14 +356,17 @@ def _write_texts(broker: BrokerFolder, settings: BrokerSettings, n_clients: int)
     # the pool is for workers alone.
     private = {
         "acl": access_list(roster.workers, roster.operators).encode(),
-        "rights.json": rights(
-            roster.devices, roster.workers, roster.operators, pool=roster.pool
-        ).encode(),
+        "rights.json": rights(broker_clients(roster), roster.pool).encode(),
         "clients/pool": f"{roster.pool}\n".encode(),
         "roster.json": encode_json(roster, indent=1),
     }
     for name, content in private.items():
         replace_file(broker.folder / name, content, PRIVATE)
+
+
+def broker_clients(roster: Roster) -> dict[str, str]:
+    """Role of each client in the broker's rights; revoked ones are refused."""
+    return roster.clients | dict.fromkeys(roster.revoked, REVOKED)
 
 
 def _largest_message(settings: BrokerSettings, before: int) -> int:

@@ -1,24 +1,43 @@
-"""``gatewise broker``: run a local broker, or prepare a secured one."""
+"""``gatewise broker``: run a local broker, prepare a secured one, add and revoke its clients."""
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from msgspec.structs import asdict
 
-from gatewise.console import note, print_line
+from gatewise.console import emit, note, print_line, table
+from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.settings import with_options
+from gatewise_cloud.broker.authority import read_certificate
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker.broker_init import BrokerFolder, BrokerSettings, init_broker
+from gatewise_cloud.broker.broker_control import apply_roles, known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_files import REVOKED
+from gatewise_cloud.broker.broker_init import (
+    BrokerFolder,
+    BrokerSettings,
+    broker_clients,
+    init_broker,
+)
+from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document per line.")]
+_Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of clients.")]
+_Folder = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="Folder of gatewise broker init.")
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="mqtts://host[:port]; by default the folder's first host."),
+]
 
 _app = typer.Typer(
     add_completion=False,
@@ -43,6 +62,8 @@ def run(
     as_json: _Json = False,
 ) -> None:
     """Run an MQTT broker on this machine for trying out, or prepare a secured one with init.
+
+    A secured one gets and loses clients while it runs: add, revoke, list.
 
     Everyone on this machine may enter. Prints a line that begins with `ready:` and says which
     broker it is; runs until SIGTERM or Ctrl-C. The embedded one does not serve shared
@@ -103,6 +124,94 @@ def init(
         )
 
 
+@_app.command()
+def add(
+    names: _Names,
+    folder: _Folder = Path("broker"),
+    worker: Annotated[bool, typer.Option("--worker", help="Add workers, not devices.")] = False,
+    broker: _Url = None,
+    as_json: _Json = False,
+) -> None:
+    """Add devices to a broker that runs: certificates in DIR/clients, and their rights.
+
+    It needs no restart, and no connection ends. Without mosquitto's dynamic security plugin, or
+    with --free-ids, a device has its rights by its certificate alone, and a worker needs a restart.
+
+    Example:
+
+        gatewise broker add pi-3 pi-4 --dir broker
+    """
+    role = "workers" if worker else "devices"
+    roles: dict[str, Any] = {role: tuple(names)}
+    made = init_broker(_known(folder), **roles)
+    is_applied = _apply_live(made, dict.fromkeys(names, role), broker)
+    text = "\n".join(f"made {path} and its key" for path in made.issued)
+    print_line(text, {"made": made.issued, "applied": is_applied}, as_json=as_json)
+
+
+@_app.command()
+def revoke(
+    names: _Names, folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
+) -> None:
+    """Refuse clients from now on, in a broker that runs.
+
+    Their connections end, and further ones are refused. Without the plugin, or with --free-ids,
+    the broker needs a restart to read the revocation list.
+
+    Example:
+
+        gatewise broker revoke pi-3 --dir broker
+    """
+    made = init_broker(_known(folder), BrokerSettings(revoke=tuple(names)))
+    is_applied = _apply_live(made, dict.fromkeys(names, REVOKED), broker)
+    text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
+    print_line(text, {"revoked": made.revoked, "applied": is_applied}, as_json=as_json)
+
+
+@_app.command(name="list")
+def list_clients(
+    folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
+) -> None:
+    """List the clients of a broker: role, end of the certificate, rights, and status.
+
+    Example:
+
+        gatewise broker list --dir broker
+    """
+    made = init_broker(_known(folder))
+    endpoint = operator_endpoint(made, broker)
+    known = set(known_clients(endpoint)) if made.has_live_control else None
+    statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
+    rows: list[dict[str, Any]] = []
+    for name, role in broker_clients(made.roster).items():
+        certificate = Path(made.client(name)["cert_file"])
+        expires = None
+        if certificate.exists():
+            expires = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
+        rights = None if known is None else name in known and role != REVOKED
+        row = {"name": name, "role": role, "expires": expires, "rights": rights}
+        rows.append(row | {"status": statuses.get(name)})
+    if as_json:
+        emit({"clients": rows})
+        return
+    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    table(f"Clients of {endpoint.url}", list(rows[0]), cells)
+
+
+def _known(folder: Path) -> Path:
+    if not (folder / "roster.json").exists():
+        raise InputError(f"{folder} is no folder of gatewise broker init: give it with --dir")
+    return folder
+
+
+def _apply_live(made: BrokerFolder, clients: Mapping[str, str], url: str | None) -> bool:
+    """Change roles in a broker that runs; False if only a restart changes them."""
+    if not made.has_live_control:
+        return False
+    apply_roles(operator_endpoint(made, url), clients, made.pool)
+    return True
+
+
 def _print_folder(broker: BrokerFolder) -> None:
     for path in broker.issued:
         print(f"made {path} and its key")
@@ -119,7 +228,7 @@ def _print_folder(broker: BrokerFolder) -> None:
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
     if broker.plugin is not None and broker.issued:
-        print("if the broker runs, restart it: it reads everyone's rights at its start")
+        print("if the broker runs, restart it, or use gatewise broker add: it reads rights once")
     if broker.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "

@@ -76,7 +76,6 @@ def test_a_folder_that_holds_all_that_is_needed(made):
         "message_size_limit 131072",
         "use_username_as_clientid true",
         "persistent_client_expiration 1h",
-        "memory_limit 402653184",
         "max_connections 1000",
         "max_queued_messages 4096",
         "max_queued_bytes 8388608",
@@ -98,8 +97,8 @@ def test_the_pool_has_an_unguessable_name_that_stays(made, folder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "lines", "absent"),
     [
-        ({"plugin": "none"}, ["acl_file /there/acl"], "plugin"),
-        ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so"], "acl_file"),
+        ({"plugin": "none"}, ["acl_file /there/acl", "memory_limit 402653184"], "plugin"),
+        ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so", "acl_file /there/acl"], "memory_limit"),
         ({}, ["acl_file /there/acl"], "plugin"),  # what is on the other machine is not known
         ({"max_message": 5000}, ["message_size_limit 5000", "max_packet_size 6024"], "plugin"),
         ({"bind_ids": False}, ["use_identity_as_username true"], "use_username_as_clientid"),
@@ -126,6 +125,13 @@ def test_a_second_call_adds_and_keeps_the_rest(folder):
     changed = {name for name, content in before.items() if after[name] != content}
     assert changed == {"roster.json", "rights.json"}
     assert "user w-2" in (folder / "acl").read_text()
+
+
+def test_a_second_call_keeps_the_settings(folder):
+    lasting = {"at": "/there", "data": "/data", "plugin": "/x.so", "bind_ids": False}
+    init_broker(folder, **lasting)
+    before = (folder / "mosquitto.conf").read_text()
+    assert init_broker(folder, devices=["pi-2"]).config.read_text() == before
 
 
 def test_a_bundles_largest_request_fits(folder, bundle, monkeypatch):
@@ -226,7 +232,7 @@ def test_the_command(tmp_path):
     assert len(document["made"]) == 5
     assert document.keys() == {
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
-        "operators", "made", "revoked",
+        "operators", "made", "revoked", "at", "data", "run_as", "bind_ids",
     }  # fmt: skip
     done = run_here(*arguments)
     assert done.returncode == 0

@@ -1,0 +1,98 @@
+"""Add and revoke clients of a broker that runs, through mosquitto's dynamic security plugin.
+
+An operator publishes commands on the plugin's control topic. No connection ends but that of a
+client that is revoked. The plugin writes its file again at each command, and the broker waits for
+it: 60 ms with 20,000 devices.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import paho.mqtt.client as paho
+
+from gatewise_cloud.broker.broker_files import REVOKED, own_roles, role_name
+from gatewise_cloud.broker.broker_init import BrokerFolder
+from gatewise_cloud.broker.mqtt_client import refused, run_until, subscribed
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.broker_url import Endpoint
+
+_COMMANDS: Final = "$CONTROL/dynamic-security/v1"
+_RESPONSES: Final = "$CONTROL/dynamic-security/v1/response"
+_TIMEOUT: Final = 30.0
+#: Commands of one message, and clients of one page of a list: a message holds them.
+_BATCH: Final = 100
+_PAGE: Final = 2000
+
+Command = Mapping[str, Any]
+
+
+def operator_endpoint(broker: BrokerFolder, url: str | None = None) -> Endpoint:
+    """Make the endpoint of a folder's first operator; at its first host, or at `url`."""
+    roster = broker.roster
+    host = roster.hosts[0]
+    address = f"[{host}]" if ":" in host else host
+    return Endpoint(url or f"mqtts://{address}:{roster.port}", **broker.client(roster.operators[0]))
+
+
+def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> None:
+    """Give clients their roles, :data:`.REVOKED` among them, in a broker that runs.
+
+    A client that the broker knows already changes its role. LinkError if the broker cannot be
+    reached, does not answer, or refuses a command.
+    """
+    known = set(known_clients(endpoint))
+    commands: list[Command] = []
+    for name, kind in clients.items():
+        roles = [{"rolename": role_name(name, kind)}]
+        commands += [{"command": "createRole", **role} for role in own_roles(name, kind, pool)]
+        if name not in known:
+            commands.append({"command": "createClient", "username": name, "roles": roles})
+            continue
+        commands.append({"command": "modifyClient", "username": name, "roles": roles})
+        # Disabling ends the connection.
+        change = "disableClient" if kind == REVOKED else "enableClient"
+        commands.append({"command": change, "username": name})
+    for response in _responses(endpoint, commands):
+        error = response.get("error")
+        if error is not None and error != "Role already exists":
+            raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
+
+
+def known_clients(endpoint: Endpoint) -> Iterator[str]:
+    """Give the names of all clients with rights in the broker; see :func:`apply_roles`."""
+    offset = 0
+    while True:
+        page = {"command": "listClients", "count": _PAGE, "offset": offset}
+        (response,) = _responses(endpoint, [page])
+        data = response["data"]
+        yield from data["clients"]
+        offset += len(data["clients"])
+        if not data["clients"] or offset >= data["totalCount"]:
+            return
+
+
+def _responses(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
+    """Send commands, many in a message; give the response to each."""
+    responses: list[Mapping[str, Any]] = []
+
+    def take(message: paho.MQTTMessage) -> None:
+        responses.extend(json.loads(message.payload)["responses"])
+
+    with subscribed(endpoint, _RESPONSES, take=take, timeout=_TIMEOUT) as (client, granted):
+        if not granted:
+            raise refused(endpoint, "this client may not control it (is the plugin there?)")
+        for start in range(0, len(commands), _BATCH):
+            batch = commands[start : start + _BATCH]
+            client.publish(_COMMANDS, json.dumps({"commands": batch}), qos=1)
+            expected = start + len(batch)
+            if not run_until(client, partial(_has, responses, expected), _TIMEOUT):
+                raise LinkError(endpoint.url, f"broker {endpoint.url} does not answer a command")
+    yield from responses
+
+
+def _has(responses: list[Mapping[str, Any]], n_expected: int) -> bool:
+    return len(responses) >= n_expected

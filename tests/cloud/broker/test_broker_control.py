@@ -1,0 +1,99 @@
+"""Clients come and go while a secured broker runs, and nobody else's connection ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gatewise.cli import main
+from gatewise_cloud.broker.broker_control import apply_roles, known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_init import find_plugin
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.wire import shared
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.slow,  # a broker with TLS starts
+    pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    made = make_folder(tmp_path_factory.mktemp("control") / "broker")
+    with SecureBroker(made) as running:
+        yield running
+
+
+def command(broker, capsys, *words):
+    words = ["broker", *words, "--dir", str(broker.made.folder), "--broker", broker.url]
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def link_of(broker, name):
+    return MqttLink(broker.url, device=name, **broker.made.client(name))
+
+
+def listed(broker, capsys):
+    return {client["name"]: client for client in command(broker, capsys, "list")["clients"]}
+
+
+def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
+    first = link_of(broker, "pi-1")
+    first.connect(60)
+    document = command(broker, capsys, "add", "pi-8", "pi-9")
+    assert document["applied"]
+    assert len(document["made"]) == 2
+    second = link_of(broker, "pi-9")
+    second.connect(60)
+    clients = listed(broker, capsys)
+    assert clients["pi-9"]["role"] == "devices"
+    assert (clients["pi-9"]["rights"], clients["pi-9"]["status"]) == (True, "online")
+
+    assert command(broker, capsys, "revoke", "pi-9")["applied"]
+    wait_until(lambda: not second.ready, "the end of the revoked connection")
+    with pytest.raises(LinkError, match="closed the connection"):
+        second.connect(10)
+    second.close()
+    assert listed(broker, capsys)["pi-9"]["rights"] is False
+    assert (first.ready, first.connection) == (True, 1)
+    first.close()
+
+    command(broker, capsys, "add", "pi-9")
+    again = link_of(broker, "pi-9")
+    again.connect(60)
+    again.close()
+
+
+def test_a_device_that_was_added_joins_no_pool(broker, capsys, caplog):
+    command(broker, capsys, "add", "pi-7")
+    link = link_of(broker, "pi-7")
+    link.watch(shared(broker.made.pool), lambda payload: None)
+    link.connect(60)
+    wait_until(lambda: f"{broker.made.pool}/gw/v1/+/req is not allowed" in caplog.text)
+    link.close()
+
+
+def test_a_worker_is_added(broker, capsys):
+    command(broker, capsys, "add", "w-9", "--worker")
+    assert listed(broker, capsys)["w-9"]["role"] == "workers"
+
+
+def test_only_an_operator_may_change_roles(broker):
+    endpoint = operator_endpoint(broker.made, broker.url)
+    names = {f"bulk-{i}": "devices" for i in range(250)}
+    apply_roles(endpoint, names, broker.made.pool)
+    assert names.keys() <= set(known_clients(endpoint))
+    device = link_of(broker, "pi-2")
+    with pytest.raises(LinkError, match=r"may not control it|does not answer"):
+        apply_roles(device._endpoint, {"x": "devices"}, "pool")
+
+
+def test_a_folder_that_is_none(tmp_path, capsys):
+    assert main(["broker", "add", "pi-1", "--dir", str(tmp_path)]) == 2
+    assert "no folder of gatewise broker init" in capsys.readouterr().err
