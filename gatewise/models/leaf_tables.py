@@ -88,10 +88,9 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     rows = rows + np.float32(0)  # -0 becomes 0, which adds the same to sums that begin as 0
     if rows.shape[1] == 1:
         return _smallest([LeafTables(rows)])
-    first, index = np.unique(rows, axis=0, return_index=True, return_inverse=True)[1:]
-    order = np.argsort(first)  # distinct rows in the order of the walk
-    distinct = rows[first[order]]
-    row_of_leaf = np.argsort(order)[index.ravel()]
+    place: dict[bytes, int] = {}  # of each distinct row; np.unique(axis=0) takes ten times as long
+    row_of_leaf = np.array([place.setdefault(row.tobytes(), len(place)) for row in rows], np.int64)
+    distinct = np.frombuffer(b"".join(place), np.float32).reshape(-1, rows.shape[1])
     row, output = np.nonzero(distinct)
     starts = np.searchsorted(row, np.arange(len(distinct) + 1))
     sparse = LeafTables(distinct[row, output], row_of_leaf, starts.astype(np.int64), output)

@@ -19,7 +19,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, Worker
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.models.oip import OipBackend, backend_at
+from gatewise_cloud.models.oip import OipBackend, _outputs, backend_at
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
@@ -220,6 +220,25 @@ def test_an_answer_that_is_none_is_an_error(bundle, serving, spoil, words):
     assert not isinstance(caught.value, BackendBusy)
     server.spoil = None
     assert len(backend.run(tiny.rows(1))[0]) == 1
+
+
+@pytest.mark.parametrize("n_numbers", [4, 5, 6, 7, 8])
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_a_tensor_has_exactly_the_numbers_of_its_shape(n_numbers, is_binary):
+    numbers = np.arange(n_numbers, dtype="<f4")
+    tensor = {"name": "margins", "datatype": "FP32", "shape": [2, 3]}
+    if is_binary:
+        tensor["parameters"] = {"binary_data_size": numbers.nbytes}
+    else:
+        tensor["data"] = numbers.tolist()
+    head = json.dumps({"outputs": [tensor]}).encode()
+    body = head + numbers.tobytes() if is_binary else head
+    if n_numbers == 6:
+        (array,) = _outputs(body, str(len(head)))
+        assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
+    else:
+        with pytest.raises(ValueError, match=r"for shape \[2, 3\]"):
+            _outputs(body, str(len(head)))
 
 
 def test_missing_values_need_the_binary_form(bundle, serving):

@@ -197,6 +197,8 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
         ({"x": cbor2.CBORTag(86, bytes(8))}, "type"),
         ({"x": cbor2.CBORTag(81, bytes(8))}, "type"),
         ({"x": cbor2.CBORTag(85, bytes(7))}, "shape"),
+        ({"x": cbor2.CBORTag(85, bytes(9))}, "shape"),
+        ({"x": cbor2.CBORTag(85, bytes(12))}, "shape"),
         ({"x": cbor2.CBORTag(85, [1, 2])}, "type"),
         ({"x": cbor2.CBORTag(85, np.array([1, np.inf], "<f4").tobytes())}, "infinite"),
         ({"x": cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())}, "missing"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,11 @@ def at(name: str, place: int, value: int) -> Callable[[], NDArray[Any]]:
     return change
 
 
-def lying_header() -> bytes:
+def lying_header(length: int = 1 << 40, body: bytes = b"") -> bytes:
     member = io.BytesIO()
-    header = {"descr": "<i4", "fortran_order": False, "shape": (1 << 40,)}
+    header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(member, header)
+    member.write(body)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in read_arrays(FILES["stage_2.npz"]):
@@ -76,6 +78,10 @@ ARRAY_CASES: Cases = {
     ),
     "npz with a header that lies": (
         holding("stage_2.npz", lying_header),
+        r"stage_2\.npz cannot be read: .*not all there",
+    ),
+    "npz with an array longer than its shape": (
+        holding("stage_2.npz", partial(lying_header, 1, bytes(8))),
         r"stage_2\.npz cannot be read: .*not all there",
     ),
     "npz with a pickle": (
