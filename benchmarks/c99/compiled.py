@@ -35,7 +35,7 @@ CORTEX_M4_RUN = (
 """Runs a program, linked with :data:`VECTORS`, on an emulated board; files and output are ours."""
 
 BATCH = """\
-#include "${p}.h"
+#include "${header}"
 static float ${p}_row_value(int feature, void *context)
 {
     return ((const float *)context)[feature];
@@ -176,16 +176,17 @@ def build(
     if command is None:
         raise InputError("no C compiler here (cc, gcc, clang or $CC)")
     library = Path(sources[0][0].folder, "rows.so").resolve()
-    files, declarations = [], ""
+    batch = library.with_suffix(".c")
+    files = [batch]
+    batch_code, declarations = "", ""
     for source, outputs in sources:
         names = {"p": source.name, "P": source.name.upper()}
-        batch = source.folder / f"{source.name}_rows.c"
         sizes = ", ".join(map(str, outputs))
-        batch.write_text(Template(BATCH).substitute(names, n_outputs=sizes))
-        files += [
-            source.folder / f"{source.name}{end}.c" for end in ("", "_names", "_selftest", "_rows")
-        ]
+        header = str(source.folder.resolve() / f"{source.name}.h")
+        batch_code += Template(BATCH).substitute(names, n_outputs=sizes, header=header)
+        files += [source.folder / f"{source.name}{end}.c" for end in ("", "_selftest")]
         declarations += Template(DECLARATIONS).substitute(names)
+    batch.write_text(batch_code)
     done = subprocess.run(
         [*command, *STRICT, *flags, "-shared", "-fPIC", "-o", str(library), *map(str, files)],
         check=False,

@@ -21,8 +21,8 @@ class LeafTables:
     """The numbers of leaves, each exactly as in training, in the smallest of several forms.
 
     The row of leaf i is ``rows[i]``, or i if `rows` is None. A row has a number for each output, or
-    with `starts` the numbers ``starts[row]`` to ``starts[row + 1]``, those of `outputs`; the others
-    are 0. Number k is ``small[k] * step``, or else ``value[picks[k]]``, or else ``value[k]``.
+    with `starts` the numbers ``starts[row]`` to ``starts[row + 1]``, each for one of `outputs`; the
+    others get 0. Number k is ``small[k] * step``, else ``value[picks[k]]``, else ``value[k]``.
     """
 
     value: NDArray[np.float32]
@@ -61,7 +61,7 @@ def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int6
     """List the leaves' numbers, (n_leaves, 1), and each tree's output, (n_trees,).
 
     If some tree adds to all outputs, a leaf has a number for each of them, (n_leaves, n_outputs),
-    and there are no outputs of trees.
+    and trees have no output of their own.
     """
     is_leaf = trees.feature < 0
     if (trees.output >= 0).all():
@@ -81,16 +81,17 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
 
     Forests have few distinct leaves (most hold instances of one class alone), boosted trees many.
 
-    >>> tables = pack_leaves(np.float32([[0.5, 0.1], [0.1, 0.5], [0.5, 0.1], [0.5, 0.1]]))
+    >>> tables = pack_leaves(np.tile(np.float32([[0.5, 0.1], [0.1, 0.5]]), (3, 1)))
     >>> tables.rows.tolist(), tables.picks.tolist(), tables.value.tolist()
-    ([0, 1, 0, 0], [[1, 0], [0, 1]], [0.10000000149011612, 0.5])
+    ([0, 1, 0, 1, 0, 1], [[1, 0], [0, 1]], [0.10000000149011612, 0.5])
     """
     rows = rows + np.float32(0)  # -0 becomes 0, which adds the same to sums that begin as 0
     if rows.shape[1] == 1:
         return _smallest([LeafTables(rows)])
-    place: dict[bytes, int] = {}  # of each distinct row; np.unique(axis=0) takes ten times as long
-    row_of_leaf = np.array([place.setdefault(row.tobytes(), len(place)) for row in rows], np.int64)
-    distinct = np.frombuffer(b"".join(place), np.float32).reshape(-1, rows.shape[1])
+    # distinct rows by their bytes: np.unique(axis=0) takes ten times as long
+    numbers: dict[bytes, int] = {}
+    row_of_leaf = np.array([numbers.setdefault(r.tobytes(), len(numbers)) for r in rows], np.int64)
+    distinct = np.frombuffer(b"".join(numbers), np.float32).reshape(-1, rows.shape[1])
     row, output = np.nonzero(distinct)
     starts = np.searchsorted(row, np.arange(len(distinct) + 1))
     sparse = LeafTables(distinct[row, output], row_of_leaf, starts.astype(np.int64), output)

@@ -53,9 +53,9 @@ def filled(file: str, section: str = "", **values: object) -> str:
 def sections(file: str) -> dict[str, str]:
     """Sections of a file of the folder ``templates`` by name; ``""`` names the lines before."""
     text = (resources.files(__package__) / "templates" / file).read_text("ascii")
-    first, *others = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
-    bodies = dict(section.split("\n", 1) for section in others)
-    return {"": first[1:] + "\n"} | {name: body + "\n" for name, body in bodies.items()}
+    head, *bodies = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
+    named = dict(body.split("\n", 1) for body in bodies)
+    return {"": head[1:] + "\n"} | {name: body + "\n" for name, body in named.items()}
 
 
 def needed(texts: Mapping[str, str], calls: str) -> dict[str, str]:

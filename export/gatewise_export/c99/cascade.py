@@ -33,7 +33,7 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """The stages that a device runs, one after another: the first ones of the active point's chain.
+    """The stages that a device runs, one after another, at the active operating point.
 
     `takes_missing`: whether NaN is a value to them; `offloads`: whether the cloud answers an
     instance that no stage stops for, `cloud_takes_missing`: whether NaN is a value to the cloud,
@@ -62,8 +62,8 @@ class Cascade:
         The score of such a stage is NaN, which does not stop, only where its float32 sums overflow:
         Python then runs the next stage, and C offloads, or answers if nothing is offloaded.
         """
-        ends = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
-        n_stages = next(ends, len(self.stages)) + 1
+        always = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
+        n_stages = next(always, len(self.stages)) + 1
         return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
 
     @property
@@ -74,7 +74,7 @@ class Cascade:
 
     @property
     def needed_features(self) -> set[int]:
-        """Features that stages read, and those of a request, if one may be sent."""
+        """Features that stages read, and features of a request, if one may be sent."""
         features = {int(f) for stage in self.stages for f in stage.features}
         if self.always_stops or self.lean:
             return features
@@ -84,12 +84,12 @@ class Cascade:
     @property
     def holds(self) -> tuple[bool, ...]:
         """Whether the C has a stage's model; without it the stage only acquires its features."""
-        last = len(self.stages) - 1
+        answering = -1 if self.offloads else len(self.stages) - 1  # the stage that always answers
         return tuple(
             not self.lean
             or threshold is not None
             or stage.acquisition == "node"  # its trees decide which features it acquires
-            or (s == last and not self.offloads)
+            or s == answering
             for s, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
         )
 
@@ -107,17 +107,17 @@ class Cascade:
             outputs = tuple(stage.margins(x) for stage in self.stages)
         split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in split_outputs], self.thresholds)
-        last = np.minimum(exits, len(self.stages) - 1)
+        last_run = np.minimum(exits, len(self.stages) - 1)
         answers = np.full((len(self.stages) + 1, len(x)), -1)
         # row s + 1: the label of the last stage up to s that has a model; row 0: none, -1
         for s, (margins, _) in enumerate(split_outputs):
             answers[s + 1] = labels(margins) if self.holds[s] else answers[s]
         acquired = np.zeros(x.shape, np.bool_)
         for s, stage in enumerate(self.stages):
-            acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last >= s)[:, None]
+            acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last_run >= s)[:, None]
         return Expected(
             outputs=tuple(o[:, :k] for o, k in zip(outputs, self.outputs, strict=True)),
-            exits=exits if self.offloads else last,
-            labels=answers[last + 1, np.arange(len(x))],
+            exits=exits if self.offloads else last_run,
+            labels=answers[last_run + 1, np.arange(len(x))],
             acquired=acquired,
         )

@@ -41,8 +41,8 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         raise ConversionError(
             f"{type(system).__name__} cannot be written as C: only what classifies can"
         )
-    last = system.last_exit_
-    stages = system.stages_[: last + 1]
+    last_exit = system.last_exit_
+    stages = system.stages_[: last_exit + 1]
     if any(isinstance(stage.model, GraphModel) for stage in stages):
         raise ConversionError(f"{type(system).__name__} {_GIVEN}")
     f0 = system.high_cost_model_
@@ -55,7 +55,7 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         feature_names=tuple(system.feature_names_),
         classes=tuple(system.classes_.tolist()),
         takes_missing=system.missing_["stages"] == "allowed",
-        offloads=last >= len(system.stages_),
+        offloads=last_exit >= len(system.stages_),
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
         request=None if f0 is None else f0.features.astype(np.int64),
@@ -71,8 +71,8 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
             f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
             "written as C"
         )
-    last = manifest.last_exit
-    n_stages = min(len(manifest.stages), last + 1)
+    last_exit = manifest.last_exit
+    n_stages = min(len(manifest.stages), last_exit + 1)
     if any(spec.kind == "graph" for spec in manifest.stages[:n_stages]):
         raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
     stages = tuple(bundle.read_stage(s) for s in range(n_stages))
@@ -88,7 +88,7 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         feature_names=manifest.feature_names,
         classes=tuple(manifest.classes),
         takes_missing=manifest.missing.stages == "allowed",
-        offloads=last >= len(manifest.stages),
+        offloads=last_exit >= len(manifest.stages),
         cloud_takes_missing=manifest.missing.cloud == "allowed",
         rows=rows,
         request=manifest.cloud_inputs().astype(np.int64),

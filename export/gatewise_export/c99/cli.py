@@ -53,7 +53,7 @@ def c99(
     from gatewise_export.c99.writer import to_c
 
     opened = Bundle.open(bundle, for_device=True)
-    made = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
+    source = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
     encoder = opened.manifest.encoder
     encoded = (
         []
@@ -65,19 +65,19 @@ def c99(
         ]
     )
     if as_json:
-        emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(made))
+        emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(source))
         return
     figures: list[tuple[str, object]] = [
-        ("stages on the device", made.n_stages),
-        ("features they may acquire", f"{made.n_slots} of {made.n_features}"),
-        ("classes", made.n_classes),
-        ("thresholds", "float" if made.coded is None else f"{made.coded}-bit ranks"),
-        ("flash, bytes of tables", made.flash_bytes),
-        ("RAM, bytes", made.ram_bytes),
-        ("stack, bytes at most", made.stack_bytes),
-        ("rows in the self-test", f"{made.sample_rows} of the sample, {made.made_rows} made"),
+        ("stages on the device", source.n_stages),
+        ("features they may acquire", f"{source.n_slots} of {source.n_features}"),
+        ("classes", source.n_classes),
+        ("thresholds", "float" if source.coded is None else f"{source.coded}-bit ranks"),
+        ("flash, bytes of tables", source.flash_bytes),
+        ("RAM, bytes", source.ram_bytes),
+        ("stack, bytes at most", source.stack_bytes),
+        ("rows in the self-test", f"{source.sample_rows} of the sample, {source.made_rows} made"),
     ]
-    blocks = made.signals
+    blocks = source.signals
     if blocks is not None:
         figures += [
             ("steps of blocks", blocks.n_steps),
@@ -85,7 +85,7 @@ def c99(
             ("their part of the RAM", blocks.struct_bytes),
             ("windows in the self-test", blocks.sample_windows),
         ]
-    table(f"{out}/{made.name}.c", ("", "figure"), figures)
+    table(f"{out}/{source.name}.c", ("", "figure"), figures)
     print("the code takes flash as well: `make size` in the folder measures it")
     if encoded:
         print(

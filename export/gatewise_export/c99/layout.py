@@ -1,4 +1,4 @@
-"""Memory of an instance, trees in the form that C walks, and codes of thresholds.
+"""The memory per instance, trees in the form that C walks, and codes of thresholds.
 
 A *slot* holds a feature that some stage may acquire.
 
@@ -108,10 +108,10 @@ class StageLayout:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The memory of an instance, and its sizes in bytes.
+    """The memory per instance, and sizes in bytes.
 
     `columns`, (n_slots,), ascending: the feature that each slot holds. `n_outputs`: the largest
-    number of outputs of a stage. `edges`: the thresholds of each slot; empty if not coded.
+    number of outputs of all stages. `edges`: the thresholds of each slot; empty if not coded.
     """
 
     columns: NDArray[np.int64]
@@ -177,7 +177,7 @@ class Layout:
 
     @property
     def n_flags(self) -> int:
-        """Flags of features in an instance, with those that fill its last word of 4 bytes."""
+        """Number of flags per instance, including padding to a whole word of 4 bytes."""
         code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
         return self.n_values + -(code_bytes + self.n_values) % 4
 

@@ -14,6 +14,8 @@ from gatewise_export.c99.cascade import Cascade
 MAX_CELLS = 1 << 14
 MIN_ROWS = 16
 MAX_ROWS = 256
+#: Share of extremes among a feature's values.
+EXTREME_SHARE = 0.15
 #: Values that every feature takes: zeros of both signs, subnormal numbers, large ones.
 EXTREMES = np.array(
     [0.0, -0.0, 1e-45, -1e-45, 1e-39, 1.0, -1.0, 1e6, -1e6, 1e18, -1e18], np.float32
@@ -34,9 +36,11 @@ def probe_rows(cascade: Cascade, *, seed: int = 0) -> NDArray[np.float32]:
     extremes = np.append(EXTREMES, np.float32(np.nan)) if cascade.takes_missing else EXTREMES
     for feature, of_models in values.items():
         # most cells from the model, without repetition as long as there are new values
-        own = np.resize(rng.permutation(of_models), n_rows) if len(of_models) else rows[:, feature]
-        is_extreme = rng.random(n_rows) < (0.15 if len(of_models) else 1.0)
-        rows[:, feature] = np.where(is_extreme, rng.choice(extremes, n_rows), rng.permutation(own))
+        column = rng.choice(extremes, n_rows)
+        if len(of_models):
+            from_models = rng.permutation(np.resize(rng.permutation(of_models), n_rows))
+            column = np.where(rng.random(n_rows) < EXTREME_SHARE, column, from_models)
+        rows[:, feature] = column
     return rows
 
 
@@ -49,9 +53,8 @@ def _values_of_features(cascade: Cascade) -> dict[int, NDArray[np.float32]]:
             of_feature = values.setdefault(feature, [])
             if isinstance(model, TreeEnsemble):
                 threshold = np.unique(model.threshold[model.feature == column])
-                below = np.nextafter(threshold, np.float32(-np.inf))
-                above = np.nextafter(threshold, np.float32(np.inf))
-                of_feature += [threshold, below, above]
+                neighbours = [np.nextafter(threshold, np.float32(s)) for s in (-np.inf, np.inf)]
+                of_feature += [threshold, *neighbours]
             elif isinstance(model, LinearModel | KernelModel):
                 with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                     deviation = np.float32(1) / model.scale[column]

@@ -44,8 +44,8 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     if passes_missing and required.any():
         tables.add("required", required, "uint8_t", "Values that the cloud cannot do without.")
     if layout.coded is not None:
-        ends = np.cumsum([0, *map(len, layout.edges)])
-        tables.add("edge_start", ends, "edge_start_type", "Thresholds, feature by feature.")
+        starts = np.cumsum([0, *map(len, layout.edges)])
+        tables.add("edge_start", starts, "edge_start_type", "Thresholds, feature by feature.")
         tables.add("edge", np.concatenate(layout.edges), "float")
     stages = c_text.Tables(aliases)
     for number, stage in enumerate(layout.stages):

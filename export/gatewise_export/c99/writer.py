@@ -17,7 +17,7 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
 from gatewise_export.c99.probes import probe_rows
-from gatewise_export.c99.signals.signal_source import computable
+from gatewise_export.c99.signals.signal_plan import computable
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
 from gatewise_export.c99.source import write_source
 
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
 class CSource:
     """Files of C that were written, and their sizes.
 
-    `name` begins every public name. `coded` is None also where there are no trees to code. Stages
-    may acquire `n_slots` of the `n_features` columns of an instance.
+    `name` begins every public name. `coded`: bits of a threshold's code; None: floats. The stages
+    may acquire `n_slots` of `n_features` columns. `sample_rows` and `made_rows`: rows of the
+    self-test, from the sample and made from the model.
 
     Sizes in bytes: `flash_bytes` of all const arrays, without code; `ram_bytes` of the structs that
-    the firmware holds; `stack_bytes`, a bound on the stack. Of these belong to the model alone
-    `table_bytes` and `instance_bytes`; `signals` are the blocks that compute the features from
-    windows, if there are any.
-
-    The self-test has `sample_rows` of the sample and `made_rows` made from the model.
+    the firmware holds; `stack_bytes`, a bound on the stack. `table_bytes` and `instance_bytes` are
+    the model's part of flash and RAM, and `signals` has the part of the blocks that compute the
+    features from windows, if there are any.
     """
 
     folder: Path
@@ -104,7 +103,7 @@ def to_c(
     Raises
     ------
     InputError
-        For a name that is no identifier, a folder that holds other files of these names, or a
+        For a name that C does not take, a folder that holds other files of these names, or a
         source that is neither.
     ConversionError
         If it does not classify, a feature has too many distinct thresholds for `coded`, or a stage
@@ -135,16 +134,16 @@ def write_cascade(
     c_text.identifier(name)
     layout, texts, table_bytes = _smallest(cascade, coded, name)
     names = c_text.template_names(name)
-    made = probe_rows(cascade)
+    probes = probe_rows(cascade)
     n_sample = len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
     signals, signal_texts = _signals(cascade, layout, name)
     files = texts | {
-        f"{name}_selftest.c": _selftest(cascade, layout, made, names),
+        f"{name}_selftest.c": _selftest(cascade, layout, probes, names),
         "main.c": c_text.filled(
             "main.c",
-            n_rows=n_sample + len(made),
-            tried=f"{n_sample} of the sample, {len(made)} made from the model",
+            n_rows=n_sample + len(probes),
+            tried=f"{n_sample} of the sample, {len(probes)} made from the model",
             n_outputs=sizes,
             **names,
             **_main(signals, names),
@@ -168,7 +167,7 @@ def write_cascade(
         table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
         sample_rows=n_sample,
-        made_rows=len(made),
+        made_rows=len(probes),
         signals=signals,
     )
 
@@ -221,10 +220,10 @@ def _makefile(signals: SignalSource | None, name: str) -> str:
 
 
 def _selftest(
-    cascade: Cascade, layout: Layout, made: NDArray[np.float32], names: dict[str, str]
+    cascade: Cascade, layout: Layout, probes: NDArray[np.float32], names: dict[str, str]
 ) -> str:
-    """Write a function that answers rows and counts those that it answers unlike Python."""
-    x = np.concatenate([cascade.rows, made])
+    """Write a function that answers rows and counts answers that differ from Python's."""
+    x = np.concatenate([cascade.rows, probes])
     expected = cascade.expected(x)
     tables = c_text.Tables()
     tables.add("column", layout.columns, "int32_t", "Features, in the order of the rows' numbers.")
@@ -243,7 +242,7 @@ def _selftest(
         tables=str(tables),
         n_rows=len(x),
         n_sample=len(cascade.rows),
-        n_made=len(made),
+        n_made=len(probes),
         width=layout.n_slots,
         all_outputs=flat.shape[1],
         acquired_bytes=bits.shape[1],

@@ -33,7 +33,7 @@ from gatewise_export import write_signals
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.signals.kinds import KINDS
-from gatewise_export.c99.signals.memory import Buffer, places
+from gatewise_export.c99.signals.memory import Buffer, place_buffers
 from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
@@ -240,15 +240,15 @@ def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
         Buffer(f"b{i}", int(rng.integers(1, 99)), int(first[i]), int(first[i] + rng.integers(0, 6)))
         for i in range(len(first))
     ]
-    place_of, end = places(buffers, 7)
+    offsets, n_floats = place_buffers(buffers, 7)
     for step in range(20):
-        used = np.zeros(end, int)
+        used = np.zeros(n_floats, int)
         for buffer in buffers:
-            if buffer.first <= step <= buffer.last:
-                used[place_of[buffer.name] :][: buffer.size] += 1
+            if buffer.begin <= step <= buffer.end:
+                used[offsets[buffer.name] :][: buffer.size] += 1
         assert used.max(initial=0) <= 1
         assert not used[:7].any()
-    assert end < 7 + sum(buffer.size for buffer in buffers)
+    assert n_floats < 7 + sum(buffer.size for buffer in buffers)
 
 
 def test_memory_is_shared_between_steps(tmp_path):

@@ -2,6 +2,7 @@
 
 - :mod:`~gatewise_export.c99.signals.step_code`: the C of one step, its tables and memory;
 - :mod:`~gatewise_export.c99.signals.kinds`: the call of each kind of step;
-- :mod:`~gatewise_export.c99.signals.signal_source`: the two files put together;
-  :mod:`~gatewise_export.c99.signals.signal_writer` writes them with their self-test.
+- :mod:`~gatewise_export.c99.signals.signal_plan`: the steps in order, and where their results lie
+  (:mod:`~gatewise_export.c99.signals.memory`);
+- :mod:`~gatewise_export.c99.signals.signal_writer`: the files and their self-test.
 """

@@ -104,8 +104,8 @@ def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     bins, weights, starts = step.filters()
     first_bins = code.table(bins[starts], "First bins of mel bands")
     weight = code.floats(weights, "Their bins' weights")
-    ends = code.table([*starts, len(bins)], "Where a band's weights begin")
-    filters = first_bins, weight, ends, step.bands
+    bounds = code.table([*starts, len(bins)], "Where a band's weights begin")
+    filters = first_bins, weight, bounds, step.bands
     if len(code.input_shapes[0]) == 3:
         code.call_of_rows("mel_bands", *filters)
         return

@@ -1,7 +1,7 @@
 """Memory of steps: results that are never needed at the same time share it.
 
 Steps run in a fixed order. A buffer is needed from the step that writes it to the last step that
-reads it; features are needed to the end.
+reads it.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of `size` floats, needed from step `first` to step `last`, both included."""
+    """A buffer of `size` floats, needed from step `begin` to step `end`, both included."""
 
     name: str
     size: int
-    first: int
-    last: int
+    begin: int
+    end: int
 
 
-def places(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
-    """Place buffers from `start` on, and count the floats up to the end of the last one.
+def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
+    """Place buffers from `start` on; get their offsets, and the end of the last one.
 
-    The largest buffer comes first, each one at the lowest place that no buffer takes that is needed
-    at the same time. (Greedy by size; the least memory is a problem of bin packing.)
+    The largest buffer comes first, each at the lowest offset where it overlaps no buffer that is
+    needed at the same time. (Greedy by size; the least memory is a problem of bin packing.)
 
-    >>> window, spectrum = Buffer("window", 64, 0, 1), Buffer("spectrum", 33, 1, 3)
-    >>> places([window, spectrum, Buffer("bands", 5, 2, 3)])
-    ({'window': 0, 'spectrum': 64, 'bands': 0}, 97)
+    >>> channels, spectrum = Buffer("channels", 64, 0, 1), Buffer("spectrum", 33, 1, 3)
+    >>> place_buffers([channels, spectrum, Buffer("bands", 5, 2, 3)])
+    ({'channels': 0, 'spectrum': 64, 'bands': 0}, 97)
     """
-    place_of: dict[str, int] = {}
-    placed: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.size, b.first)):
-        overlapping = [b for b in placed if b.first <= buffer.last and buffer.first <= b.last]
-        place = start
-        for other in sorted(overlapping, key=lambda b: place_of[b.name]):
-            if place + buffer.size <= place_of[other.name]:
+    offsets: dict[str, int] = {}
+    finished: list[Buffer] = []
+    for buffer in sorted(buffers, key=lambda b: (-b.size, b.begin)):
+        rivals = [b for b in finished if b.begin <= buffer.end and buffer.begin <= b.end]
+        offset = start
+        for rival in sorted(rivals, key=lambda b: offsets[b.name]):
+            if offset + buffer.size <= offsets[rival.name]:
                 break
-            place = max(place, place_of[other.name] + other.size)
-        place_of[buffer.name] = place
-        placed.append(buffer)
-    return place_of, max((place_of[b.name] + b.size for b in placed), default=start)
+            offset = max(offset, offsets[rival.name] + rival.size)
+        offsets[buffer.name] = offset
+        finished.append(buffer)
+    return offsets, max((offsets[b.name] + b.size for b in finished), default=start)

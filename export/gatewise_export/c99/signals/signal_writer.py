@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,30 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.probes import probe_windows
-from gatewise_export.c99.signals.signal_source import element_type, write_signal_text
+from gatewise_export.c99.signals.signal_plan import SignalPlan, plan_signals
 from gatewise_export.c99.signals.step_code import Shape
 from gatewise_signals.graph import SignalGraph
+from gatewise_signals.steps import Step
 
+#: C's types of a window's values, by numpy's names.
+ELEMENTS = {
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "float32": "float",
+}
+STEPS = "signal_steps.c"
 SELFTEST = "signals_selftest.c"
-#: Largest difference of a feature, as a part of its largest absolute value in the sample.
+#: Bytes of stack that calls may take, without the C library's; tests measure their real use.
+FRAMES = 768
+#: Largest difference of a feature, relative to its largest absolute value in the sample.
 BOUND = 1e-5
 #: Bytes of the self-test's windows.
-MOST_SAMPLE_BYTES = 1 << 17
+MAX_SAMPLE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -31,7 +45,7 @@ class SignalSource:
 
     `shape` and `dtype` describe a window, `n_steps` and `n_features` count what can be acquired.
     `table_bytes`: the const arrays (flash). `struct_bytes`: the struct that holds the steps'
-    results on a machine of 32 bits (memory). `stack_bytes`: the largest use of the stack.
+    results on a machine of 32 bits (RAM). `stack_bytes`: a bound on the stack.
     """
 
     files: tuple[str, ...]
@@ -57,14 +71,36 @@ def write_signals(
 ) -> SignalSource:
     """Write the blocks of `graph` as C99; :func:`to_c` does so for a system with blocks.
 
-    `name` begins every public name of C. `shape` is that of a window, (samples,), (samples,
-    channels), or a picture's; `dtype` int8, uint8, int16, uint16 or float32. `folder` gets
-    ``<name>_signals.h``, ``.c`` and ``_selftest.c``, whose windows are those of `sample`, (n, ...),
-    as many as take 128 KiB at most. Only the steps that `features` need, all by default, are
-    written. ConversionError names steps that C cannot compute; InputError for a name that is no
-    identifier, a folder that holds other files of these names, or windows that do not fit the
-    blocks.
+    Parameters
+    ----------
+    graph : SignalGraph
+    shape : tuple of int
+        Of a window: (samples,), (samples, channels), or a picture's.
+    dtype : dtype
+        int8, uint8, int16, uint16 or float32.
+    folder : str or Path
+        Gets ``<name>_signals.h``, ``.c`` and ``_selftest.c``.
+    name : str, default "model"
+        Begins every public name of C.
+    sample : array-like of shape (n, ...), optional
+        Windows for the self-test, of which it holds 128 KiB; by default noise.
+    features : iterable of int, optional
+        Features that are acquired, in this order: only the steps that they need are written.
 
+    Returns
+    -------
+    SignalSource
+
+    Raises
+    ------
+    ConversionError
+        If C cannot compute a step, which is named, or windows of this type.
+    InputError
+        For a name that C does not take, a folder that holds other files of these names, or windows
+        that do not fit the blocks.
+
+    Examples
+    --------
     ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
     that a window's results take.
     """
@@ -83,48 +119,127 @@ def signal_files(
     *,
     decides: bool = False,
 ) -> tuple[SignalSource, dict[str, str]]:
-    """The files' texts by name; `decides`: there is a model of this prefix to compare with."""
-    element_type(dtype)  # refuses other types
+    """Write the files' texts; `decides`: there is a model of this prefix to compare with."""
+    kind = np.dtype(dtype).name
+    if kind not in ELEMENTS:
+        raise ConversionError(f"windows of {kind} have no form in C: give {', '.join(ELEMENTS)}")
     windows = probe_windows(shape, dtype) if sample is None else np.ascontiguousarray(sample)
     if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
         raise InputError(
-            f"sample must have windows of shape {tuple(shape)} and dtype {np.dtype(dtype)}, "
+            f"sample must have windows of shape {tuple(shape)} and dtype {kind}, "
             f"not {windows.shape[1:]} and {windows.dtype}"
         )
-    windows = windows[: max(1, MOST_SAMPLE_BYTES // max(windows[:1].nbytes, 1))]
-    files, written, sizes = write_signal_text(graph, shape, dtype, prefix, features)
-    files[f"{prefix}_signals_selftest.c"] = _selftest(graph, written, windows, prefix, decides)
+    windows = windows[: max(1, MAX_SAMPLE_BYTES // max(windows[:1].nbytes, 1))]
+    plan = plan_signals(graph, np.zeros(shape, dtype), features)
+    tables = _tables(plan)
+    n_words = len(_bits([], len(plan.codes)))
+    # the struct: a pointer to the window, floats, bits and the number of steps that ran; a pointer
+    # of 64 bits aligns it to 8 bytes
+    n_floats = plan.n_floats + (plan.n_floats + n_words + 1) % 2
+    own_bytes = 4 * (n_floats + n_words + 1)
+    fill = c_text.template_names(prefix) | {
+        "element": ELEMENTS[kind],
+        "shape": " x ".join(map(str, shape)),
+        "n_floats": str(n_floats),
+        "n_steps": str(len(plan.codes)),
+        "n_words": str(n_words),
+        "n_blocks": str(len(plan.spans)),
+        "table_bytes": str(tables.nbytes),
+        "own_bytes": str(own_bytes),
+        "stack_bytes": str(FRAMES),
+    }
+    files = {
+        f"{prefix}_signals.h": c_text.filled("signals.h", **fill),
+        f"{prefix}_signals.c": _source(plan, tables, fill),
+        f"{prefix}_signals_selftest.c": _selftest(graph, plan.features, windows, fill, decides),
+    }
     source = SignalSource(
         files=tuple(files),
         shape=tuple(shape),
-        dtype=np.dtype(dtype).name,
-        n_features=len(written),
-        **sizes,
+        dtype=kind,
+        n_steps=len(plan.codes),
+        n_features=len(plan.features),
+        table_bytes=tables.nbytes,
+        struct_bytes=own_bytes + 4,
+        stack_bytes=FRAMES,
         sample_windows=len(windows),
     )
     return source, files
+
+
+def _tables(plan: SignalPlan) -> c_text.Tables:
+    """Add the tables of steps and of blocks to the tables of the calls."""
+    tables = plan.tables.finished()
+    inputs = [code.input_steps for code in plan.codes]
+    starts = np.array([span.start for span in plan.spans])
+    stops = np.array([span.stop for span in plan.spans])
+    offsets = np.array([plan.offsets[f"RESULT_{step}"] for step in plan.block_steps])
+    tables.define(
+        {
+            "input_type": c_text.unsigned(len(plan.codes)),
+            "input_start_type": c_text.unsigned(sum(map(len, inputs))),
+            "feature_type": c_text.unsigned(int(stops.max())),
+            "offset_type": c_text.unsigned(int(offsets.max())),
+        }
+    )
+    numbers = np.array([i for of_step in inputs for i in of_step], np.int64)
+    tables.add("input", numbers, "input_type", "Steps that each step reads")
+    tables.add("input_start", np.cumsum([0, *map(len, inputs)]), "input_start_type")
+    is_feature = _bits(plan.block_steps, len(plan.codes))
+    tables.add("is_feature", is_feature, "uint32_t", "A bit for each step")
+    tables.add("first_feature", starts, "feature_type", "Features of each block")
+    tables.add("end_feature", stops, "feature_type")
+    tables.add("block_step", np.array(plan.block_steps), "input_type")
+    tables.add("block_offset", offsets, "offset_type", "Its features in memory")
+    return tables
+
+
+def _bits(numbers: Collection[int], n: int) -> NDArray[np.uint32]:
+    """Words of 32 bits in which the bits of these `numbers`, of `n`, are set."""
+    bits = np.zeros(-(-n // 32) * 32, np.uint8)
+    bits[list(numbers)] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _source(plan: SignalPlan, tables: c_text.Tables, fill: dict[str, str]) -> str:
+    """Write the tables, the functions that the steps need, and the calls of the steps."""
+    calls = [code.text for code in plan.codes]
+    cases = (f"    case {i}:\n        {call}        break;\n" for i, call in enumerate(calls))
+    fill = fill | {
+        "listing": "".join(f"   {c.number} {_comment(c.step)}\n" for c in plan.codes),
+        "offsets": ",\n".join(f"    {name} = {offset}" for name, offset in plan.offsets.items()),
+        "cases": "".join(cases),
+    }
+    texts = {name: c_text.filled(STEPS, name, **fill) for name in c_text.sections(STEPS) if name}
+    functions = "".join(c_text.needed(texts, "".join(calls)).values())
+    top, bottom = (c_text.filled("signals.c", section, **fill) for section in ("top", "bottom"))
+    return f"{top}{tables}{functions}{bottom}"
+
+
+def _comment(step: Step) -> str:
+    """A step's label, as far as a comment may hold it."""
+    return re.sub(r"[^\w(), .:+-]", "_", step.label, flags=re.ASCII)
 
 
 def _selftest(
     graph: SignalGraph,
     features: NDArray[np.int64],
     windows: NDArray[Any],
-    prefix: str,
+    fill: dict[str, str],
     decides: bool,
 ) -> str:
-    """Write a function that counts windows with features other than Python's."""
+    """Write a function that counts windows with features that differ from Python's."""
     expected = graph.transform(windows)[:, features]
-    scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
-    element = element_type(windows.dtype)
+    element = fill["element"]
     tables = c_text.Tables()
-    tables.add("feature", features, "uint16_t", "The features, by number.")
+    tables.add("feature", features, "uint16_t", "Numbers of the features")
     tables.add("windows", windows, element)
     tables.add("expected", expected, "float")
+    scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
     tables.add("scale", scale, "float")
-    fill = c_text.template_names(prefix) | {
-        "include": f'#include "{prefix}.h"\n' if decides else "",
+    fill = fill | {
+        "include": f'#include "{fill["p"]}.h"\n' if decides else "",
         "tables": str(tables),
-        "element": element,
         "read": "READ_FLOAT(numbers + i)"
         if element == "float"
         else f"READ({element}, numbers + i)",
@@ -133,7 +248,8 @@ def _selftest(
         "n_features": str(len(features)),
         "size": str(math.prod(windows.shape[1:])),
     }
-    parts = {
-        p: c_text.filled(SELFTEST, p, **fill) if decides else "" for p in ("decisions", "compare")
+    comparison = {
+        section: c_text.filled(SELFTEST, section, **fill) if decides else ""
+        for section in ("decisions", "compare")
     }
-    return c_text.filled(SELFTEST, "test", **fill, **parts)
+    return c_text.filled(SELFTEST, "test", **fill, **comparison)

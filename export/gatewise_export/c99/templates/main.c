@@ -1,10 +1,10 @@
 /* ${mark} ${version}: the self-test; with --rows it answers rows from standard input.
 
-   A row is a line of ${P}_FEATURES numbers with commas, semicolons or blanks between them, "nan" or
-   nothing where one is missing. A first line that holds no numbers is a header: columns are then
-   taken by the features' names, and others are left out. For each row it prints: outcome, exit,
-   label, then a 1 for each acquired feature, else a 0, and the outputs of the last stage that
-   finished. A line that is no such row ends it with status 2. */
+   A row is a line of ${P}_FEATURES numbers, separated by commas, semicolons or blanks; "nan" or an empty
+   cell is a missing value. If the first line holds no numbers, it is a header: columns are taken by
+   the features' names, and others are ignored. For each row it prints: outcome, exit, label, a 1 or 0
+   per feature (acquired or not), and the outputs of the last stage that finished. It ends with status
+   2 at a line that is no such row. */
 #include "${p}.h"
 
 #include <math.h>
@@ -14,48 +14,48 @@
 
 int ${p}_selftest(void);
 ${declared}
-enum { MOST_CELLS = ${P}_FEATURES + 1024, LONGEST_LINE = 64 * MOST_CELLS };
+enum { MAX_CELLS = ${P}_FEATURES + 1024, MAX_LINE = 64 * MAX_CELLS };
 
-static char line[LONGEST_LINE];
-static const char *cell[MOST_CELLS];
-static int place[MOST_CELLS]; /* the feature in a column, or -1 */
+static char line[MAX_LINE];
+static const char *cell[MAX_CELLS];
+static int feature_of[MAX_CELLS]; /* the feature in a column, or -1 */
 
 static float acquire(int feature, void *context)
 {
     return ((const float *)context)[feature];
 }
 
-/* Cut a line into cells in place, at commas or semicolons or, without any, at blanks; their number,
-   or MOST_CELLS + 1. */
-static int split(char *at)
+/* Cut a line into cells in place, at commas or semicolons, or at blanks if there are none. Return the
+   number of cells; it is more than MAX_CELLS if they are too many. */
+static int split(char *text)
 {
-    const char *cuts = strpbrk(at, ",;") ? ",;" : " \t";
+    const char *separators = strpbrk(text, ",;") ? ",;" : " \t";
     int n;
-    for (n = 1; n <= MOST_CELLS; n++) {
-        char *end, cut;
-        at += strspn(at, " \t");
-        if (*at == '"') {
-            cell[n - 1] = ++at;
-            end = at + strcspn(at, "\"");
-            at = end + (*end != 0);
-            at += strcspn(at, cuts);
+    for (n = 1; n <= MAX_CELLS; n++) {
+        char *end, separator;
+        text += strspn(text, " \t");
+        if (*text == '"') {
+            cell[n - 1] = ++text;
+            end = text + strcspn(text, "\"");
+            text = end + (*end != 0);
+            text += strcspn(text, separators);
         } else {
-            cell[n - 1] = at;
-            at += strcspn(at, cuts);
-            for (end = at; end > cell[n - 1] && strchr(" \t", end[-1]);)
+            cell[n - 1] = text;
+            text += strcspn(text, separators);
+            for (end = text; end > cell[n - 1] && strchr(" \t", end[-1]);)
                 end--;
         }
-        cut = *at;
+        separator = *text;
         *end = 0;
-        if (cut)
-            at++;
-        if (!cut || (*cuts == ' ' && !at[strspn(at, " \t")]))
+        if (separator)
+            text++;
+        if (!separator || (*separators == ' ' && !text[strspn(text, " \t")]))
             return n;
     }
     return n;
 }
 
-/* A cell's number, NaN where it is missing; 0 if it is no number. */
+/* Read a cell's number, NaN if it is missing; return 0 if it is not a number. */
 static int number(const char *text, float *value)
 {
     char *end;
@@ -69,30 +69,30 @@ static int number(const char *text, float *value)
 static int is_header(int n)
 {
     float ignored;
-    int i, named = n == ${P}_FEATURES;
+    int i, has_all_names = n == ${P}_FEATURES;
     for (i = 0; i < n; i++) {
         if (!number(cell[i], &ignored))
             return 1;
-        named = named && !strcmp(cell[i], ${p}_feature_names[i]);
+        has_all_names = has_all_names && !strcmp(cell[i], ${p}_feature_names[i]);
     }
-    return named;
+    return has_all_names;
 }
 
-/* Find the features among a header's columns; the first one that is not there once, or -1. */
+/* Find the features among a header's columns. Return the first one without exactly one column, or -1. */
 static int read_header(int n)
 {
-    int i, k;
+    int i, feature;
     for (i = 0; i < n; i++)
-        place[i] = -1;
-    for (k = 0; k < ${P}_FEATURES; k++) {
-        int times = 0;
+        feature_of[i] = -1;
+    for (feature = 0; feature < ${P}_FEATURES; feature++) {
+        int n_columns = 0;
         for (i = 0; i < n; i++)
-            if (!strcmp(cell[i], ${p}_feature_names[k])) {
-                place[i] = k;
-                times++;
+            if (!strcmp(cell[i], ${p}_feature_names[feature])) {
+                feature_of[i] = feature;
+                n_columns++;
             }
-        if (times != 1)
-            return k;
+        if (n_columns != 1)
+            return feature;
     }
     return -1;
 }
@@ -115,40 +115,41 @@ static int answer_rows(void)
     static float row[${P}_FEATURES];
     static ${p}_instance instance;
     ${p}_answer answer;
-    long count = 0;
-    int i, n, columns = 0;
+    long n_lines = 0;
+    int n_columns = 0; /* 0: neither a header nor a row was read */
+    int i, n;
     while (fgets(line, sizeof line, stdin)) {
         char *text = line;
-        if (!count++ && !strncmp(text, "\xef\xbb\xbf", 3))
+        if (!n_lines++ && !strncmp(text, "\xef\xbb\xbf", 3)) /* a byte order mark */
             text += 3;
         if (!strchr(text, '\n') && !feof(stdin)) {
-            fprintf(stderr, "line %ld is too long\n", count);
+            fprintf(stderr, "line %ld is too long\n", n_lines);
             return 2;
         }
         text[strcspn(text, "\r\n")] = 0;
         if (!text[strspn(text, " \t")])
             continue;
         n = split(text);
-        if (!columns && n <= MOST_CELLS && is_header(n)) {
-            int lacks = read_header(n);
-            if (lacks >= 0) {
-                fprintf(stderr, "line %ld: a header must have one column %s\n", count,
-                        ${p}_feature_names[lacks]);
+        if (!n_columns && n <= MAX_CELLS && is_header(n)) {
+            int feature = read_header(n);
+            if (feature >= 0) {
+                fprintf(stderr, "line %ld: a header must have one column %s\n", n_lines,
+                        ${p}_feature_names[feature]);
                 return 2;
             }
-            columns = n;
+            n_columns = n;
             continue;
         }
-        if (!columns)
-            for (columns = ${P}_FEATURES, i = 0; i < columns; i++)
-                place[i] = i;
-        if (n != columns) {
-            fprintf(stderr, "line %ld: %d cells, not %d\n", count, n, columns);
+        if (!n_columns)
+            for (n_columns = ${P}_FEATURES, i = 0; i < n_columns; i++)
+                feature_of[i] = i;
+        if (n != n_columns) {
+            fprintf(stderr, "line %ld: %d cells, not %d\n", n_lines, n, n_columns);
             return 2;
         }
         for (i = 0; i < n; i++)
-            if (place[i] >= 0 && !number(cell[i], &row[place[i]])) {
-                fprintf(stderr, "line %ld: %.40s is not a number\n", count, cell[i]);
+            if (feature_of[i] >= 0 && !number(cell[i], &row[feature_of[i]])) {
+                fprintf(stderr, "line %ld: %.40s is not a number\n", n_lines, cell[i]);
                 return 2;
             }
         ${p}_decide(&instance, acquire, row, &answer);
@@ -159,12 +160,12 @@ static int answer_rows(void)
 
 int main(int argc, char **argv)
 {
-    int wrong;
+    int n_wrong;
     if (argc > 1 && strcmp(argv[1], "--rows") == 0)
         return answer_rows();
-    wrong = ${p}_selftest();
+    n_wrong = ${p}_selftest();
     printf("${p}: %d of ${n_rows} rows differ (${tried}); tables %d B, instance %d B, "
            "stack at most %d B\n",
-           wrong, ${P}_TABLE_BYTES, ${P}_INSTANCE_BYTES, ${P}_STACK_BYTES);
-${signals_test}    return wrong != 0;
+           n_wrong, ${P}_TABLE_BYTES, ${P}_INSTANCE_BYTES, ${P}_STACK_BYTES);
+${signals_test}    return n_wrong != 0;
 }

@@ -11,10 +11,10 @@ ${float_rules}
 ${flash}
 typedef char signals_have_their_declared_size[sizeof(${p}_signals) == ${P}_SIGNALS_BYTES ? 1 : -1];
 
-/* Places of the steps' results and of their work in `memory`. Results that are not needed at the
+/* Offsets of the steps' results and of their work in `memory`. Results that are not needed at the
    same time, if features are acquired in the order of the steps, share memory. */
 enum {
-${places}
+${offsets}
 };
 
 //// bottom
@@ -101,7 +101,7 @@ float ${p}_signals_acquire(int feature, void *context)
         if (number < first || number >= READ(feature_type, end_feature + block))
             continue;
         compute(it, READ(input_type, block_step + block));
-        return it->memory[READ(place_type, block_place + block) + (number - first)];
+        return it->memory[READ(offset_type, block_offset + block) + (number - first)];
     }
     return NAN;
 }

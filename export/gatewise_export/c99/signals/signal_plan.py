@@ -1,0 +1,144 @@
+"""Steps of a graph that C computes: their order, calls and memory, for windows of one shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.memory import Buffer, place_buffers
+from gatewise_export.c99.signals.step_code import SignalTables, StepCode
+from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram
+from gatewise_signals.graph import SignalGraph
+from gatewise_signals.steps import Step
+
+
+@dataclass(frozen=True, eq=False)
+class SignalPlan:
+    """Blocks in the order in which stages read them, and all steps in the order that this gives.
+
+    `spans`: the features of each block; `block_steps`: its number among the steps. `offsets`: where
+    the results and the work of steps lie in a memory of `n_floats`.
+    """
+
+    spans: list[slice]
+    block_steps: list[int]
+    codes: list[StepCode]
+    tables: SignalTables
+    offsets: dict[str, int]
+    n_floats: int
+
+    @property
+    def features(self) -> NDArray[np.int64]:
+        """All features of the blocks, block by block."""
+        return np.concatenate([np.arange(span.start, span.stop) for span in self.spans])
+
+
+def plan_signals(
+    graph: SignalGraph, window: NDArray[Any], features: Iterable[int] | None = None
+) -> SignalPlan:
+    """Plan the blocks of `features`, by default all, for features that are acquired in this order.
+
+    `window`: zeros of the windows' shape and dtype. ConversionError names steps that C cannot
+    compute; InputError if windows do not fit.
+    """
+    numbers = range(len(graph.feature_names)) if features is None else features
+    blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in numbers))
+    if not blocks:
+        raise InputError("features: give some of the blocks'")
+    # each step stands where the first block needs it
+    steps = list(dict.fromkeys(s for b in blocks for s in _in_order(graph, graph.blocks[b])))
+    without = [step.label for step in steps if type(step) not in KINDS]
+    if without:
+        raise ConversionError(
+            f"no C of {', '.join(without)}: Python functions, networks and steps of one's own have "
+            "none; leave these blocks out, or run the bundle with Python"
+        )
+    inner_steps = _inner_spectrograms(steps)
+    steps = [step for step in steps if step not in inner_steps]
+    tables = SignalTables()
+    codes = _codes(graph, steps, window, tables)
+    block_steps = [steps.index(graph.blocks[b]) for b in blocks]
+    offsets, n_floats = _memory(codes, block_steps)
+    spans = [graph.columns(b) for b in blocks]
+    return SignalPlan(spans, block_steps, codes, tables, offsets, n_floats)
+
+
+def computable(graph: SignalGraph) -> set[int]:
+    """Get the features that C can compute."""
+    return {
+        feature
+        for b, block in enumerate(graph.blocks)
+        if all(type(step) in KINDS for step in _in_order(graph, block))
+        for feature in range(graph.columns(b).start, graph.columns(b).stop)
+    }
+
+
+def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
+    """List a block and the steps that it needs; each step follows the steps that it reads."""
+    needed = set()
+    unvisited = [block]
+    while unvisited:
+        step = unvisited.pop()
+        needed.add(step)
+        unvisited += step.inputs
+    return [step for step in graph.steps if step in needed]
+
+
+def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
+    """Find spectrograms that one mel spectrogram alone reads.
+
+    The mel spectrogram computes each frame's spectrum itself, so that one frame is in memory.
+    """
+    readers = {s: [r for r in steps if s in r.inputs] for s in steps if type(s) is Spectrogram}
+    return {s for s, steps in readers.items() if [type(r) for r in steps] == [MelSpectrogram]}
+
+
+def _codes(
+    graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
+) -> list[StepCode]:
+    """Write the calls of steps; a `window` of zeros gives the shapes of their results."""
+    values = graph.start(window)
+    try:
+        shapes = {step: values.of_step(step).shape[1:] for step in steps}
+    except (IndexError, ValueError) as error:
+        raise InputError(
+            f"windows of shape {window.shape} do not fit the blocks: {error}"
+        ) from error
+    codes = []
+    for number, step in enumerate(steps):
+        inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
+        code = StepCode(
+            step=step,
+            number=number,
+            shape=shapes[step],
+            input_steps=[steps.index(s) for s in inputs],
+            input_shapes=[shapes[s] for s in inputs] or [window.shape],
+            tables=tables,
+        )
+        KINDS[type(step)](code, step)
+        codes.append(code)
+    return codes
+
+
+def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
+    """Place the results and the work of steps in memory, features first; count all floats."""
+    last_reader = {i: reader for reader, code in enumerate(codes) for i in code.input_steps}
+    results = [
+        Buffer(f"RESULT_{i}", math.prod(code.shape), i, last_reader.get(i, i))
+        for i, code in enumerate(codes)
+    ]
+    # features are needed to the end, and no other buffer is ever written over them
+    features = [replace(results[i], begin=0, end=len(codes)) for i in sorted(block_steps)]
+    offsets, n_floats = place_buffers(features)
+    shared = [buffer for buffer in results if buffer.name not in offsets]
+    shared += [Buffer(f"WORK_{i}", c.work, i, i) for i, c in enumerate(codes) if c.work]
+    shared_offsets, n_floats = place_buffers(shared, n_floats)
+    return offsets | shared_offsets, n_floats
