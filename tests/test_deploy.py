@@ -97,6 +97,35 @@ def test_systemd_units(unit):
     check_command([word for word in words if not word.startswith("$")])
 
 
+@pytest.mark.parametrize(
+    ("unit", "files"),
+    [
+        ("gatewise-edge.service", {"ca.crt", "device.crt", "device.key"}),
+        ("gatewise-cloud@.service", {"ca.crt", "pool", "worker.crt", "worker.key"}),
+    ],
+)
+def test_units_get_the_files_that_only_root_may_read(unit, files):
+    """broker init writes keys with mode 0600; a unit's own user gets them as credentials."""
+    text = (DEPLOY / unit).read_text()
+    credentials = dict(re.findall(r"^LoadCredential=([\w.]+):/etc/gatewise/tls/(\S+)$", text, re.M))
+    assert credentials.keys() == files
+    assert set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w.]+)", text)) == files
+    start = text[text.index("ExecStart=") :]
+    assert "/etc/gatewise/tls" not in start[: start.index("\nRestart")]
+
+
+def test_the_example_of_an_environment_goes_on_over_its_lines():
+    text = (DEPLOY / "gatewise-edge.service").read_text()
+    lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    first = next(i for i, line in enumerate(lines) if line.startswith("GATEWISE_OPTIONS="))
+    options = lines[first].partition("=")[2]
+    while options.endswith("\\"):
+        first += 1
+        options = options[:-1] + lines[first]
+    assert "--trust" in options
+    check_command(["edge", "bundle.gwb", *shlex.split(options)])
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_systemd_takes_the_units(unit, tmp_path):
     analyze = find_program("systemd-analyze", "apt install systemd")
@@ -342,6 +371,33 @@ def test_kustomize_builds_them(way):
     assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {d["kind"] for d in built}
     for document in built:
         assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
+
+
+def test_an_autoscaler_alone_says_how_many_and_images_have_digests():
+    (deployment,) = of_kind("Deployment")
+    assert "replicas" not in deployment["spec"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["topologySpreadConstraints"]
+    for name in ("base", "fill"):
+        (kustomization,) = read(f"kubernetes/{name}/kustomization.yaml")
+        (image,) = kustomization["images"]
+        assert image["name"] == pod["containers"][0]["image"] == "gatewise"
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
+    (claim,) = of_kind("PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+@pytest.mark.parametrize("way", ["base", "keda", "hpa", "fill"])
+def test_kubernetes_takes_the_manifests_by_schema(way):
+    kubectl = find_program("kubectl", "a binary of kubernetes.io")
+    kubeconform = find_program("kubeconform", "a binary of github.com/yannh/kubeconform")
+    built = subprocess.run(
+        [kubectl, "kustomize", KUBERNETES / way], capture_output=True, check=True
+    )
+    checked = subprocess.run(
+        [kubeconform, "-strict", "-ignore-missing-schemas"], input=built.stdout, capture_output=True
+    )
+    assert checked.returncode == 0, checked.stdout
 
 
 def test_manifests_fit_together():
