@@ -81,8 +81,10 @@ def run(
     with until_interrupted(), start(port, host=host) as broker:
         if not broker.shared_subscriptions:
             note(
-                "note: the embedded broker ignores shared subscriptions: "
-                f"run one worker, gatewise cloud BUNDLE --broker {broker.url} --plain-subscription"
+                "note: the embedded broker is for demos. It ignores shared subscriptions (run one "
+                f"worker, gatewise cloud BUNDLE --broker {broker.url} --plain-subscription), "
+                "publishes no last will of a client that falls silent, and keeps no session and no "
+                "message for a client that is away"
             )
         state = {name: getattr(broker, name) for name in ("kind", "url", "shared_subscriptions")}
         text = f"ready: {broker.kind} broker on {broker.url}"
