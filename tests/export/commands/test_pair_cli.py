@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from gatewise_export import Bundle
 from tests.support.onnx_graphs import graph_of
 
 
@@ -25,7 +26,7 @@ def files(tmp_path, monkeypatch):
         ]
         graph = graph_of(nodes, ("v", 1, ["n", 2, 3]), ("logits", 1, ["n", 3]), w=w)
         (tmp_path / f"{name}.onnx").write_bytes(graph)
-    y = np.array(["a", "b", "c"])[(X.reshape(300, 6) @ weights).argmax(axis=1)]
+    y = np.array(["c", "a", "b"])[(X.reshape(300, 6) @ weights).argmax(axis=1)]
     np.savez(tmp_path / "rows.npz", X=X, y=y)
     np.save(tmp_path / "rows.npy", X)
     (tmp_path / "rows.csv").write_text("v,y\n1,a\n2,b\n")
@@ -50,9 +51,10 @@ def test_from_rows_without_labels_to_a_bundle(files, run):
 
 def test_labels_classes_and_json(files, run):
     words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle", "--json")
-    code, out, err = run(*words, "--target", "y", "--classes", "a,b,c")
+    code, out, err = run(*words, "--target", "y", "--classes", "c,a,b")
     assert code == 0, err
     result = json.loads(out)
+    assert Bundle.open("bundle").manifest.classes == ("c", "a", "b")
     assert result["measured"] == "accuracy"
     assert result["reference_accuracy"] == 1.0
     assert result["operating_point"]["accuracy"] >= 0.98
@@ -69,6 +71,7 @@ def test_labels_classes_and_json(files, run):
         (["--data", "small.onnx"], "the ending must be"),
         (["--data", "rows.csv"], "'y' holds no numbers; if it is the label, give --target"),
         (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
+        (["--data", "rows.npz", "--target", "y"], "the order ['c', 'a', 'b'] on 300: give"),
         (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
         (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),
         (["--data", "rows.npy", "--gate", "open"], "gate"),

@@ -160,6 +160,32 @@ def test_named_classes_are_brought_together(names):
         pair_of(small, big).fit(X)
 
 
+TREES = HistGradientBoostingClassifier(max_iter=5)
+
+
+@pytest.mark.parametrize("low", [TREES, RandomForestClassifier(5), LogisticRegression()])
+@pytest.mark.parametrize("names", [["ok", "fault"], ["ok", "warn", "fault"]])
+def test_labels_keep_the_order_that_a_file_names(names, low):
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(200, 3)).astype(np.float32)
+    y = np.array(names)[v[:, : len(names)].argmax(axis=1)]
+    w = np.eye(3, len(names), dtype=np.float32)
+    graph = graph_of(
+        [helper.make_node("MatMul", ["v", "w"], ["out"])],
+        ("v", 1, ["n", 3]),
+        ("out", 1, ["n", len(names)]),
+        w=w,
+    )
+    pair = pair_of(low.fit(v, y), gw.OnnxModel(graph, classes=names)).fit(v, y)
+    assert pair.classes_.tolist() == sorted(names)  # the low-cost model's order
+    np.testing.assert_array_equal(pair.at(offload_rate=0.0).predict(v), low.predict(v))
+    np.testing.assert_array_equal(
+        pair.at(offload_rate=1.0).predict(v)[pair.offload(v)], y[pair.offload(v)]
+    )
+    with pytest.raises(InputError, match="give classes="):  # sorted labels would be swapped
+        pair_of(graph, graph).fit(v, y)
+
+
 class Contrary(ExtraTreesClassifier):
     """A forest that predicts in a way of its own."""
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
+from scipy.optimize import linear_sum_assignment
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
@@ -210,6 +211,8 @@ class PairCascade(CascadeClassifier):
         y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
         check_guarantee(self, y_index[stating], splitter.take(stating))
         reference = y_index if y is None else _answers(f0, x)
+        if self._assumes_order and y is not None:
+            _check_order(self.classes_, reference, y_index)
         if splitter.is_random and y is not None:  # else a file sorted by class would look so
             warn_of_similar_neighbours(x, y_index, stacklevel=2)
         outputs = stage.margins(x)
@@ -301,6 +304,10 @@ class PairCascade(CascadeClassifier):
         if is_graph(high):
             high = FormedGraph(high, shape, "high_cost_model", x)
         classes = self._all_classes(low, high, y)
+        if isinstance(high, FormedGraph):
+            high.form = high.named(classes.tolist())
+        if low.classes is not None and set(low.classes) == set(classes.tolist()):
+            classes = np.asarray(low.classes)  # in its order ties go to the class that it answers
         stage = low.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
         f0 = HighCostModel.given(high, classes, x.shape[1], names)
@@ -336,6 +343,8 @@ class PairCascade(CascadeClassifier):
                 and len(label_set := np.unique(y)) == n_classes
             ):
                 classes = label_set
+        is_named = self.classes is not None or (of_high and low.classes)
+        self._assumes_order = not is_named and classes.tolist() != list(range(n_classes))
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(
                 f"classes must be {n_classes} different labels, the models' number of classes, "
@@ -405,6 +414,21 @@ class PairCascade(CascadeClassifier):
     def request_bytes_(self) -> int:
         """Bytes of a request with one instance, before compression."""
         return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
+
+
+def _check_order(classes: NDArray[Any], answers: NDArray[np.int64], y: NDArray[np.int64]) -> None:
+    """Refuse labels in an assumed order if another order of the scores fits them better."""
+    counts = np.zeros((len(classes), len(classes)))
+    np.add.at(counts, (answers, y), 1)
+    _, order = linear_sum_assignment(-counts)
+    n_best = int(counts[np.arange(len(classes)), order].sum())
+    n_right = int(np.trace(counts))
+    if n_best > n_right:
+        raise InputError(
+            f"the models do not both name their labels: the order {classes.tolist()[:8]} is right "
+            f"on {n_right} of {len(y)} rows, the order {classes[order].tolist()[:8]} on {n_best}: "
+            "give classes= (--classes), the labels in the order of the scores"
+        )
 
 
 def _answers(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:

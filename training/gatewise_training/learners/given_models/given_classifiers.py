@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -163,8 +163,9 @@ class GivenClassifier:
             model, link = self.graph.margins_model(order)
             return Stage(model, features, link)
         assert self.flat is not None
-        trees, link = self.flat
-        return Stage(trees if order is None else reordered(trees, order), features, link)
+        if order is not None:
+            raise InputError(f"{self.what}'s classes are in another order: sort them")
+        return Stage(self.flat[0], features, self.flat[1])
 
 
 def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: bool) -> None:
@@ -180,20 +181,6 @@ def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: b
         "high_cost_model",
         as_stage=False,
         missing=missing,
-    )
-
-
-def reordered(trees: TreeEnsemble, order: NDArray[np.int64]) -> TreeEnsemble:
-    """Put margins of classes into another order; of two classes, the one margin is negated."""
-    if trees.n_outputs == 1:
-        return replace(trees, value=-trees.value, base=-trees.base)
-    place = np.argsort(order).astype(np.int32)
-    width = trees.value.shape[1]
-    return replace(
-        trees,
-        value=trees.value if width == 1 else trees.value[:, order],
-        output=np.where(trees.output < 0, trees.output, place[trees.output]).astype(np.int32),
-        base=trees.base[order],
     )
 
 
