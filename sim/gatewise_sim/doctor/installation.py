@@ -34,17 +34,9 @@ _CLOCK_SLACK: Final = datetime.timedelta(minutes=10)
 def check_installation(
     *, device: bool, now: datetime.datetime | None = None, requirements: Sequence[str] | None = None
 ) -> Iterator[Finding]:
-    """Check this machine.
+    """Check this machine; a `device` needs the libraries of the extra ``edge``, and no others.
 
-    Parameters
-    ----------
-    device : bool
-        Whether it becomes a device: then a missing library of the extra ``edge`` is a problem, and
-        the other extras are left out.
-    now : datetime, optional
-        Time by this machine's clock.
-    requirements : sequence of str, optional
-        Requirements of the installed distribution.
+    `now` is the time by this machine's clock, `requirements` are the distribution's.
     """
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield ok("installation", f"gatewise {metadata.version('gatewise')}, {system}")

@@ -35,21 +35,9 @@ FAILURE: Final = 0x80
 class Probe:
     """Connection to the broker; a context manager that raises LinkError if none comes about.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-        The broker.
-    timeout : float
-        Longest wait for an acknowledgement, in s.
-
-    Attributes
-    ----------
-    refusal : int or None
-        Reason code of a refused CONNECT.
-    lost : int or None
-        Reason code of the broker that ended the connection, UNKNOWN without one; None: it holds.
-    largest_packet : int or None
-        Largest packet that the broker takes, in bytes, where it says so.
+    An acknowledgement may take `timeout` s. `refusal` is the reason code of a refused CONNECT;
+    `lost` the broker's reason to end the connection, UNKNOWN without one, None while it holds;
+    `largest_packet` the largest that the broker takes, in bytes, where it says so.
     """
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:

@@ -53,30 +53,12 @@ FloatArray = NDArray[np.float64]
 def make_row_table(
     bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None, *, backend: str | None = None
 ) -> tuple[RowTable, Timings]:
-    """Compute the outcomes of rows, and time the models.
+    """Compute the outcomes of rows, and time the models; what was not timed is assumed.
 
-    Parameters
-    ----------
-    bundle : Bundle
-        With its cloud model, at its operating point.
-    X : array-like of shape (n, n_features)
-        Rows in the manifest's order.
-    truth : array-like of shape (n,), optional
-        Class indices.
-    backend : str, optional
-        What runs the high-cost model, as of ``gatewise cloud``.
-
-    Returns
-    -------
-    table : RowTable
-        Outcomes of the rows.
-    timings : Timings
-        Measured times of stages and high-cost model, and assumed ones of the rest.
-
-    Raises
-    ------
-    InputError
-        If the bundle answers with values, or the rows do not fit it.
+    The `bundle` has its cloud model and is at its operating point. `X`, shape (n, n_features), has
+    the manifest's columns, `truth`, shape (n,), class indices. The high-cost model runs in the
+    `backend`, as of ``gatewise cloud``. InputError if the bundle answers with values, or the rows
+    do not fit it.
     """
     manifest = bundle.manifest
     plan = InstalledBundle.load(bundle, check=False, functions=None)

@@ -91,74 +91,25 @@ class Radio(Record, frozen=True, kw_only=True):
         )
 
 
-#: Power that grows with the rate, mW per Mbit/s, as energy, uJ per byte.
-_MW_PER_MBPS: Final = 8e-3
-
 #: ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
 #: ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
 #: IMC 2009: 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart. ``nb-iot``
 #: and ``satellite`` are assumptions: a module of class 23 dBm (about 0.7 W sending, 0.2 W
 #: receiving) held for 20 s by the network's inactivity timer, and a terminal of some watts.
+#:
+#: Columns: name; W and s of waking up; W of a transfer; uJ per byte up and down, per packet up and
+#: down; W and s of the tail; W at rest.
+_RADIOS: Final[tuple[tuple[Any, ...], ...]] = (
+    ("none", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+    ("wifi", 0, 0, 0, 1.9, 0.42, 420, 330, 0, 0, 0),
+    ("lte", 1.2107, 0.2601, 1.28804, 3.50712, 0.41576, 0, 0, 1.06, 11.576, 0),
+    ("3g", 0.6594, 0.5821, 0.81788, 6.95184, 0.97696, 0, 0, 0.8039, 8.0882, 0),
+    ("gsm", 1, 1.7, 0, 36, 36, 0, 0, 0.25, 6, 0),
+    ("nb-iot", 0.2, 2, 0.2, 200, 0, 0, 0, 0.02, 20, 13e-6),
+    ("satellite", 2, 5, 2, 60, 0, 0, 0, 2, 10, 0),
+)
 RADIOS: Final = {
-    radio.name: radio
-    for radio in (
-        Radio(),
-        Radio(
-            name="wifi",
-            up_uj_per_byte=1.9,
-            down_uj_per_byte=0.42,
-            up_uj_per_packet=420,
-            down_uj_per_packet=330,
-        ),
-        Radio(
-            name="lte",
-            wake_w=1.2107,
-            wake_s=0.2601,
-            active_w=1.28804,
-            up_uj_per_byte=438.39 * _MW_PER_MBPS,
-            down_uj_per_byte=51.97 * _MW_PER_MBPS,
-            tail_w=1.060,
-            tail_s=11.576,
-        ),
-        Radio(
-            name="3g",
-            wake_w=0.6594,
-            wake_s=0.5821,
-            active_w=0.81788,
-            up_uj_per_byte=868.98 * _MW_PER_MBPS,
-            down_uj_per_byte=122.12 * _MW_PER_MBPS,
-            tail_w=0.8039,
-            tail_s=8.0882,
-        ),
-        Radio(
-            name="gsm",
-            wake_w=1.0,
-            wake_s=1.7,
-            up_uj_per_byte=36,
-            down_uj_per_byte=36,
-            tail_w=0.25,
-            tail_s=6,
-        ),
-        Radio(
-            name="nb-iot",
-            wake_w=0.2,
-            wake_s=2,
-            active_w=0.2,
-            up_uj_per_byte=200,
-            tail_w=0.02,
-            tail_s=20,
-            idle_w=13e-6,
-        ),
-        Radio(
-            name="satellite",
-            wake_w=2,
-            wake_s=5,
-            active_w=2,
-            up_uj_per_byte=60,
-            tail_w=2,
-            tail_s=10,
-        ),
-    )
+    row[0]: Radio(**dict(zip(Radio.__struct_fields__, row, strict=True))) for row in _RADIOS
 }
 
 

@@ -79,45 +79,20 @@ class RowTable:
     A row's last stage, feature costs and cloud answer do not depend on the time: a real device and
     the real high-cost model compute them once, and only the waiting is left to simulate.
 
-    Parameters
-    ----------
-    model, version : str
-        Bundle that answers.
-    classes : tuple of str
-        Labels of the classes.
-    n_stages : int
-        Stages on the device; the cloud is the stage of this number.
-    has_cloud : bool
-        Whether an instance may leave its device.
-    offload_price, request_price : float
-        Cost of an answer by the cloud, and of a request without an answer, features apart.
-    n_values, dtype : int, numpy dtype
-        Values of a request and their type.
-    truth : array of int
-        Class indices; NO_LABEL without labels, others unknown to the bundle.
-    exit : array of int
-        Last stage that ran on the device; -1 if none could.
-    offload : array of bool
-        Whether the operating point offloads the row.
-    local_route, local_label, local_cost : array
-        The device's own answer: its route (EDGE, FALLBACK or ERROR), its label (or NO_LABEL), and
-        the price of the features acquired for it.
-    cloud_label : array of int
-        The cloud's answer; NO_LABEL where a value keeps the row from being offloaded.
-    request_cost : array of float
-        Price of the features acquired once a request was made.
-    request_only_cost : float
-        The same if no stage ran before.
-    confidence : array of float
-        Largest probability of the device's own answer; NaN without one.
-    sets : array of bool, shape (n_sets, n_features)
-        Sets of features; the last one is that of a request alone.
-    local_set, request_set : array of int
-        Sets acquired for the device's own answer, and once a request was made.
-    promised : float or None
-        Bound on the share of answers other than the high-cost model's.
-    by_stage : StageScores, optional
-        For a policy of one's own.
+    The bundle is `model` in its `version`, with labels of `classes` and `n_stages` on the device;
+    the cloud, with `has_cloud`, is the stage of this number. An answer by the cloud costs
+    `offload_price`, a request without an answer `request_price`, features apart; a request holds
+    `n_values` of `dtype`.
+
+    `truth` and labels are class indices: NO_LABEL without a label, others unknown to the bundle.
+    `exit` is the last stage that ran on the device, -1 if none could; `offload` the operating
+    point's decision. The device's own answer has `local_route` (EDGE, FALLBACK or ERROR),
+    `local_label`, `local_cost`, the price of its features, and `confidence`, its largest
+    probability (NaN without one). `cloud_label` is NO_LABEL where a value keeps the row from being
+    offloaded. Features cost `request_cost` once a request was made, `request_only_cost` if no stage
+    ran before. `sets`, shape (n_sets, n_features), are sets of features, the last one a request's;
+    `local_set` and `request_set` index them. `promised` bounds the share of answers other than the
+    high-cost model's. `by_stage` is there for a policy of one's own.
     """
 
     model: str
@@ -232,31 +207,13 @@ class Answers:
 class FleetRun:
     """Result of a fleet's run under one policy, virtual or live.
 
-    Parameters
-    ----------
-    answers : Answers
-        One entry per instance that came at the devices of the run.
-    seconds : float
-        Length of the run, in s.
-    devices : int
-        Devices of the run.
-    counts : mapping of str to float
-        Sums of the devices' counters, such as ``sent``, ``retries``, ``late``.
-    workers : mapping of str to float
-        Sums of the workers' counters, such as ``answered``, ``batches``, ``busy_seconds``, and
-        ``utilisation``, ``batch``, ``wait_ms``.
-    scale : float
-        Devices of the fleet for each device of the run.
-    sampling : str
-        Part of the fleet that was stepped, in words.
-    request_first : bool
-        Whether stages run only where the cloud did not answer.
-    audit_cost : float
-        Feature cost of audits, the answers' apart.
-    alarms : sequence of int
-        Instances that each test of the workers had observed when it raised its alarm.
-    lost : int
-        Instances without an answer.
+    `answers` has one entry per instance at the `devices` of a run of `seconds`; `lost` instances
+    have none. `counts` are sums of the devices' counters, such as ``sent``, ``retries``, ``late``;
+    `workers` of the workers', such as ``answered``, ``batches``, ``busy_seconds``, and the means
+    ``utilisation``, ``batch``, ``wait_ms``. Each device stands for `scale` of the fleet; `sampling`
+    says so in words. With `request_first` stages run only where the cloud did not answer.
+    `audit_cost` is the feature cost of audits, the answers' apart; `alarms` are the instances that
+    each test of the workers had observed when it raised its alarm. `events` are the clock's.
     """
 
     answers: Answers

@@ -421,9 +421,9 @@ def run_fleet(
     scenario : Scenario
         The deployment.
     policy : FleetPolicy
-        What is offloaded.
+        Choice of the instances to offload.
     timings : Timings
-        How long stages, broker and workers take.
+        Service times of stages, broker and workers.
     arrivals : Arrivals, optional
         All instances, by time; the scenario's by default.
     n_devices : int, optional

@@ -59,29 +59,11 @@ class WorkerProcess(ChildProcess):
 
 
 class Deployment:
-    """Broker, workers and link that end with `stack`.
+    """Broker, workers of a `bundle`, and link of a scenario's `devices`, which end with `stack`.
 
-    Parameters
-    ----------
-    stack : ExitStack
-        Ends all that was started.
-    bundle : Path
-        Bundle that the workers serve.
-    scenario : Scenario
-        The deployment.
-    devices : sequence of str
-        Ids of the devices.
-    has_cloud : bool
-        Whether there are workers at all.
-
-    Attributes
-    ----------
-    url : str
-        Where devices find the broker: behind the emulated link.
-    faults : list of dict
-        ``what``, ``up``, ``at`` (s): outages as they really came.
-    troubles : list of str
-        What went wrong and was not on the schedule.
+    Without `has_cloud` there are no workers. Devices find the broker at `url`, behind the emulated
+    link. `faults`, with ``what``, ``up``, ``at`` (s), are outages as they really came, `troubles`
+    what was not on the schedule.
     """
 
     def __init__(

@@ -32,31 +32,12 @@ Line = Mapping[str, Any]
 
 
 class EdgeProcesses:
-    """Processes of the devices, which end with `stack`.
+    """Processes of the `devices`, which answer with a `bundle` and end with `stack`.
 
-    Parameters
-    ----------
-    stack : ExitStack
-        Ends them.
-    bundle : Path
-        Bundle that they answer with.
-    scenario : Scenario
-        Deadline, policy and audits of the devices.
-    devices : sequence of str
-        Ids of the devices.
-    broker : str
-        URL of the broker, behind the emulated link.
-
-    Attributes
-    ----------
-    lines : dict of int to mapping
-        Line of each instance that was answered, by its number.
-    counters : list of mapping
-        Counters of each device at its end; empty of one that did not end in good order.
-    behind : list of float
-        How much later than due each instance was given to its device (s).
-    troubles : list of str
-        Processes that ended on the way.
+    `broker` is the URL behind the emulated link. `lines` are the devices' by number of the
+    instance; `counters` each device's at its end, empty if it did not end in good order; `behind`
+    how much later than due each instance was given to its device (s); `troubles` name processes
+    that ended on the way.
     """
 
     def __init__(
@@ -122,18 +103,9 @@ class EdgeProcesses:
     ) -> None:
         """Give each instance to its device when it is due, and read the lines.
 
-        Parameters
-        ----------
-        arrivals : Arrivals
-            All instances, by time.
-        instances : sequence
-            What a device takes of each row, fit for JSON.
-        deadline : float
-            Deadline of an answer, in s.
-        began : float
-            Time that arrivals count from, on the monotonic clock.
-        tick : callable
-            Gets the seconds since `began`, and returns when to be called again.
+        `instances` are the rows as a device takes them, fit for JSON; an answer has a `deadline`
+        (s). Arrivals count from `began`, on the monotonic clock; `tick` gets the seconds since
+        then, and returns when to be called again.
         """
         times = (began + arrivals.time).tolist()
         end = (times[-1] if times else began) + deadline + _GRACE_SECONDS

@@ -39,20 +39,8 @@ def answer_columns(
 ) -> Answers:
     """Make the columns of the instances that were answered.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        The deployment.
-    table : RowTable
-        Outcomes of the rows.
-    arrivals : Arrivals
-        All instances, by time.
-    lines : mapping of int to mapping
-        Line of each answered instance, by its number.
-    counters : sequence of mapping
-        Counters of each device.
-    workers : mapping of str to float
-        Sums of the workers' counters.
+    `lines` are the devices' by number of the instance among the `arrivals`, `counters` each
+    device's, `workers` the sums of the workers'.
     """
     numbers = np.array(sorted(lines), np.int64)
     ordered = [lines[number] for number in numbers.tolist()]

@@ -40,25 +40,13 @@ _DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LiveRun:
-    """Result of a live fleet.
+    """Result of a live fleet: answers and counters, as of virtual time, and measured `timings`.
 
-    Parameters
-    ----------
-    fleet : FleetRun
-        Answers and counters, as of virtual time.
-    timings : Timings
-        Service times measured in this run.
-    broker : str
-        ``mosquitto``, ``embedded``, or the URL that was given, without user and password.
-    troubles : list of str
-        What went wrong and was not on the schedule.
-    faults : list of dict
-        ``what``, ``up``, ``at`` (s): outages as they really came.
-    behind_ms : dict of str to float
-        How late instances were given to their devices: ``p50``, ``p99``, ``max``. It is this
-        machine's doing and no part of a latency.
-    cpu_seconds, peak_mb : float
-        CPU time of all processes of the run, and memory of the largest.
+    `broker` is ``mosquitto``, ``embedded``, or a given URL without user and password. `troubles`
+    were not on the schedule; `faults`, with ``what``, ``up``, ``at`` (s), are outages as they
+    really came. `behind_ms` says how late instances were given to their devices (``p50``, ``p99``,
+    ``max``): it is this machine's doing and no part of a latency. `cpu_seconds` are of all
+    processes, `peak_mb` of the largest.
     """
 
     fleet: FleetRun
@@ -113,20 +101,9 @@ def run_live(
     """Let a fleet of real processes answer the scenario's instances in real time.
 
     Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
-    a closed terminal (the last two unless they are handled elsewhere).
-
-    Parameters
-    ----------
-    bundle_path : Path
-        Bundle of devices and workers.
-    instances : sequence
-        What a device takes of each row, fit for JSON.
-    scenario : Scenario
-        The deployment.
-    table : RowTable
-        Outcomes of the rows.
-    watch : callable, optional
-        Gets the time (s) and the number of answers so far, now and then.
+    a closed terminal (the last two unless they are handled elsewhere). Devices and workers run the
+    bundle in `bundle_path`; `instances` are the rows as a device takes them, fit for JSON, and
+    `table` has their outcomes. `watch` gets the time (s) and the number of answers, now and then.
     """
     check_live(scenario)
     arrivals = scenario.arrivals(table.n_rows, table.truth)

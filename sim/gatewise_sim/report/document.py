@@ -117,24 +117,10 @@ class StepUse(ReportRecord, frozen=True, kw_only=True):
 class AuditUse(ReportRecord, frozen=True, kw_only=True):
     """Audits of the devices' own answers.
 
-    Parameters
-    ----------
-    share : float
-        Share of the devices' own answers that is marked for an audit.
-    compared, disagreed : int
-        Audits that a worker compared with the high-cost model, and those that differed.
-    agreement : float or None
-        Estimated share of the instances answered as the high-cost model would; None without one.
-    promised : float
-        Share that the bundle promises.
-    bytes : float
-        Bytes per instance of the fleet, both ways.
-    feature_cost : float
-        Feature cost of audits per instance of the fleet.
-    alarms : int
-        Workers whose test raised an alarm.
-    alarm_instances : float or None
-        Instances that the first test had observed when it raised its alarm.
+    A `share` of the answers is chosen; workers `compared` some with the high-cost model's, and some
+    `disagreed`. By an estimate `agreement` of the instances are answered as the high-cost model
+    would, and the bundle `promised` a share. `bytes`, both ways, and `feature_cost` are per
+    instance of the fleet. Tests of workers raised `alarms`, the first after `alarm_instances`.
     """
 
     share: float
@@ -188,44 +174,16 @@ class ClassResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class PolicyResult(ReportRecord, frozen=True, kw_only=True):
-    """What the fleet did under one policy: the system, or what it is compared with.
+    """Figures of the fleet under one policy: the system, or a policy to compare with.
 
-    Figures are those of the whole fleet, also where only a part of it was stepped; `sampling` says
-    in words which part. Accuracies are None without labels.
-
-    Parameters
-    ----------
-    key, name : str
-        Key of the policy (``system``, ``edge_only``, ...), and its name for people.
-    engine : {"virtual", "live"}
-        Engine that ran it.
-    sampling : str
-        Part of the fleet that was stepped.
-    scaled : bool
-        Whether that is less than all of it.
-    instances : int
-        Instances of the whole fleet.
-    accuracy, edge_accuracy, offload_rate : Figure or None
-        Shares of the instances; an offload counts whether or not it was answered.
-    cost, feature_cost : Figure
-        Means per instance, in the unit of the feature costs.
-    latency_ms : dict of str to Figure
-        ``p50``, ``p95``, ``p99`` of all instances, and of the offloaded ones as
-        ``offloaded_p50`` and so on, if there are any.
-    joules_per_device_day : float
-        Joules of a device in a day, idling included.
-    battery_days : float or None
-        Days that a battery lasts; None for a plug.
-    utilisation : float or None
-        Share of the workers' time in runs.
-    workers : dict of str to float
-        Sums of the workers' counters, and ``wait_ms`` and ``batch``, their means.
-    breakdown_ms : dict of str to float
-        Mean ms per instance on ``device``, ``network``, ``cloud``, and ``waiting`` in vain.
-    reasons : dict of str to float
-        Answers by their reason.
-    computation : dict of str to StepUse
-        Steps of a bundle with blocks.
+    They are of the whole fleet, also where only a part of it was stepped (`scaled`); `sampling`
+    names the part in words. Accuracies are None without labels; an offload counts whether or not it
+    was answered. `cost` and `feature_cost` are means per instance, in the unit of the feature
+    costs. `latency_ms` has ``p50``, ``p95``, ``p99`` of all instances, and of the offloaded ones as
+    ``offloaded_p50`` and so on. `joules_per_device_day` includes idling; `battery_days` is None for
+    a plug. `utilisation` is the share of the workers' time in runs; `workers` are sums of their
+    counters, and ``wait_ms`` and ``batch``, their means. `breakdown_ms` has mean ms per instance on
+    ``device``, ``network``, ``cloud``, and ``waiting`` in vain; `reasons` count answers by reason.
     """
 
     key: str
@@ -261,7 +219,7 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
 
 
 class Transport(ReportRecord, frozen=True, kw_only=True):
-    """What carried the messages."""
+    """Carrier of the messages."""
 
     kind: str
     broker: str
@@ -327,7 +285,7 @@ class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
 
 
 class Timings(ReportRecord, frozen=True, kw_only=True):
-    """How long devices, broker and workers take for what they do.
+    """Service times of devices, broker and workers.
 
     Parameters
     ----------
@@ -357,7 +315,7 @@ class Timings(ReportRecord, frozen=True, kw_only=True):
 
 
 class EnergyUse(ReportRecord, frozen=True, kw_only=True):
-    """What the energy figures rest on."""
+    """Basis of the figures of energy."""
 
     radio: str
     battery_wh: float | None
@@ -366,7 +324,7 @@ class EnergyUse(ReportRecord, frozen=True, kw_only=True):
 class RowCheck(ReportRecord, frozen=True, kw_only=True):
     """Answers of a live run compared row by row with the bundle's own.
 
-    `compared` counts answers by edge and cloud, `differing` those that differ in labels, routes and
+    `compared` counts answers by edge and cloud, `differing` the ones with other labels, routes and
     costs.
     """
 
@@ -384,7 +342,7 @@ class TwinFigures(ReportRecord, frozen=True, kw_only=True):
 class Report(ReportRecord, frozen=True, kw_only=True):
     """Result of a run: the document ``report.json``.
 
-    The keys from `dataset` to `transport` are stable. :meth:`from_policies` fills in those that
+    The keys from `dataset` to `transport` are stable. :meth:`from_policies` fills in the keys that
     repeat figures of the policies; the system is the first policy. Dictionaries by policy have the
     keys ``system``, ``edge_only`` and ``cloud_only``.
 
@@ -393,31 +351,32 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     schema_version, kind
         Version of the document, and whether a simulation or the demo wrote it.
     dataset, method
-        The file or data set of the rows; the model and its version, or the demo's method.
+        File or data set of the rows; the model and its version, or the demo's method.
     instances, offload_rate, answers
-        Of the system: number of instances, share of requests, and counts of answers.
+        The system's number of instances, share of requests, and counts of answers.
     accuracy, feature_cost, bytes, latency_ms
         By policy. Bytes are of the run, both ways; latencies have ``p50``, ``p95`` and ``p99``.
     balanced_accuracy, cost_reduction
         The system's mean recall, and the share of all-cloud's feature cost that it saves.
     money, energy
-        The bill of a month, if there are prices, and what the figures of energy rest on.
+        The bill of a month, if there are prices, and the basis of the figures of energy.
     transport, engine, timings
-        What carried the messages, which engine ran, and the service times that it used.
+        Carrier of the messages, engine, and service times of the run.
     policies
-        All that is known of each policy's run.
+        The record of each policy's run.
     features, stages, examples, frontier
-        Of the bundle: names of the features, what its stages do, instances one by one, and the
-        operating points to choose from.
+        Names of the bundle's features, use of its stages, instances one by one, and the operating
+        points to choose from.
     faults, troubles, notes, promise
-        Outages of the run; what went wrong in it; what to know about the figures; and a sentence
-        if the rows break what the bundle promises.
+        Outages of the run; faults that were not on schedule; remarks on the figures; and a sentence
+        if the rows break a promise of the bundle.
     confidence_level, settings, command, versions
-        Of the intervals; what was set; the command line that repeats the run; of software.
+        Level of the intervals, settings of the run, the command line that repeats it, and versions
+        of software.
     data, high_cost_model, seconds
-        Of the demo: size of its data, name of the high-cost model, and the time that steps took.
+        The demo's size of data, name of the high-cost model, and duration of its steps.
     checked, twin, run
-        Of a live run: its answers compared with the bundle's, and its figures with virtual time's;
+        A live run's answers compared with the bundle's, its figures with virtual time's, and
         counters of devices and workers.
     """
 

@@ -55,7 +55,7 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     one = made_up().system.classes[1]
     names = tuple(f"a feature with a name {k}" for k in range(6))
-    stage = StageResult(name="s", features=6, acquires=names, price=1.0, answers=9, share=0.1)
+    stage = StageResult(name="s", columns=6, acquires=names, price=1.0, answers=9, share=0.1)
     letters = tuple(replace(one, label=chr(65 + k)) for k in range(26))
     reports = {
         "full": made_up(money=30.0),
