@@ -13,7 +13,7 @@ from gatewise.prices import LARGEST_REQUEST
 from gatewise_edge.errors import WireError
 
 MAX_NAME: Final = 64
-#: Bytes of a message at most.
+#: Largest number of bytes of a message.
 MAX_PAYLOAD: Final = LARGEST_REQUEST
 
 _NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
@@ -83,7 +83,7 @@ def check_positive(what: str, value: Any) -> float:
 
 
 def unique_json(text: bytes | str) -> Any:
-    """Parse JSON; InputError names a key that stands twice, ValueError says what is malformed."""
+    """Parse JSON; InputError names a key that stands twice, ValueError names the malformed part."""
     return json.loads(text, object_pairs_hook=_unique_entries)
 
 

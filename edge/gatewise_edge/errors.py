@@ -58,7 +58,7 @@ class SensorError(GatewiseError):
 
 
 class SelfTestError(GatewiseError):
-    """A bundle that does not compute here what it computed where it was packed.
+    """A bundle that computes other outputs here than where it was packed.
 
     `differences`: what differed (an array's name in ``sample.npz``) and in how many rows.
     """

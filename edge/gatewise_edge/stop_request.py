@@ -1,4 +1,4 @@
-"""Stop on SIGTERM and Ctrl-C: finish what is under way, wake what waits."""
+"""Stop on SIGTERM and Ctrl-C: finish instances under way, wake threads that wait."""
 
 from __future__ import annotations
 

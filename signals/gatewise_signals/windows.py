@@ -200,30 +200,30 @@ class Windower:
         """Note the time of sample `start`; look for a gap before it once jitter is known."""
         if self.rate_hz is None:
             raise InputError("times need the windower's rate_hz")
-        push = _TimedPush(start, time)
+        timed_push = _TimedPush(start, time)
         if self._pushes:
-            last = self._pushes[-1]
-            push.n_before = start - last.start
+            previous = self._pushes[-1]
+            timed_push.n_before = start - previous.start
             # distance from the time at which the sample was due, in sample intervals
-            push.late = (time - last.time) * self.rate_hz - push.n_before
-            self._seconds += time - last.time
-            self._n_timed += push.n_before
-            self._unchecked.append(push)
-        self._pushes.append(push)
-        if push.n_before > 1 or len(self._latest) + len(self._unchecked) >= MIN_TIMES:
+            timed_push.late = (time - previous.time) * self.rate_hz - timed_push.n_before
+            self._seconds += time - previous.time
+            self._n_timed += timed_push.n_before
+            self._unchecked.append(timed_push)
+        self._pushes.append(timed_push)
+        if timed_push.n_before > 1 or len(self._latest) + len(self._unchecked) >= MIN_TIMES:
             self._find_gaps()
 
     def _find_gaps(self) -> None:
         """Begin a new window at each push before which there is a gap."""
         while self._unchecked:
-            push = self._unchecked[0]
-            is_gap = self._is_off(push.late, push.n_before, relative=True)
+            timed_push = self._unchecked[0]
+            is_gap = self._is_off(timed_push.late, timed_push.n_before, relative=True)
             self._unchecked.popleft()
             if is_gap:
                 self.gaps += 1
-                self._drop(push.start - self._begin)
+                self._drop(timed_push.start - self._begin)
             else:
-                self._latest.append((push.late, push.n_before))
+                self._latest.append((timed_push.late, timed_push.n_before))
 
     def _is_off(self, late: float, n_samples: int, *, relative: bool) -> bool:
         """Whether clock and jitter do not explain that a sample is `late` after `n_samples`.
@@ -236,8 +236,8 @@ class Windower:
         drift, jitter = self._drift_and_jitter()
         if relative:
             late -= drift * n_samples
-        most = max(clock, MAX_JITTER * jitter)
-        return not -max(EARLY, most) < late <= max(LATE, most) + 1e-9
+        explained = max(clock, MAX_JITTER * jitter)
+        return not -max(EARLY, explained) < late <= max(LATE, explained) + 1e-9
 
     def _drift_and_jitter(self) -> tuple[float, float]:
         """Usual lateness per sample, and how far pushes usually are from it; 0 if not known yet."""

@@ -1,1 +1,1 @@
-"""Device."""
+"""One instance to one answer: stages, decisions and audits."""

@@ -1,4 +1,4 @@
-"""The answer to an instance, and what a policy of one's own decides by."""
+"""The answer to an instance, and the state that a policy of one's own decides by."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class DecisionPoint:
         """
         decision = policy(self)
         if decision not in get_args(Decision):
-            known = ", ".join(map(repr, get_args(Decision)))
-            raise InputError(f"the policy returned {decision!r}; it must return one of {known}")
+            names = ", ".join(map(repr, get_args(Decision)))
+            raise InputError(f"the policy returned {decision!r}; it must return one of {names}")
         return "offload" if self.last and decision == "continue" else decision
 
 

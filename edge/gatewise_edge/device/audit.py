@@ -1,4 +1,4 @@
-"""Choose which of a device's answers are audited: more of those that are likely to be wrong.
+"""Choose which of a device's answers are audited: more of the answers that are likely to be wrong.
 
 Pure logic: no clock, no link; the random numbers are the caller's.
 """
@@ -27,7 +27,7 @@ _WARM: Final = 40
 class AuditSampler:
     """The probability to audit an answer: `share` on average, more for the least certain ones.
 
-    Most of what the high-cost model answers otherwise is among the answers with the smallest
+    Most answers that differ from the high-cost model's are among the answers with the smallest
     confidence (largest probability) of the latest, whichever stage gave them. Evidence grows
     fastest with a probability in proportion to the chance of disagreement; a fixed part stays for
     the errors that confidence does not show.
@@ -52,7 +52,7 @@ class AuditSampler:
     def choose(self, route: Route, class_index: int, confidence: float) -> AuditMark | None:
         """Decide whether to audit an answer: the mark of its audit, or None.
 
-        `confidence` is its largest probability. Fallbacks are no evidence: the device had no
+        `confidence` is its largest probability. Fallbacks are left out: the device had no
         choice.
         """
         if route == "fallback":
@@ -68,11 +68,13 @@ class AuditSampler:
 
     def probability(self, confidence: float) -> float:
         """Probability to audit an answer of this confidence, in [0, 1]; remembers it."""
-        latest, ordered = self._latest, self._sorted
+        latest = self._latest
+        ordered = self._sorted
         rank = None
         if len(ordered) >= _WARM:
-            below, upto = bisect_left(ordered, confidence), bisect_right(ordered, confidence)
-            rank = (below + upto + 1) / 2 / (len(ordered) + 1)
+            n_smaller = bisect_left(ordered, confidence)
+            n_not_larger = bisect_right(ordered, confidence)
+            rank = (n_smaller + n_not_larger + 1) / 2 / (len(ordered) + 1)
         latest.append(confidence)
         insort(ordered, confidence)
         if len(latest) > _REMEMBERED:
@@ -85,11 +87,12 @@ class AuditSampler:
 @cache
 def _excess(share: float) -> float:
     """What the least certain answer is audited more often, so that the mean is `share`."""
-    parts = [(i + 0.5) / 1000 for i in range(1000)]
-    low, high = 0.0, math.exp(1.0 / _UNCERTAIN)
+    ranks = [(i + 0.5) / 1000 for i in range(1000)]
+    low = 0.0
+    high = math.exp(1.0 / _UNCERTAIN)
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
-        probabilities = (_EVEN * share + middle * math.exp(-u / _UNCERTAIN) for u in parts)
+        probabilities = (_EVEN * share + middle * math.exp(-u / _UNCERTAIN) for u in ranks)
         if sum(min(1.0, p) for p in probabilities) < 1000 * share:
             low = middle
         else:

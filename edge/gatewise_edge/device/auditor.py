@@ -58,10 +58,10 @@ class Auditor:
 
     @property
     def gauges(self) -> dict[str, float]:
-        """Sums over the audits that were answered, and what they cost.
+        """Sums over the audits that were answered, and their cost.
 
-        ``audit_instances`` are those that they stand for, of which about ``audit_weighted`` were
-        answered otherwise than the high-cost model would; ``audit_cost`` is the cost of features
+        ``audit_instances`` are the instances that they stand for, of which about ``audit_weighted``
+        had another answer than the high-cost model's; ``audit_cost`` is the cost of features
         acquired for audits alone.
         """
         with self._lock:
@@ -73,7 +73,8 @@ class Auditor:
         What is not at hand is acquired on a thread: the answer does not wait for it, and no later
         instance either. While that thread is busy nothing is audited.
         """
-        installed, reading = pending.installed, pending.reading
+        installed = pending.installed
+        reading = pending.reading
         if not installed.has_cloud or not installed.classes or not self._uplink.admit_audit():
             return
         at_hand = reading.has(installed.request_inputs)
@@ -92,7 +93,8 @@ class Auditor:
             self._reader.begin(lambda _: send())
 
     def _send(self, pending: Pending, mark: AuditMark, feature_cost: float) -> None:
-        installed, reading = pending.installed, pending.reading
+        installed = pending.installed
+        reading = pending.reading
         takes_nan = installed.cloud_takes_nan
         try:
             x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)

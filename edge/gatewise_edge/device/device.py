@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
-#: Of :meth:`Device.answer_many`: rows begun before the first is waited for, and the part of the
+#: Rows that :meth:`Device.answer_many` begins before it waits for the first, and the part of the
 #: deadline that beginning them may take.
 _MOST_BEGUN: Final = 256
 _BEGINNING: Final = 0.25
@@ -63,12 +63,12 @@ class Device:
         The way to the cloud; the device opens and closes it. Without one every hard instance
         is a fallback.
     sensors : Sensors, optional
-        For :meth:`answer` without a row. The device closes them, too.
+        For :meth:`answer` without a row. The device closes them as well.
     blocks : mapping of str to callable, optional
         Functions of the blocks that are Python functions, by the block's name: a bundle names them
         and holds no code. Each gets windows of shape (1, ...) on a thread of its own; one that is
         not done at the deadline is left, and the last finished stage answers. An audit calls them
-        on another thread, perhaps beside the next instance's.
+        on another thread, perhaps at the same time as the next instance.
     row_names : sequence of str, optional
         Features of the rows given to :meth:`answer`, in their order. They are matched by name with
         each bundle, so that an adopted one may list them otherwise. By default rows are in the
@@ -201,8 +201,8 @@ class Device:
         """Replace the bundle: prove `bundle`, then answer all further instances with it.
 
         An instance under way ends with the bundle that it began with; each request names the
-        version that it is meant for. Errors are those of making a device; the active bundle then
-        stays.
+        version that it is meant for. It raises the errors of making a device; the active bundle
+        then stays.
         """
         with self._adopting:
             self._installed = self._install(bundle, check=True)
@@ -218,7 +218,7 @@ class Device:
         return installed
 
     def _load(self, bundle: Bundle, *, check: bool) -> InstalledBundle:
-        """Make what follows from the bundle alone: devices of one process may share it."""
+        """Load the parts that follow from the bundle alone, which several devices may share."""
         return InstalledBundle.load(
             bundle,
             sensors=self._sensors,
@@ -252,7 +252,7 @@ class Device:
 
         ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances, ``implausible`` are
         answers to instances with a value far outside of those in training; ``bytes_up`` and
-        ``bytes_down`` are payload bytes; the rest are those of
+        ``bytes_down`` are payload bytes; the rest are the counts of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
         """
@@ -266,7 +266,7 @@ class Device:
         """Current state.
 
         ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1) and, with audits,
-        those of :class:`.Auditor`.
+        the gauges of :class:`.Auditor`.
         """
         audits = {} if self._auditor is None else self._auditor.gauges
         return self._uplink.gauges | audits
@@ -280,10 +280,10 @@ class Device:
         ----------
         row : array-like of shape (n_features,), or of an instance that is an array, optional
             All values, in the order of `row_names`, or else the manifest's, or a mapping (or
-            Series) by name, in which what is not there is missing; only what is needed is read
-            and paid. Without it the sensors are read. For a bundle with encoders, the cells of
+            Series) by name, in which an absent feature is missing; only needed features are
+            read and paid. Without it the sensors are read. For a bundle with encoders, the cells of
             its raw columns; without `row_names` an array of floats holds features. Where the
-            manifest's instance has ``encoding`` "jpeg", the bytes of a JPEG file, too.
+            manifest's instance has ``encoding`` "jpeg", also the bytes of a JPEG file.
 
         Raises
         ------
@@ -363,7 +363,8 @@ class Device:
         except InputError as error:
             self._count_error(error)
             raise
-        clock, deadline = self._clock, started + self.deadline_ms / 1000.0 - self._guard
+        clock = self._clock
+        deadline = started + self.deadline_ms / 1000.0 - self._guard
         reading = Reading(source, installed.meter, lambda: deadline - clock())
         pending = Pending(installed, reading, started, deadline, [], group)
         return self._counted(pending, self._flow.start)

@@ -54,7 +54,7 @@ class RowFlow:
             failure = _reason(pending.error)
             if pending.error.why == "infinite" or not may_offload:
                 return self._fall_back(pending, failure)
-            # The cloud may do without the feature; what it cannot do without is refused there.
+            # The cloud may do without the feature; a feature that it needs is refused there.
             return self._offload(pending, "missing" if pending.error.why == "missing" else failure)
         if not installed.has_cloud:
             return self._local(pending, "edge", "last-stage")
@@ -103,7 +103,8 @@ class RowFlow:
 
     def _run_stages(self, pending: Pending) -> bool:
         """Run the stages until one stops, all are done, or a feature cannot be acquired."""
-        installed, outputs = pending.installed, pending.outputs
+        installed = pending.installed
+        outputs = pending.outputs
         takes_nan = installed.stages_take_nan
         try:
             if self._own_policy is None:
@@ -141,7 +142,8 @@ class RowFlow:
     # -- the cloud -------------------------------------------------------------------------
 
     def _offload(self, pending: Pending, reason: str) -> Answer | Pending:
-        installed, reading = pending.installed, pending.reading
+        installed = pending.installed
+        reading = pending.reading
         # A request that would be in vain is not made, nor are its features acquired.
         refused = self._uplink.admit(pending.deadline)
         if refused is not None:
@@ -173,7 +175,8 @@ class RowFlow:
         return pending
 
     def _remote(self, pending: Pending, response: Response) -> Answer:
-        installed, row = pending.installed, pending.row
+        installed = pending.installed
+        row = pending.row
         if response.probabilities.shape[1] != len(installed.classes):
             return self._fall_back(pending, "cloud:classes", installed.offload_price)
         index = int(response.labels[row])
@@ -205,12 +208,13 @@ class RowFlow:
     def _local(
         self, pending: Pending, route: Route, reason: str, extra_cost: float = 0.0
     ) -> Answer:
-        output, classes = pending.outputs[-1], pending.installed.classes
+        output = pending.outputs[-1]
+        classes = pending.installed.classes
         margins = output.rule.row_margins(output.outputs)
         label = row_answer(margins, output.link)
         feature_cost, acquired = pending.reading.charge
         return Answer(
-            label=classes[int(label)] if classes else label,  # a value where there are none
+            label=classes[int(label)] if classes else label,  # a value of a bundle without classes
             class_index=int(label) if classes else -1,
             probabilities=row_probabilities(margins, output.link),
             route=route,
@@ -224,11 +228,11 @@ class RowFlow:
 
 
 def _implausible(pending: Pending, otherwise: str) -> str:
-    """An answer's reason for an implausible value, or the other one where there is none."""
+    """Reason of an answer: the implausible value, or `otherwise` where every value is plausible."""
     name = pending.reading.implausible
     return f"implausible:{name}" if name else otherwise
 
 
 def _reason(error: SensorError | None, otherwise: str = "") -> str:
-    """An answer's reason for a sensor's failure, or the other one where there is none."""
+    """Reason of an answer: the failure of a sensor, or `otherwise` without a failure."""
     return otherwise if error is None else f"{error.why}:{error.sensor}"

@@ -71,7 +71,7 @@ class InstalledBundle:
     dtype : dtype
         Of a request's values.
     offload_price, request_price : float
-        Price of an offload beside its features, answered and not.
+        Price of an offload without its features, answered and not.
     meter : Meter
         Prices of features.
     source : FeatureSource or None
@@ -122,7 +122,7 @@ class InstalledBundle:
         block_reader: BlockingReader | None = None,
         check_ranges: bool = True,
     ) -> Self:
-        """Load a bundle and prove that it computes here what it computed where it was packed.
+        """Load a bundle and prove that it computes the same here as where it was packed.
 
         If the device `offloads` instances, their features need sensors and must fit a message. Rows
         have the features `row_names`, matched here by name; without them the bundle's own. Without
@@ -145,7 +145,7 @@ class InstalledBundle:
                 "that it can hold"
             )
         if manifest.instance is not None and manifest.instance.encoding is not None:
-            load_decoder()  # without one a device still sends what no stage reads
+            load_decoder()  # without one a device still sends files that no stage reads
         if check:
             self_test(bundle, stages, blocks=functions is not None)
         visited = stages[: manifest.last_exit + 1]
@@ -227,8 +227,8 @@ class InstalledBundle:
         signal = self.bundle.manifest.signal
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
-            first = next(iter(instances), None) if is_array else None
-            if not signal.is_features(first):
+            first_instance = next(iter(instances), None) if is_array else None
+            if not signal.is_features(first_instance):
                 return signal.checked(instances)
         files = isinstance(instances, list | tuple) and any(isinstance(i, bytes) for i in instances)
         if files or not self.holds_features(instances):
@@ -264,7 +264,8 @@ class InstalledBundle:
             instance = cells if named else instance.to_numpy()
         if self.encoder is not None and not self.holds_features(instance):
             return RawRowSource(instance, self.encoder, self.row_names)
-        signal, spec = self.bundle.manifest.signal, self.bundle.manifest.instance
+        signal = self.bundle.manifest.signal
+        spec = self.bundle.manifest.instance
         if signal is not None and not signal.is_features(instance):
             return WindowSource(instance, signal, self.block_reader, self.channels)
         if isinstance(instance, Mapping):

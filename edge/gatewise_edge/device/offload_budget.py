@@ -40,7 +40,7 @@ class OffloadBudget:
         return cls(int(match[1]), _SECONDS[match[2]])
 
     def take(self, now: float) -> bool:
-        """Take a token for an offload; False if there is none."""
+        """Take a token for an offload; False if the bucket is empty."""
         if self._filled_at is not None:
             fresh = (now - self._filled_at) * self._tokens_per_second
             self._tokens = min(self._tokens + max(0.0, fresh), self._capacity)

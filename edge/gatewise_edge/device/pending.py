@@ -15,10 +15,10 @@ from gatewise_edge.sensors.feature_reader import Reading
 class Pending(msgspec.Struct, eq=False):
     """An instance without an answer. Times in seconds on the device's clock.
 
-    `installed` is the bundle that it began with, `outputs` are those of its finished stages, and
+    `installed` is the bundle that it began with, `outputs` come from its finished stages, and
     `error` is that of the feature that ended the stages. `reason`: why it is offloaded. With a
-    `group` its values wait in `values` for a request of many rows, in place of one of its own.
-    `request` is what it was sent in, as row `row`.
+    `group` its values wait in `values` for a request of many rows.
+    It was sent in `request`, as row `row`.
     """
 
     installed: InstalledBundle

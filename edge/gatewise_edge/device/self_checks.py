@@ -1,4 +1,4 @@
-"""Test that a bundle computes here what it computed where it was packed."""
+"""Test that a bundle computes the same here as where it was packed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def self_test(
 
     A flat model runs all rows together, and the first :data:`N_VISITED_ROWS` one by one as well: a
     graph's sums have one order, but onnxruntime has code of its own for a single row. Given graphs
-    and trees that acquire node by node run each row by itself, as instances come to a device.
+    and trees that acquire node by node run one row at a time, as instances come to a device.
 
     Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
     by node must acquire the same features. A given graph's sums are not Gatewise's: on another kind

@@ -95,7 +95,7 @@ def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
     """Load the models of the active operating point's stages, and the networks that are blocks.
 
     Raises BundleError if a file is not fit to be run, or is another model than the manifest says;
-    InputError if there is no such runner, or not on this machine.
+    InputError if this machine lacks the runner, or it is unknown.
     """
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")

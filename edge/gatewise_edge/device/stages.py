@@ -1,7 +1,7 @@
 """The stages of a bundle, run one after the other until one stops.
 
 Margins come from a stage's graph, in onnxruntime or in numpy, or from its trees; stop score, label
-and probabilities are those of :mod:`gatewise.decision`, by which training chose the thresholds. A
+and probabilities are computed by :mod:`gatewise.decision`, as where training chose thresholds. A
 device decides one row at a time, in plain floats: numpy's calls for one row would take several
 times as long as the model.
 """
@@ -90,10 +90,10 @@ class DeviceStage:
     columns: list[int]
 
     def visit(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
-        """Run the stage for one instance; `reading` acquires what it needs.
+        """Run the stage for one instance; `reading` acquires its features.
 
         `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
-        acquired or is refused; what was acquired before it is paid.
+        acquired or is refused; features acquired before it are paid.
         """
         model = self.model
         if not isinstance(model, Walker):
@@ -112,7 +112,7 @@ def load_stages(bundle: Bundle, runner: Runner = "auto") -> tuple[DeviceStage, .
 
     The `runner` "auto" is onnxruntime, or where that cannot be imported numpy alone, slower on
     large models and with the same bits. BundleError if a file is not fit to be run, or has other
-    inputs or outputs than the manifest says; InputError if there is no such runner on this machine.
+    inputs or outputs than the manifest says; InputError if this machine lacks the runner.
     """
     manifest = bundle.manifest
     models = load_stage_models(bundle, runner)

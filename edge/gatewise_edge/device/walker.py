@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-#: Up to so many nodes are held as Python's lists: a quarter faster, and six times as large.
+#: Number of nodes up to which Python's lists hold them: a quarter faster, six times as large.
 _LISTED: Final = 1 << 16
 
 Matrix = NDArray[np.float32]
@@ -63,7 +63,10 @@ class Walker:
         `acquire` gives the value of an input, float32 or NaN, by its column; called once for each
         that a node tests, in the order of the first tests. What it raises ends the walk.
         """
-        feature, threshold, left, right = self._feature, self._threshold, self._left, self._right
+        feature = self._feature
+        threshold = self._threshold
+        left = self._left
+        right = self._right
         values: list[float | None] = [None] * self.trees.n_features
         leaves: list[int] = []
         for node in self._roots:

@@ -1,1 +1,1 @@
-"""Link."""
+"""Requests over MQTT: messages, connections and their accounts."""

@@ -48,7 +48,7 @@ class Breaker:
     `failures` requests in a row without a reply open it, or a `share` of the last `window`. Pauses
     are drawn between half of their mean and one and a half of it, by `draw` in [0, 1): the first
     takes `pause` seconds on average, each further one twice as long, up to `longest`. `counts`
-    has what it did. InputError if a setting is out of range.
+    counts its states. InputError if a setting is out of range.
 
     >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
@@ -72,7 +72,7 @@ class Breaker:
     _in_a_row: int = field(default=0, init=False)
     _openings: int = field(default=0, init=False)
     _until: float = field(default=-math.inf, init=False)
-    #: When the state last changed: earlier requests are no evidence about it.
+    #: When the state last changed: earlier requests do not count.
     _since: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -99,7 +99,8 @@ class Breaker:
             self.counts.breaker_blocked += 1
             return False
         if self.state == "open":
-            self.state, self._since = "half-open", now
+            self.state = "half-open"
+            self._since = now
         self._until = until
         self.counts.breaker_probes += 1
         return True
@@ -136,11 +137,13 @@ class Breaker:
     def _open(self, now: float) -> None:
         mean = min(self.longest, self.pause * 2.0 ** min(self._openings, 60))
         self._openings += 1
-        self.state, self._since = "open", now
+        self.state = "open"
+        self._since = now
         self._until = now + mean * (0.5 + self.draw())
 
     def _close(self, now: float) -> None:
-        self.state, self._since = "closed", now
+        self.state = "closed"
+        self._since = now
         self._openings = self._in_a_row = 0
         self._silent.clear()
         self._until = -math.inf

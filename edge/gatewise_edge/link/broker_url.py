@@ -95,8 +95,8 @@ class Endpoint:
             if cert_file is not None:
                 context.load_cert_chain(cert_file, key_file)
         except (ssl.SSLError, OSError) as error:
-            given = ", ".join(str(path) for path in (ca_file, cert_file, key_file) if path)
-            raise InputError(f"the TLS files cannot be used ({given}): {error}") from None
+            files = ", ".join(str(path) for path in (ca_file, cert_file, key_file) if path)
+            raise InputError(f"the TLS files cannot be used ({files}): {error}") from None
         return context
 
     def prepare(self, client: paho.Client) -> None:
@@ -118,7 +118,7 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
         raise InputError(f"broker {text}: the port is not a number up to 65535") from None
     host = parts.hostname or ""
     try:
-        host.encode("idna")  # as a look-up does; what it raises, paho's thread would not survive
+        host.encode("idna")  # as a look-up does; paho's thread would not survive its error
     except UnicodeError:
         host = ""
     if not host or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:

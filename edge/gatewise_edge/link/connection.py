@@ -2,7 +2,7 @@
 
 paho-mqtt speaks the protocol. Its own network thread would write what other threads publish, one
 change of threads later, and would end at a packet that it cannot read. So the loop stands here, on
-paho's calls for foreign event loops: every thread writes what it publishes at once, a packet that
+paho's calls for foreign event loops: every thread writes its messages at once, a packet that
 cannot be read ends the connection, and nothing that an old connection left is sent on a new one.
 """
 
@@ -28,7 +28,7 @@ from gatewise_edge.link.broker_url import Endpoint, make_client, why_lost
 _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE: Final = 10
-#: Seconds between two looks at the keepalive, at most.
+#: Longest time between two looks at the keepalive, in seconds.
 _TICK: Final = 1.0
 #: Mean seconds before the first attempt to connect again; doubled each time, up to the longest.
 _FIRST_PAUSE: Final = 1.0
@@ -48,7 +48,7 @@ class BrokerConnection:
     client_id : str
         The client's id, unique at the broker.
     max_unacked : int
-        Messages of QoS 1 that the broker has not acknowledged, at most; further ones are refused.
+        Largest number of messages of QoS 1 without acknowledgement; further ones are refused.
     on_connect : callable
         Called when the broker has accepted a connection: subscribe here.
     on_subscribe : callable
@@ -87,7 +87,7 @@ class BrokerConnection:
         client.on_publish = self._on_publish
         client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
-        # With this callback paho queues what is published and leaves the writing to this class.
+        # With this callback paho queues messages and leaves the writing to this class.
         client.on_socket_register_write = lambda *_: None
         self._client = client
         #: Held for every write, and for reads of TLS: OpenSSL's connections take one thread.
@@ -258,7 +258,7 @@ class BrokerConnection:
         return accepted
 
     def _read(self) -> bool:
-        """Handle what has come in; False if it is no MQTT: the connection cannot go on."""
+        """Handle received bytes; False if they are not MQTT: the connection cannot go on."""
         connection: Any = self._client.socket()
         try:
             with self._reading:
@@ -277,7 +277,7 @@ class BrokerConnection:
         return True
 
     def _write(self) -> None:
-        """Write what is queued; the network thread does the rest where the socket is full."""
+        """Write queued packets; the network thread writes the rest where the socket is full."""
         self._client.loop_write()
         if self._client.want_write() or self._client.socket() is None:
             self._wake()
@@ -303,7 +303,7 @@ class BrokerConnection:
     def _on_connect(
         self, client: paho.Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any
     ) -> None:
-        # paho would send again what the last connection left: by now it is stale.
+        # paho would send the packets of the last connection again: by now they are stale.
         client.drop_out_messages()
         if reason.is_failure:
             self._reason = str(reason)

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 #: Seconds since the last takeover after which the trouble is over: reconnects take up to a minute.
 _FRESH: Final = 120.0
-#: The first may be a broker that came back with what it had kept long ago.
+#: The first may be a broker that came back with messages retained long ago.
 _EVIDENCE: Final = 2
 
 
@@ -40,7 +40,7 @@ class DeviceIdentity:
         self._reading = threading.Lock()
 
     def read(self, payload: bytes) -> None:
-        """Take in what is on the session topic, in the order of its messages."""
+        """Take a message of the session topic; messages come in their order."""
         with self._reading:
             if payload == self.mark:
                 self._in_place = True

@@ -119,7 +119,8 @@ def response_entries(response: Response) -> dict[str, Any]:
     if response.error is not None:
         wait = {"w": response.wait_ms} if response.wait_ms else {}
         return message | {"e": response.error, "d": response.detail} | wait
-    labels, probabilities = response.labels, response.probabilities
+    labels = response.labels
+    probabilities = response.probabilities
     message |= {"n": response.rows, "c": probabilities.shape[1], "y": labels, "p": probabilities}
     return message | {"us": response.worker_us}
 
@@ -174,8 +175,10 @@ def _response(message: Entries) -> Response:
             detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
             wait_ms=message.integer("w", 0, MAX_TTL_MS) if message.has("w") else 0,
         )
-    model, version = message.text("m"), message.text("mv")
-    rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_CLASSES)
+    model = message.text("m")
+    version = message.text("mv")
+    rows = message.integer("n", 1, MAX_ROWS)
+    classes = message.integer("c", 2, MAX_CLASSES)
     return Response(
         id=message.id,
         model=model,
@@ -283,7 +286,7 @@ _NO_TAG_RUNS: Final = _NoTagRuns()
 
 
 def _read_map(payload: bytes) -> dict[Any, Any]:
-    """Decode a message from an untrusted sender; WireError if it is none."""
+    """Decode a message from an untrusted sender; WireError if it is malformed."""
     if len(payload) > MAX_PAYLOAD:
         raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
     stream = io.BytesIO(payload)

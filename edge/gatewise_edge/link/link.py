@@ -2,7 +2,7 @@
 
 A link has no notion of requests, deadlines or retries; those are in :mod:`.offload`. It reports
 whether sending now may work, takes a payload or refuses it at once, and hands every payload that
-arrives to one function, on any thread. It never queues while there is no connection: what is sent
+arrives to one function, on any thread. It never queues without a connection: a message that is sent
 later is stale.
 """
 
@@ -106,7 +106,7 @@ class InProcessLink:
         return True
 
     def close(self) -> None:
-        """See :meth:`Link.close`."""
+        """Close it, as :meth:`Link.close`."""
         self._receive = None
 
     def _respond(self, payload: bytes) -> Response | None:

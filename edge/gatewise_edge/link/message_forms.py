@@ -3,7 +3,7 @@
 A JSON request holds the fields of a CBOR one (:mod:`.wire`), by the same names: ``id`` as 32 small
 hexadecimal digits, ``x`` as a list of rows or as one row, null for a missing value; ``v``, ``n``
 and ``k`` may be left out. The same checks and limits hold. Its response has lists of numbers for
-``y`` and ``p`` (row by row). There is no checksum.
+``y`` and ``p`` (row by row). Messages have no checksum.
 
 >>> request = decode_json_request(
 ...     b'{"id": "00112233445566778899aabbccddeeff", "m": "digits", "mv": "1", "ttl": 500,'
@@ -82,7 +82,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """Decode a JSON request from an untrusted sender; raises WireError as :func:`decode_request`.
 
-    The reason of what is no JSON object is ``json``.
+    The reason is ``json`` for all but a JSON object.
     """
     if len(payload) > MAX_PAYLOAD:
         raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
@@ -128,7 +128,7 @@ def encode_json_response(response: Response) -> bytes:
 
 
 def _request_id(payload: bytes) -> bytes:
-    """Read the id alone, so that what is wrong with the rest can be answered."""
+    """Read the id alone, so that an error in the rest can be answered."""
     try:
         text = _IDENTIFIED.decode(payload).id
     except msgspec.ValidationError as error:

@@ -25,7 +25,7 @@ MAX_FILE: Final = MAX_PAYLOAD - 256
 #: Bytes of a request's values: they and the other fields fit one message.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 MAX_ROWS: Final = 4096
-#: Rows of a device's request, at most: beyond it one request makes those of others wait.
+#: Largest number of rows of a device's request: a longer one makes other devices wait.
 MOST_SHARED: Final = 256
 MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
@@ -34,7 +34,7 @@ MAX_SKIPPED: Final = 65_535
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
-#: Bytes of a response's fields at most, beside the answers themselves.
+#: Largest number of bytes of a response's fields without the answers.
 RESPONSE_FIELDS: Final = 256
 _DTYPES: Final = frozenset(map(np.dtype, DTYPES))
 #: Probabilities may leave 0 to 1 by this: sums of softmax in half precision do.
@@ -88,7 +88,7 @@ class Request:
     jpeg : bytes, optional
         In place of `X`: the one instance as a JPEG file, which the worker decodes.
     audit : AuditMark, optional
-        The one instance has been answered; nobody waits for the response.
+        The one instance has been answered; no caller waits for the response.
 
     Raises
     ------
@@ -191,7 +191,8 @@ class Response:
             self.detail = detail.decode("utf-8", "ignore")
             return
         check_int("worker_us", self.worker_us, 0, MAX_WORKER_US)
-        labels, probabilities = self.labels, self.probabilities
+        labels = self.labels
+        probabilities = self.probabilities
         if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
             raise WireError("shape", f"a response with {shapes}")
@@ -225,7 +226,7 @@ class Response:
 
 
 def most_rows(columns: int, classes: int) -> int:
-    """Rows of a request, at most, so that it and its response fit a message each."""
+    """Largest number of rows with which request and response fit a message each."""
     up = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
     # Per row: probabilities and a label.
     down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)

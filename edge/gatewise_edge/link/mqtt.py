@@ -1,7 +1,7 @@
 """The link over MQTT 3.1.1, for any broker.
 
-Without a connection a request is refused at once, and what was on its way when the connection
-broke is dropped: what is sent later is stale. See :mod:`gatewise_edge.link.connection`.
+Without a connection a request is refused at once, and requests on their way when the connection
+broke are dropped: sent later, they would be stale. See :mod:`gatewise_edge.link.connection`.
 """
 
 from __future__ import annotations
@@ -178,13 +178,13 @@ class MqttLink:
         return self._endpoint.certificate_expires
 
     def check_answers_topic(self, topic: str) -> None:
-        """Refuse a `topic` to publish answers on that is none, or another one of the wire."""
+        """Refuse a `topic` for answers that is malformed, or another one of the wire."""
         size = len(topic.encode("utf-8", "replace"))
         if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
             raise InputError(f"topic {topic[:80]!r} is none to publish on: it has '+', '#' or NUL")
-        own = answers_topic(self.device)
-        if topic.startswith("gw/v1/") and topic != own:
-            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own} alone")
+        own_topic = answers_topic(self.device)
+        if topic.startswith("gw/v1/") and topic != own_topic:
+            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own_topic} alone")
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         """Publish `payload` on `topic` at QoS 1 if the link is ready; False if it was not taken.
@@ -307,7 +307,8 @@ class MqttLink:
         self._fail(why)
 
     def _on_message(self, message: paho.MQTTMessage) -> None:
-        topic, payload = message.topic, bytes(message.payload)
+        topic = message.topic
+        payload = bytes(message.payload)
         if topic == self._responses:
             self._receive(payload)
             return

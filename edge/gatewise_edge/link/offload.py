@@ -1,4 +1,4 @@
-"""Requests from their first copy to their outcome: deadlines, and one retry at most.
+"""Requests from their first copy to their outcome: deadlines, and at most one retry.
 
 Pure bookkeeping: no clock, no thread, no socket. Times are seconds on any steady clock and are
 passed in, so that a device on a real link and a simulator in virtual time run the same code::
@@ -38,7 +38,7 @@ _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
 #: Seconds for which a busy worker may keep a device from sending.
 _LONGEST_HOLD: Final = 30.0
-#: Audits in flight at a time, at most, beside the requests.
+#: Largest number of audits in flight at a time; they are not counted as requests.
 _MOST_AUDITS: Final = 4
 
 Outcome = Literal["answered", "refused", "timeout", "unsent"]
@@ -139,7 +139,7 @@ class RoundTrip:
 
     The response to a retried request may be to either copy. One that comes too soon or too late
     after the retry to be the retry's is the first one's, and measures from there. Any other
-    is no evidence (Karn), but the next retry waits longer: a link that became slower is measured
+    does not count (Karn), but the next retry waits longer: a link that became slower is measured
     before it drowns in retries.
     """
 
@@ -181,11 +181,11 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight, at most `limit`; audits are in flight beside them.
+    """Requests in flight, at most `limit`; audits are not counted.
 
     `remember` settled requests are kept, to distinguish a late response from an unknown one.
     `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
-    should be made: the workers said that they are busy so long.
+    should be made: the workers said that they are busy until then.
     """
 
     limit: int = 32
@@ -216,7 +216,9 @@ class Offloads:
         if on_answer is None and len(self) >= self.limit:
             self.counts.full += 1
             return None
-        flight = InFlight(id, model, version, n_rows, payload, now, deadline, on_answer=on_answer)
+        flight = InFlight(
+            id, model, version, n_rows, payload, sent_at=now, deadline=deadline, on_answer=on_answer
+        )
         self._plan_retry(flight, now + self.round_trip.patience(deadline - now))
         self._unsettled[id] = flight
         self.counts.sent += 1
@@ -231,7 +233,7 @@ class Offloads:
         return n_out < _MOST_AUDITS and now >= self.hold_until
 
     def poll(self, flight: InFlight, now: float) -> bool:
-        """End a request at its deadline; return whether it is to be sent once more now."""
+        """End a request at its deadline; return whether it must be sent once more now."""
         if not flight.settled and now >= flight.deadline:
             self._settle(flight, "timeout", now)
         if flight.settled or now < flight.retry_at:

@@ -38,7 +38,7 @@ class Bound(Protocol):
     """A bound on offloads over time."""
 
     def take(self, now: float) -> bool:
-        """Take the right to an offload; False if there is none now."""
+        """Take the right to an offload; False if the bound leaves none now."""
         ...
 
     def give_back(self) -> None:
@@ -54,7 +54,7 @@ class Uplink:
     link : Link or None
         The way to the cloud.
     limit : int
-        Requests in flight, at most.
+        Largest number of requests in flight.
     breaker : Breaker or None
         Blocks requests while the cloud does not reply.
     bound : Bound or None
@@ -80,7 +80,7 @@ class Uplink:
         self._offloads = Offloads(limit, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
-        # Guards what is above. Never held while the link sends: the link's callback takes it.
+        # Guards the fields above. Never held while the link sends: the link's callback takes it.
         self._changed = threading.Condition()
 
     def open(self) -> None:
@@ -95,11 +95,11 @@ class Uplink:
 
     @property
     def counters(self) -> dict[str, int]:
-        """``bytes_up``, ``bytes_down``, those of :class:`OffloadCounts` and of the breaker."""
+        """``bytes_up``, ``bytes_down``, the :class:`OffloadCounts` and the breaker's counts."""
         with self._changed:
-            own = {"bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
-            own |= asdict(self._offloads.counts)
-            return own if self._breaker is None else own | asdict(self._breaker.counts)
+            counts = {"bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
+            counts |= asdict(self._offloads.counts)
+            return counts if self._breaker is None else counts | asdict(self._breaker.counts)
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -186,9 +186,9 @@ class Uplink:
 
         `on_answer` is called on the link's thread with an answer that comes by the deadline.
         """
-        made = self._make(instances, model, version, deadline, mark=mark, on_answer=on_answer)
-        if isinstance(made, InFlight):
-            self._transmit(made, made.payload)
+        request = self._make(instances, model, version, deadline, mark=mark, on_answer=on_answer)
+        if isinstance(request, InFlight):
+            self._transmit(request, request.payload)
 
     def poll(self, flight: InFlight) -> bool:
         """Retry a request or end it when that is due; return whether it is settled."""
@@ -248,9 +248,9 @@ class Uplink:
 
     def _transmit(self, flight: InFlight, payload: bytes) -> None:
         """Hand a request to the link; settle it if that does not take it, the first time."""
-        sent = self._link is not None and self._link.send(payload)
+        is_sent = self._link is not None and self._link.send(payload)
         with self._changed:
-            if sent:
+            if is_sent:
                 self._bytes_up += len(payload)
             elif not flight.resent:
                 self._offloads.abandon(flight, self._clock())

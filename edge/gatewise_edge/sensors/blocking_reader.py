@@ -46,7 +46,7 @@ class BlockingReader:
     """A daemon thread that makes one call at a time, and a new one where a call hangs.
 
     A thread cannot be stopped. The first `max_hung` threads whose calls do not return in time are
-    left behind, and end when their calls return. While so many hang, the next call waits for the
+    left behind, and end when their calls return. While that many hang, the next call waits for the
     one before it within its own time, so that their number is bounded.
     """
 

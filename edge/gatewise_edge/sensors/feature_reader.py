@@ -1,9 +1,9 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`FeatureSource` provides values, a :class:`Reading` requests from it what a stage or the
-cloud needs. The cost of an instance is that of its acquired features: own costs, and each touched
-group's shared cost once, as in training. Values that a source delivers unasked are kept, and cost
-nothing until they are acquired.
+A :class:`FeatureSource` provides values, a :class:`Reading` requests from it the
+features that a stage or the cloud needs. The cost of an instance is that of its acquired features:
+own costs, and each touched group's shared cost once, as in training. Values that a source delivers
+unasked are kept, and cost nothing until they are acquired.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gatewise_edge.sensors.table import in_order
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
 
-#: Up to so many values Python's sum takes less time than two of numpy's calls.
+#: Number of values up to which Python's sum takes less time than two of numpy's calls.
 _FEW: Final = 64
 
 #: Stages of which the limits are kept.
@@ -50,7 +50,7 @@ class FeatureSource(Protocol):
 
         With `spare` a failed sensor is entered there and the others are read; else, or if a sensor
         does not return within `timeout` seconds, it raises SensorError. An infinite `timeout` is
-        that of an audit: what is read then keeps no instance waiting.
+        that of an audit, which keeps no instance waiting.
         """
         ...
 
@@ -59,8 +59,8 @@ class Meter:
     """Costs of sets of features, remembered, since instances visit one of a few sets.
 
     `charge` gives the cost of a mask's bytes, exactly ``costs.price(mask)``, and its indices;
-    `every` is the mask of all features, `names` are those of their columns. `limits` are the least
-    and the largest plausible value of each feature, or None.
+    `every` is the mask of all features, `names` are the names of their columns. `limits` are the
+    least and the largest plausible value of each feature, or None.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Reading:
     """One instance with its features acquired step by step.
 
     `source` is all their values, or where they are read from, in as many seconds as `remaining`
-    gives then. `values` are NaN where nothing was read, `have` marks what was read, and `failures`
+    gives then. `values` are NaN where nothing was read, `have` marks the read ones, and `failures`
     holds the error of each failed sensor's features: it is not read again for the same instance.
-    `acquired`, a mask of shape (n_features,), is what is paid for. A value that was read and
-    refused is paid for, too; one that could not be read is not, however often it was tried.
+    `acquired`, a mask of shape (n_features,), marks features that are paid for: also those with a
+    refused value, but not those that could not be read, however often it was tried.
     `implausible` is the name of the first column or channel with a value far outside of those in
     training; empty: none was acquired.
     """
@@ -121,10 +121,12 @@ class Reading:
         n = len(meter.every)
         self._source: FeatureSource | None = None
         if isinstance(source, np.ndarray):
-            self.values, self.have = source, meter.every
+            self.values = source
+            self.have = meter.every
         else:
             self._source = source
-            self.values, self.have = np.full(n, np.nan, np.float32), np.zeros(n, np.bool_)
+            self.values = np.full(n, np.nan, np.float32)
+            self.have = np.zeros(n, np.bool_)
         self.failures: dict[int, SensorError] = {}
         self.acquired: Mask = np.zeros(n, np.bool_)
         self._meter = meter
@@ -156,21 +158,21 @@ class Reading:
         self._remaining = lambda: math.inf
 
     def enter(self, features: slice | int, values: Any) -> None:
-        """Enter what was read; a value beyond float32 becomes infinite, which is refused later."""
+        """Enter read values; one beyond float32 becomes infinite, which is refused later."""
         with np.errstate(over="ignore"):
             self.values[features] = values
         self.have[features] = True
 
     def fail(self, features: Iterable[int], failure: SensorError, *, spare: bool) -> None:
-        """Enter that `features` cannot be read; raise the failure unless it is to be spared."""
+        """Enter that `features` cannot be read; raise the failure unless `spare`."""
         self.failures |= dict.fromkeys(features, failure)
         if not spare:
             raise failure
 
     def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
-        """Acquire `features` as the JPEG file that the instance is; None if it is none.
+        """Acquire `features` as the JPEG file that the instance is; None if it is another instance.
 
-        Nor if it has more than `most` bytes, or could not be decoded.
+        None as well if it has more than `most` bytes, or could not be decoded.
         """
         content: bytes | None = getattr(self._source, "content", None)
         if content is None or len(content) > most or self._troubled:
@@ -183,9 +185,9 @@ class Reading:
     ) -> Values:
         """Values of `features`, float32, each read once for the instance.
 
-        `allow_missing` says whether NaN may be among them; with `spare`, too, a sensor that fails
-        gives one. Raises SensorError if a sensor fails or blocks, or a value is refused; what
-        failed or was refused before raises again at once.
+        `allow_missing` says whether NaN may be among them; with `spare` a sensor that fails
+        gives one as well. Raises SensorError if a sensor fails or blocks, or a value is refused;
+        what failed or was refused before raises again at once.
         """
         if self._troubled:
             self._raise_again(features, allow_missing, spare)
@@ -216,7 +218,9 @@ class Reading:
 
     def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
         """Function that acquires one of the `features`, given its position, as :meth:`acquire`."""
-        values, have, acquired = self.values, self.have, self.acquired
+        values = self.values
+        have = self.have
+        acquired = self.acquired
         limits = self._meter.limits
 
         def value_of(position: int) -> float:
@@ -258,7 +262,7 @@ class Reading:
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
-    """Values of all features, given a row; InputError if it is no row of `n_values` numbers.
+    """Values of all features, given a row; InputError if it is not a row of `n_values` numbers.
 
     `columns` are the row's positions of the bundle's features; without them it is in their order.
     """
@@ -276,7 +280,7 @@ def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None =
 class JpegSource:
     """A source that is an image as a JPEG file, decoded when the first value is acquired.
 
-    InputError if it is no JPEG image of the instance's size.
+    InputError if it is not a JPEG image of the instance's size.
     """
 
     def __init__(self, content: bytes, spec: InstanceSpec) -> None:
@@ -287,7 +291,7 @@ class JpegSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`FeatureSource`; without all values there is no instance to spare any for."""
+        """Decode the image; all values fail together, whatever `spare` is."""
         try:
             known.values[:] = decode_jpeg(self.content, self._spec)
         except InputError as error:
@@ -300,7 +304,7 @@ class RawRowSource:
 
     `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A bad
     cell is a failed sensor; a column that a mapping lacks is missing, like an empty cell.
-    InputError if it is no such row, or lacks all columns.
+    InputError if it is not such a row, or lacks all columns.
     """
 
     def __init__(
@@ -318,7 +322,7 @@ class RawRowSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`FeatureSource`."""
+        """Read `features`, as :class:`.FeatureSource` has it."""
         encoder = self._encoder
         for column in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
             members = encoder.members(column)
@@ -356,10 +360,10 @@ class WindowSource:
 
     The window's own values, where they are columns, cost nothing. A block that cannot be computed
     is a failed sensor, and one that is a function, run by the `reader`, a late one if it is not
-    done in time. InputError if it is no such window.
+    done in time. InputError if it is not such a window.
 
     `implausible` is the name of the first channel with values far outside of those in training, or
-    without any change, where it always varied; empty: there is none.
+    without any change, where it always varied; empty: every channel is plausible.
     """
 
     def __init__(
@@ -369,7 +373,8 @@ class WindowSource:
         reader: BlockingReader | None = None,
         channels: ChannelLimits | None = None,
     ) -> None:
-        self._graph, self._signal = signal.graph, signal
+        self._graph = signal.graph
+        self._signal = signal
         self._reader = reader
         windows = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
         try:
@@ -384,14 +389,16 @@ class WindowSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`.FeatureSource`."""
-        graph, until = self._graph, time.monotonic() + timeout
+        """Read `features`, as :class:`.FeatureSource` has it."""
+        graph = self._graph
+        until = time.monotonic() + timeout
         computed = len(graph.block_of)
         if len(features) and features.max() >= computed:
             known.enter(slice(computed, None), self._signal.values(self._window)[0])
             features = features[features < computed]
         for number in dict.fromkeys(graph.block_of[features].tolist()):
-            columns, label = graph.columns(number), graph.blocks[number].label
+            columns = graph.columns(number)
+            label = graph.blocks[number].label
             members = range(columns.start, columns.stop)
             try:
                 values = self._computed(number, until)[0]
@@ -406,7 +413,8 @@ class WindowSource:
 
     def _computed(self, number: int, until: float) -> NDArray[Any]:
         """Features of a block; StillReading if it is a function that is not done in time."""
-        block, reader = self._graph.blocks[number], self._reader
+        block = self._graph.blocks[number]
+        reader = self._reader
         if reader is None or until == math.inf or not isinstance(block, FunctionBlock):
             return self._values.of_block(number)
         return reader.run(lambda _: self._values.of_block(number), until - time.monotonic())

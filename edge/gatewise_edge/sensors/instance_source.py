@@ -16,15 +16,15 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import Stop
 
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | bytes | InputError | None
-"""A row, a window or a file; an error in its place; None where sensors are to be read."""
+"""A row, a window or a file; an error in its place; None where the device reads sensors."""
 Item = tuple[Instance, dict[str, Any]]
-"""An instance, and the fields that its answer's line has beside the answer.
+"""An instance, and further fields of its answer's line.
 
 ``kept``: columns that are passed on. In a stream ``start``, the number of its first sample,
 ``time`` in seconds, and ``gap`` (true) if it follows one.
 """
 
-#: Read in small pieces: what was read before a stop request is still answered.
+#: Read in small pieces: instances read before a stop request are still answered.
 _PIECE: Final = 4096
 
 
@@ -74,12 +74,15 @@ def read_pieces(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
 
 def split_lines(pieces: Iterable[bytes], longest: int) -> Iterator[Sequence[str | None]]:
     """Whole lines, as they come; None stands for one that is longer than `longest` bytes."""
-    remainder, too_long = b"", False
+    remainder = b""
+    too_long = False
     for piece in chain(pieces, [b"\n"]):
         *lines, remainder = (remainder + piece).split(b"\n")
         texts: list[str | None] = [line.decode("utf-8", "replace") for line in lines]
         if too_long and texts:
-            texts[0], too_long = None, False
+            texts[0] = None
+            too_long = False
         if too_long or len(remainder) > longest:
-            remainder, too_long = b"", True
+            remainder = b""
+            too_long = True
         yield texts

@@ -104,9 +104,9 @@ def _open_wave(path: str) -> Recording:
         flaws.append(f"it ends {size - n_bytes} bytes before the length in its header")
     else:
         n_bytes = size
-    n_frames, rest = divmod(n_bytes, frame_bytes)
-    if rest:
-        flaws.append(f"its last {rest} bytes are a part of a sample")
+    n_frames, n_torn = divmod(n_bytes, frame_bytes)
+    if n_torn:
+        flaws.append(f"its last {n_torn} bytes are a part of a sample")
     return Recording(
         "whole" if kind[0] == "i" else "float",
         8 * int(kind[1]),
@@ -144,8 +144,8 @@ def _wave_frames(
     frame_bytes = int(kind[1]) * n_channels
     with Path(path).open("rb") as file:
         file.seek(begin)
-        for first in range(0, n_frames, _FRAMES):
-            content = file.read(min(n_frames - first, _FRAMES) * frame_bytes)
+        for n_read in range(0, n_frames, _FRAMES):
+            content = file.read(min(n_frames - n_read, _FRAMES) * frame_bytes)
             if kind == "i1":  # WAV has 8 bits without a sign, 128 in the middle
                 values: NDArray[Any] = (np.frombuffer(content, "u1") ^ 0x80).view("i1")
             elif kind == "i3":
@@ -167,11 +167,11 @@ def _open_flac(path: str) -> Recording:
     except ModuleNotFoundError as error:
         raise not_installed(error, "audio") from None
     try:
-        about = soundfile.info(path)
+        info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise InputError(f"--signal {path}: {error.error_string}") from None
     flaws: list[str] = []
-    bits = int(about.subtype.removeprefix("PCM_").removeprefix("S"))
+    bits = int(info.subtype.removeprefix("PCM_").removeprefix("S"))
 
     def frames() -> Iterator[NDArray[Any]]:
         n_frames = 0
@@ -182,10 +182,10 @@ def _open_flac(path: str) -> Recording:
                 yield values >> (32 - bits)
         except soundfile.LibsndfileError as error:
             flaws.append(f"it cannot be read on: {error.error_string}")
-        if n_frames < about.frames:
-            flaws.append(f"it ends {about.frames - n_frames} samples before its length")
+        if n_frames < info.frames:
+            flaws.append(f"it ends {info.frames - n_frames} samples before its length")
 
-    return Recording("whole", bits, about.channels, float(about.samplerate), frames(), flaws)
+    return Recording("whole", bits, info.channels, float(info.samplerate), frames(), flaws)
 
 
 def _open_array(path: str) -> Recording:

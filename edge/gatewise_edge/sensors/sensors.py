@@ -77,7 +77,7 @@ class _ReadState:
 
 
 class Sensors:
-    """Sensors as functions: one a feature, one a group of features, or both.
+    """Sensors as functions: one per feature, one per group of features, or both.
 
     Parameters
     ----------
@@ -89,13 +89,13 @@ class Sensors:
         a mapping by feature name, or a sequence in the bundle's order of the group's features.
         A feature that also has its own sensor is read by that.
     retries : int or mapping of str to int, default 0
-        How often a read that fails is tried again at once, at most, or by the name of the
+        Largest number of further tries at once after a failed read, or by the name of the
         feature or group. No try begins after the deadline.
     retry_wait : float, default 0
         Seconds before each further try.
     timeout : float or mapping of str to float, optional
-        Seconds that a sensor may take for an instance, its retries included. Without one it may
-        take what is left of the deadline, and then there is no time for the cloud.
+        Seconds that a sensor may take per instance, its retries included. Without one it may
+        take the rest of the deadline, which leaves no time for the cloud.
 
     Raises
     ------
@@ -104,11 +104,11 @@ class Sensors:
 
     Notes
     -----
-    Functions run one at a time, except beside one that hangs, and beside one that an audit reads
+    Functions run one at a time, except while one hangs, and while an audit reads one
     after an answer. No function runs twice at a time: an instance that needs a sensor whose last
     read has not returned treats it as one that fails, so at most one thread per sensor hangs.
     :attr:`hung` names such sensors. A function gives NaN for a missing value and raises if it
-    cannot read. Each is called once an instance, if at all; a sensor that failed is not read again
+    cannot read. Each is called once per instance, if at all; a sensor that failed is not read again
     for that instance. Features are priced as in training: once when acquired, however many tries
     that took, and not at all where every try failed. :attr:`counts` has the tries.
 
@@ -175,12 +175,12 @@ class Sensors:
         """Match the sensors with a bundle's features, or with the raw columns of its `encoder`.
 
         `costs` names the features and groups; each of the features in `needed` must have a sensor.
-        Raises InputError if one has none, or a sensor's name is no feature or group of the bundle.
+        Raises InputError if one has none, or the bundle has no feature or group of a sensor's name.
         """
         names = costs.names or ()
         sensors: dict[int, _Sensor] = {}
         # a sensor gives a feature, or a cell that becomes the features of its column
-        columns, what = (names, "feature") if encoder is None else (encoder.names, "column")
+        columns, noun = (names, "feature") if encoder is None else (encoder.names, "column")
         column_of = range(len(names)) if encoder is None else encoder.column_of
 
         def members(column: int) -> Sequence[int]:
@@ -224,12 +224,12 @@ class Sensors:
             add(name, group_columns, partial(_group_cells, name, group, among, columns))
         for name, own in self._features.items():
             if name not in columns:
-                raise InputError(f"sensor {name!r}: the bundle has no such {what}")
+                raise InputError(f"sensor {name!r}: the bundle has no such {noun}")
             column = columns.index(name)
             add(name, [column], partial(_own_cell, column, own))
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
-                raise InputError(f"{what} {columns[column_of[k]]!r} has no sensor")
+                raise InputError(f"{noun} {columns[column_of[k]]!r} has no sensor")
         return _BoundSensors([columns[c] for c in column_of], sensors, self._reader)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class Sensors:
 
 
 def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
-    """Settings by name of the sensor; the name "" is for those that are not listed."""
+    """Settings by name of the sensor; the name "" is for unlisted sensors."""
     default = math.inf if what == "timeout" else 0
     table = dict(given) if isinstance(given, Mapping) else {"": given}
     for name, value in table.items():
@@ -271,8 +271,8 @@ class _Sensor:
     def read(self, until: float) -> dict[int, float]:
         """Call the function, and again after a failure while there is time.
 
-        An instance that needs what an audit is just reading takes that: it waits no longer than
-        for a read of its own.
+        An instance that needs a value that an audit is just reading takes that: it waits no longer
+        than for a read of its own.
         """
         before = self.n_read
         with self.state.reading:
@@ -325,7 +325,7 @@ class _BoundSensors:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`FeatureSource`."""
+        """Read `features`, as :class:`.FeatureSource` has it."""
         until = time.monotonic() + timeout
         indices: list[int] = features.tolist()
         for k in indices:
@@ -354,7 +354,7 @@ class _BoundSensors:
             try:
                 self._run([k], known, min(until, now + self._sensors[k].timeout), spare)
             except SensorError:
-                # Only a late sensor itself is spared, not those that wait for it.
+                # Only a late sensor itself is spared, not the sensors that wait for it.
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
@@ -385,7 +385,7 @@ class _BoundSensors:
                 values = sensor.read(until)
             except SensorError as error:
                 failure = error
-            # The instance has its answer: what comes now would change what it has paid.
+            # The instance has its answer: values that come now would change its cost.
             if job is not None and job.abandoned:
                 return
             if failure is not None:

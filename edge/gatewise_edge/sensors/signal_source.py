@@ -47,14 +47,14 @@ class SignalOptions:
     form : str or None
         Type of a stream's samples, or ``csv``; None: the bundle's type.
     rate_hz : float or None
-        Samples per second; None: those of the recording, or of the bundle.
+        Samples per second; None: the rate of the recording, or of the bundle.
     hop : int or None
         Samples from one window to the next, at the bundle's rate; None: a window's.
     convert : bool
-        Whether samples of another rate are resampled, and those of another width are brought to
+        Whether samples of another rate are resampled, and samples of another width brought to
         the bundle's full scale. Else they are refused.
     scale, offset : tuple of float
-        Unit of one count, and what is added to counts before, as Linux IIO has them: of all
+        Unit of one count, and the number added to counts before, as Linux IIO has them: of all
         channels, or one for each; empty: counts are the bundle's.
     unit : str or None
         Name of the unit that `scale` gives.
@@ -82,7 +82,7 @@ def open_signal(
     their channels interleaved, as little-endian numbers of a type; or as lines of csv
     (:class:`.LineReader`).
 
-    Raises InputError if it is none of these, cannot be opened, or has another rate, unit, width or
+    Raises InputError if it is anything else, cannot be opened, or has another rate, unit, width or
     number of channels than the bundle.
     """
     _check_options(given, signal, options)
@@ -107,7 +107,16 @@ def open_signal(
     if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
         resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
     values = _values(given, signal, options, recording)
-    return WindowStream(given, signal, batches, values, rate, options.hop, resampler, flaws)
+    return WindowStream(
+        given,
+        signal,
+        batches,
+        values,
+        rate_hz=rate,
+        hop=options.hop,
+        resampler=resampler,
+        flaws=flaws,
+    )
 
 
 def _check_options(given: str, signal: SignalInput, options: SignalOptions) -> None:
@@ -147,17 +156,17 @@ def _rate(
     stated = options.rate_hz
     if stated is not None and not stated > 0:
         raise InputError(f"rate_hz is {stated:g}; give samples a second")
-    own = None if recording is None else recording.rate_hz
-    if own is not None and stated is not None and not _same_rate(own, stated):
-        raise InputError(f"--signal {given} has {own:g} samples a second, not {stated:g}")
-    rate = own if stated is None else stated
+    recorded_rate = None if recording is None else recording.rate_hz
+    if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
+        raise InputError(f"--signal {given} has {recorded_rate:g} samples a second, not {stated:g}")
+    rate = recorded_rate if stated is None else stated
     if rate is None or signal.rate_hz is None or _same_rate(rate, signal.rate_hz):
         return signal.rate_hz if rate is None else rate
     if not options.convert:
+        name = "rate_hz" if recorded_rate is None else f"--signal {given}"
         raise InputError(
-            f"{'rate_hz' if own is None else f'--signal {given}'}: {rate:g} samples a second, the "
-            f"bundle's blocks are for {signal.rate_hz:g} samples a second; convert = true in "
-            "--settings resamples them"
+            f"{name}: {rate:g} samples a second, the bundle's blocks are for {signal.rate_hz:g} "
+            "samples a second; convert = true in --settings resamples them"
         )
     return rate
 
@@ -267,6 +276,7 @@ class WindowStream(InstanceSource):
         signal: SignalInput,
         batches: Iterator[Batch],
         values: SampleValues,
+        *,
         rate_hz: float | None,
         hop: int | None,
         resampler: WindowResampler | None,
@@ -353,7 +363,7 @@ class WindowStream(InstanceSource):
         return error
 
     def _rate_by_times(self) -> str:
-        """Describe the rate by times beside the bundle's, with what to do; empty if they agree."""
+        """Say how the rate by times differs from the bundle's; empty if they agree."""
         measured = self._windower.measured_hz
         rate = self._windower.rate_hz
         if measured is None or rate is None:
@@ -371,7 +381,7 @@ class WindowStream(InstanceSource):
         )
 
     def _end(self) -> None:
-        """Say what is wrong with the end of the stream, and whether there was no window."""
+        """Log flaws of the stream at its end; InputError if it gave no window."""
         for flaw in self._flaws:
             _LOG.warning("%s: %s; its whole windows are answered", self._name, flaw)
         windower = self._windower
@@ -379,9 +389,9 @@ class WindowStream(InstanceSource):
             return
         n_samples = windower.samples
         n_gaps = self.counts["gaps"]
-        parts = [
+        reasons = [
             f"{n_samples} samples and {n_gaps} gaps gave no window of {windower.length}",
             self._rate_by_times() if n_samples else "",
             *self._flaws,
         ]
-        raise InputError(f"--signal {self._name}: {'; '.join(filter(None, parts))}")
+        raise InputError(f"--signal {self._name}: {'; '.join(filter(None, reasons))}")

@@ -27,7 +27,7 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
 
-#: Bytes of one JSON line at most.
+#: Largest number of bytes of one JSON line.
 _LONGEST_LINE: Final = 2**20
 #: Seconds before a function that failed is called again: doubled each time, up to a second.
 _FIRST_PAUSE: Final = 0.01
@@ -48,7 +48,7 @@ def open_source(
 
     ``-``: JSON lines on standard input. ``name.csv``: a table. ``name.npy``, ``name.npz``: arrays.
     ``module:function``: Python, the module sought in the current folder first. Raises InputError if
-    it is none of these, or cannot be opened. With an encoder `names` are its raw columns, and rows
+    it is anything else, or cannot be opened. With an encoder `names` are its raw columns, and rows
     hold their cells. A feature that a row does not have is a missing value. The columns `keep` are
     passed on. With the shape of a `window` instances are arrays of it, in any form but a table's.
     """
@@ -76,7 +76,7 @@ def open_source(
 
 @dataclass(frozen=True)
 class InstanceReader:
-    """Reads what a writer gave as an instance, and keeps the columns `keep`.
+    """Reads instances as writers give them, and keeps the columns `keep`.
 
     It has the features `names`, raw columns if `raw`, or is an array of the shape `window`.
     """
@@ -86,15 +86,15 @@ class InstanceReader:
     keep: Sequence[str] = ()
     window: tuple[int, ...] | None = None
 
-    def read(self, given: Any) -> Item:
-        """Read what JSON or Python code gave; the instance is an InputError if it is none."""
-        if isinstance(given, Mapping):
-            given = {name: _plain(value) for name, value in given.items()}
-            passed_on = {name: given[name] for name in self.keep if name in given}
+    def read(self, value: Any) -> Item:
+        """Read a value of JSON or Python code; an InputError where it is not an instance."""
+        if isinstance(value, Mapping):
+            value = {name: _plain(value) for name, value in value.items()}
+            passed_on = {name: value[name] for name in self.keep if name in value}
         else:
             passed_on = {}
         try:
-            instance = self._instance(given)
+            instance = self._instance(value)
         except InputError as error:
             instance = error
         return instance, {"kept": passed_on} if passed_on else {}
@@ -107,22 +107,22 @@ class InstanceReader:
                 raise InputError(f"the instance has an unknown key {key[:64]!r}: see --keep")
         return self.read(value)
 
-    def _instance(self, given: Any) -> Instance:
-        if isinstance(given, bytes):  # a JPEG file
-            return given
+    def _instance(self, value: Any) -> Instance:
+        if isinstance(value, bytes):  # a JPEG file
+            return value
         if self.window is not None:
-            return self._as_window(given)
-        if hasattr(given, "tolist"):
-            given = given.tolist()
-        elif isinstance(given, Sequence) and not isinstance(given, str):
-            given = [*map(_plain, given)]
+            return self._as_window(value)
+        if hasattr(value, "tolist"):
+            value = value.tolist()
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            value = [*map(_plain, value)]
         # the device checks and encodes raw rows itself
-        return given if self.raw else read_row(given, self.names)
+        return value if self.raw else read_row(value, self.names)
 
-    def _as_window(self, given: Any) -> Instance:
+    def _as_window(self, value: Any) -> Instance:
         try:
             # None is a missing sample in JSON; an array keeps its type
-            window = given if isinstance(given, np.ndarray) else np.asarray(given, np.float64)
+            window = value if isinstance(value, np.ndarray) else np.asarray(value, np.float64)
         except (TypeError, ValueError, OverflowError):
             window = np.empty(0, np.object_)
         if window.dtype.kind not in "fiub" or window.shape != self.window:
@@ -160,7 +160,7 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
         )
     table = read_table(data, reader.names, encoder, keep=reader.keep, partial=True)
     if table.ignored:
-        note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
+        note(f"{data}: columns that are not features are left out: {', '.join(table.ignored)}")
     columns = () if encoder is None else encoder.columns
     filled_columns = {column.name for column in columns if column.fill is not None}
     for names, what in (
@@ -192,33 +192,34 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
 # -- Python --------------------------------------------------------------------------------
 
 
-def _from_python(data: str, found: Any, reader: InstanceReader, stop: Stop) -> InstanceSource:
+def _from_python(data: str, source: Any, reader: InstanceReader, stop: Stop) -> InstanceSource:
     """Instances from sensors, from an iterator, or from a function called for each."""
     function: Callable[[], Any] | None = None
-    if not isinstance(found, Sensors) and not hasattr(found, "__next__"):
-        if not callable(found):
+    if not isinstance(source, Sensors) and not hasattr(source, "__next__"):
+        if not callable(source):
             raise InputError(f"--data {data}: give a function, Sensors or an iterator of rows")
-        function = found
+        function = source
         with stop.interrupts():
             try:
-                found = function()
+                source = function()
             except Exception as error:
                 raise _failed(f"--data {data}", error) from error
-    if isinstance(found, Sensors):
+    if isinstance(source, Sensors):
         if reader.keep:
             raise InputError(f"--keep: the sensors of --data {data} have no further columns")
-        return InstanceSource(repeat([(None, {})]), found)
-    if hasattr(found, "__next__"):
-        return InstanceSource(_drawn(data, found, reader, stop))
+        return InstanceSource(repeat([(None, {})]), source)
+    if hasattr(source, "__next__"):
+        return InstanceSource(_drawn(data, source, reader, stop))
     assert function is not None
-    return InstanceSource(_polled(data, function, reader, found, stop))
+    return InstanceSource(_polled(data, function, reader, source, stop))
 
 
 def _polled(
     data: str, function: Callable[[], Any], reader: InstanceReader, first: Any, stop: Stop
 ) -> Iterator[list[Item]]:
     """Rows of a function that is called for each; one that fails is an instance's error."""
-    value, pause = first, _FIRST_PAUSE
+    value = first
+    pause = _FIRST_PAUSE
     while value is not None:
         yield [reader.read(value)]
         while True:

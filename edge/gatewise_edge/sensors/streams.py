@@ -22,7 +22,7 @@ from gatewise_edge.sensors.instance_source import read_pieces, split_lines
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
 
-#: Bytes of one line of samples at most.
+#: Largest number of bytes of one line of samples.
 _LONGEST_LINE: Final = 2**16
 _CONNECT_SECONDS: Final = 10.0
 #: Seconds of one unit of time.
@@ -38,7 +38,7 @@ class Samples:
 
 
 Batch = Sequence[Samples | InputError | None]
-"""Samples in their order; an error in place of one, None where samples were lost."""
+"""Samples in their order; an error where one cannot be read, None where samples were lost."""
 
 
 # -- bytes ---------------------------------------------------------------------------------
@@ -58,10 +58,12 @@ def open_pieces(given: str, stop: Stop) -> Iterator[bytes]:
 def _connected(url: str) -> socket.socket:
     try:
         address = urlsplit(url)
-        host, port = address.hostname, address.port
+        host = address.hostname
+        port = address.port
         (host or "").encode("idna")  # as a look-up does
     except ValueError:
-        host, port = None, None
+        host = None
+        port = None
     if not host or port is None or address.path.strip("/"):
         raise InputError(f"--signal {url}: give tcp://host:port")
     try:
@@ -165,18 +167,18 @@ class LineReader:
             return
         problems = [
             channel.name
-            for channel, places in zip(self._channels, columns, strict=True)
-            if len(places) != 1
+            for channel, positions in zip(self._channels, columns, strict=True)
+            if len(positions) != 1
         ]
         if problems:
             raise InputError(
                 f"{self._name}: the columns are {', '.join(cells)}; not one of them is channel "
                 f"{problems[0]!r} of the bundle"
             )
-        self._columns = [places[0] for places in columns]
+        self._columns = [positions[0] for positions in columns]
 
     def _read_cells(self, cells: list[str], text: str) -> Samples:
-        """Read the cells of a line; ValueError if it is no sample."""
+        """Read the cells of one line; ValueError if they are not a sample."""
         count = len(self._channels)
         if len(cells) not in (count, count + 1):
             raise ValueError(f"{len(cells)} cells; give {count}, or the time and {count}")
@@ -194,7 +196,7 @@ class LineReader:
 
 
 class _Header:
-    """A line that is no sample."""
+    """A line before the samples: a header, or Excel's separator."""
 
 
 def _cells(text: str) -> list[str]:

@@ -30,7 +30,7 @@ class TableRows:
 
     `rows` are arrays of features or, for an encoder, lists of cells; `lines` are where they stand
     in the file, `kept` the cells of the columns that are passed on, row by row. `ignored` columns
-    are no features, `absent` ones are: their values are missing in all rows. `bad` are the errors
+    are not features, `absent` ones are: their values are missing in all rows. `bad` are the errors
     of cells that are not of their column's kind, the first one of each row.
     """
 
@@ -50,16 +50,16 @@ def read_table(
     keep: Sequence[str] = (),
     partial: bool = False,
 ) -> TableRows:
-    """Read the columns `names` of a CSV file with a header, and the columns `keep` beside them.
+    """Read the columns `names` of a CSV file with a header, and the further columns `keep`.
 
-    Of an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
+    With an encoder `names` are the raw columns; else rows have shape (n, len(names)), an empty cell
     being NaN. All rows are checked before anything is returned. Raises InputError if the file is
     missing, empty or no text, a column is missing (with `partial`: all of them, or one to be kept)
     or double, a row has another length than the header, or (but for `partial`) a cell is not of
     its column's kind.
     """
-    given = csv_rows(path)
-    _, header = next(given)
+    rows_of_file = csv_rows(path)
+    _, header = next(rows_of_file)
     doubles = [name for name in [*names, *keep] if header.count(name) > 1]
     if doubles:
         raise InputError(f"{path} has the column {doubles[0]!r} twice")
@@ -67,16 +67,18 @@ def read_table(
     if absent and (not partial or len(absent) == len(names)):
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
         raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
-    strange = [name for name in keep if name not in header]
-    if strange:
-        raise InputError(f"--keep {','.join(strange)}: {path} has no such column")
-    places = [header.index(name) if name in header else -1 for name in names]
-    others = {name: header.index(name) for name in keep}
-    lines, cells, kept = [], [], []
-    for line, row in given:
+    unknown_names = [name for name in keep if name not in header]
+    if unknown_names:
+        raise InputError(f"--keep {','.join(unknown_names)}: {path} has no such column")
+    columns = [header.index(name) if name in header else -1 for name in names]
+    kept_columns = {name: header.index(name) for name in keep}
+    lines = []
+    cells = []
+    kept = []
+    for line, row in rows_of_file:
         lines.append(line)
-        cells.append([row[k] if k >= 0 else "" for k in places])
-        kept.append({name: row[k] for name, k in others.items()})
+        cells.append([row[k] if k >= 0 else "" for k in columns])
+        kept.append({name: row[k] for name, k in kept_columns.items()})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
     ignored = tuple(name for name in header if name not in names and name not in keep)
@@ -94,7 +96,7 @@ def read_table(
 def _numbers(
     cells: Sequence[list[str]], names: Sequence[str]
 ) -> tuple[Values, list[tuple[int, str]]]:
-    """Numbers, NaN where a cell is empty or none; rows and errors of cells that are none."""
+    """Numbers, NaN where a cell is not one; rows and errors of cells with other text."""
     values: list[list[float]] = []
     errors = []
     for i, row in enumerate(cells):
@@ -131,9 +133,9 @@ def read_arrays(
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
     fits = array[:1].size == len(names) if window is None else array.shape[1:] == window
     if array.ndim < 2 or not fits or array.dtype.kind not in "biuf":
-        wanted = f"{len(names)} values" if window is None else f"shape {window}"
+        instance_text = f"{len(names)} values" if window is None else f"shape {window}"
         raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {wanted}"
+            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {instance_text}"
         )
     if window is not None:
         return array
@@ -141,25 +143,27 @@ def read_arrays(
     return flat
 
 
-def read_row(given: object, names: Sequence[str]) -> Values:
+def read_row(instance: object, names: Sequence[str]) -> Values:
     """Read one instance: a dict by feature name, or a list in the bundle's order.
 
     A dict may lack features, which are missing values as None and NaN are, but not all of them;
-    names that are no features are ignored. Nested lists are an array's, in row-major order. Raises
-    InputError if it is neither, or a value is no number.
+    other names are ignored. Nested lists are an array's, in row-major order. Raises
+    InputError if it is neither, or a value is not a number.
 
     >>> read_row({"b": 2, "x": 1}, ["a", "b"]).tolist()
     [nan, 2.0]
     """
-    if isinstance(given, dict):
-        given = in_order(given, names)
-    while isinstance(given, list) and len(given) and all(isinstance(v, list) for v in given):
-        given = [value for values in given for value in values]  # an array, row by row
-    if not isinstance(given, list) or len(given) != len(names):
+    if isinstance(instance, dict):
+        instance = in_order(instance, names)
+    while (
+        isinstance(instance, list) and len(instance) and all(isinstance(v, list) for v in instance)
+    ):
+        instance = [value for values in instance for value in values]  # an array, row by row
+    if not isinstance(instance, list) or len(instance) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"
         )
-    return np.array([*map(_json_number, given, names)], np.float64)
+    return np.array([*map(_json_number, instance, names)], np.float64)
 
 
 def in_order(row: Mapping[str, Any], names: Sequence[str], what: str = "features") -> list[Any]:

@@ -57,10 +57,10 @@ def edge(
 
     --data module:function imports the module, from the current folder first, and calls the
     function without arguments. If it returns Sensors, the device reads them on demand. If it
-    returns an iterator (a generator function does), each item is an instance. Otherwise what it
-    returned is the first instance and it is called again for each further one, until it returns
+    returns an iterator (a generator function does), each item is an instance. Otherwise its first
+    result is the first instance, and it is called again for each further one, until it returns
     None. An instance is a mapping by feature name, or a row in the bundle's order. A feature that
-    is not there is missing: an instance is answered where the stages that run have what they need.
+    is not there is missing: an instance is answered where the stages that run have their features.
 
     A bundle with blocks takes windows of a signal, or pictures: --data gives them as arrays of that
     shape, --signal cuts them from samples, none across a gap; each line then has the window's first
@@ -125,7 +125,8 @@ def edge(
             )
             delay = f"a change that lasts shows {smoothing.delay} windows later"
             note(f"--smooth {settings.smooth}: {delay}")
-        totals, notifier = AnswerTotals(), Notifier()
+        totals = AnswerTotals()
+        notifier = Notifier()
         beat = Heartbeat(
             notifier,
             patience=settings.deadline_ms / 1000.0 + _GRACE,
@@ -238,6 +239,7 @@ def _summary(
     summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
     summary["lines_lost"] = sum(file.n_lost for file in files)
     if smoothing is not None:
-        delay, changed = smoothing.delay, smoothing.changed
+        delay = smoothing.delay
+        changed = smoothing.changed
         summary["smoothing"] = {"delay_windows": delay, "changed": changed}
     return summary

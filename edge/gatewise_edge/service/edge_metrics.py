@@ -1,8 +1,8 @@
 """Prometheus metrics of a running device. Needs prometheus-client.
 
-Beside what is counted here they hold :attr:`.Device.counters` (``gatewise_device_total{event}``,
-``gatewise_bytes_total{direction}``) and :attr:`.Device.gauges` (``gatewise_device_state{what}``),
-``Sensors.counts`` and ``Updater.counters``.
+In addition to counts of their own they hold :attr:`.Device.counters`
+(``gatewise_device_total{event}``, ``gatewise_bytes_total{direction}``) and :attr:`.Device.gauges`
+(``gatewise_device_state{what}``), ``Sensors.counts`` and ``Updater.counters``.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class EdgeMetrics(Collector):
     """Metrics of one device.
 
     `instances` are where the device's instances come from: their sensors, or the samples that
-    windows are cut from. `troubles` gives what is wrong with each part of the service, or None, by
-    the part's name.
+    windows are cut from. `troubles` gives the trouble of each part of the service, or None, by the
+    part's name.
     """
 
     def __init__(
@@ -133,8 +133,9 @@ class EdgeMetrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Read from the device what is not counted here."""
-        link, manifest = self._link, self._device.bundle.manifest
+        """Read the values that the device counts itself."""
+        link = self._link
+        manifest = self._device.bundle.manifest
         (answers,) = self._answers.collect()
         routes = {s.labels["route"]: s.value for s in answers.samples if s.name.endswith("_total")}
         ratio = routes["cloud"] / (sum(routes.values()) or 1)

@@ -25,9 +25,9 @@ class Endpoints(ThreadingHTTPServer):
 
     ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
     `trouble` returns. `port` is the one in use (0 takes a free one). At most 8 connections are
-    served at a time; one that takes longer than 5 s gives way to the next. There is no password:
-    listen on an address that only those who may read it can reach. Raises InputError if the port
-    cannot be used.
+    served at a time; one that takes longer than 5 s gives way to the next. No password is asked
+    for: listen on an address that only those who may read it can reach. Raises InputError if the
+    port cannot be used.
     """
 
     daemon_threads = True
@@ -42,7 +42,8 @@ class Endpoints(ThreadingHTTPServer):
         trouble: Callable[[], str | None],
         host: str = "127.0.0.1",
     ) -> None:
-        self.metrics, self.trouble = metrics, trouble
+        self.metrics = metrics
+        self.trouble = trouble
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._since: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
@@ -83,7 +84,7 @@ class Endpoints(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except RuntimeError:  # no thread is to be had
+        except RuntimeError:  # the system gives no thread
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:

@@ -24,12 +24,12 @@ from gatewise_edge.link.topics import answers_topic, status_topic
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
-#: Seconds from one publication to the next, at least.
+#: Shortest time from one publication to the next, in seconds.
 _EVERY: Final = 1.0
 #: Home Assistant takes no others in the levels of a discovery topic.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _PREFIX: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
-#: What each sensor shows: its name, its template and what else describes it.
+#: Name, template and further description of each sensor.
 _SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "label": ("Label", "value_json.label", {"icon": "mdi:label"}),
     "confidence": (
@@ -63,9 +63,9 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         )
     if _PREFIX.fullmatch(prefix) is None:
         raise InputError(f"--home-assistant {prefix!r}: no topic; by default it is homeassistant")
-    own = f"gatewise_{device}"
+    own_id = f"gatewise_{device}"
     return f"{prefix}/device/{device}/config", {
-        "device": {"identifiers": [own], "name": device, "manufacturer": "Gatewise"},
+        "device": {"identifiers": [own_id], "name": device, "manufacturer": "Gatewise"},
         "origin": {"name": "gatewise", "support_url": "https://github.com/gatewise/gatewise"},
         "state_topic": answers_topic(device),
         "availability_topic": status_topic(device),
@@ -73,7 +73,7 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         "components": {
             key: {
                 "platform": "sensor",
-                "unique_id": f"{own}_{key}",
+                "unique_id": f"{own_id}_{key}",
                 "name": name,
                 "value_template": "{{ " + template + " }}",
                 **more,
@@ -89,7 +89,7 @@ class HomeAssistant:
     `write` publishes an answer's line on ``gw/v1/<device>/answers``; it gets it with
     ``confidence`` (null for a value), ``cost_today`` and ``share_offloaded``, once a second at
     most; the last one of a second goes when it is over. A line that is an error is left out.
-    Days are those of `today`.
+    `today` gives the day.
     """
 
     def __init__(
@@ -101,7 +101,9 @@ class HomeAssistant:
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], date] = date.today,
     ) -> None:
-        self._link, self._clock, self._today = link, clock, today
+        self._link = link
+        self._clock = clock
+        self._today = today
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
         self._announced = False
@@ -110,7 +112,9 @@ class HomeAssistant:
         self._timer: threading.Timer | None = None
         self._due = clock()
         self._day = today()
-        self._cost, self._answers, self._offloaded = 0.0, 0, 0
+        self._cost = 0.0
+        self._answers = 0
+        self._offloaded = 0
         self._writing = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
@@ -120,7 +124,10 @@ class HomeAssistant:
             if "error" in document:
                 return
             if (day := self._today()) != self._day:
-                self._day, self._cost, self._answers, self._offloaded = day, 0.0, 0, 0
+                self._day = day
+                self._cost = 0.0
+                self._answers = 0
+                self._offloaded = 0
             self._cost += document["cost"]
             self._answers += 1
             self._offloaded += document["route"] == "cloud"

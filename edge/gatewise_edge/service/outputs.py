@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Answers that wait for the broker, at most; beyond them the oldest are dropped.
+#: Largest number of answers that wait for the broker; the oldest are dropped.
 _MOST_WAITING: Final = 1000
-#: Those that are sent and not acknowledged, at most: the link must have room for requests.
+#: Largest number of answers without acknowledgement: the link must have room for requests.
 _MOST_SENT: Final = 32
 #: Seconds at the end for what still waits.
 _LAST_SECONDS: Final = 2.0
@@ -49,7 +49,7 @@ class AnswerFile:
 
     def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
         self.name = "standard output" if path is None else str(path)
-        #: None where standard output is no file, in a notebook say.
+        #: None where standard output is not a file, as in a notebook.
         self._file: int | None = None
         if path is None:
             with suppress(OSError):
@@ -78,7 +78,7 @@ class AnswerFile:
             except OSError as error:
                 if self._rest == line:
                     self._rest = b""
-                # Of a line that is begun the rest follows, once there is room.
+                # The rest of a line that is begun follows, once the disk has room.
                 self.n_lost += not (self._rest and line.endswith(self._rest))
                 self._note(error)
                 return
@@ -137,8 +137,8 @@ class AnswerLog(AnswerFile):
         try:
             if not content.startswith(_HEAD[: len(content)]):
                 raise ValueError("another file")
-            first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
-            same = first is None or first["sha256"] == head["sha256"]
+            head_line, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            same = head_line is None or head_line["sha256"] == head["sha256"]
             self.answered = {int(line["row"]) for line in lines}
         except (ValueError, KeyError, TypeError):
             raise InputError(
@@ -151,7 +151,7 @@ class AnswerLog(AnswerFile):
             )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
-        if first is None:
+        if head_line is None:
             self.write(head)
 
     def __exit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
-#: Seconds between two reports, at most.
+#: Longest time between two reports, in seconds.
 _LONGEST: Final = 3600.0
 #: Counts of a device that sum to its instances.
 _ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
@@ -21,23 +21,27 @@ class ReleaseStatus:
     """Publishes the release that runs, the last that failed, and how this one does.
 
     The first report comes after `first` seconds, the next ones after twice as many each, up to an
-    hour; `due` is when, on `clock`. Without a link nothing is published. The words are those of
-    docs/wire.md.
+    hour; `due` is when, on `clock`. Without a link nothing is published. docs/wire.md defines
+    the words.
     """
 
     def __init__(
         self, link: MqttLink | None, store: Store, first: float, clock: Callable[[], float]
     ) -> None:
-        self._link, self._store, self._first, self._clock = link, store, first, clock
+        self._link = link
+        self._store = store
+        self._first = first
+        self._clock = clock
         self._pause = self.due = math.inf
         self._device: MeasuredDevice | None = None
         self._before: dict[str, int] = {}  # the device's counts when the release was adopted
 
     def begin(self, device: MeasuredDevice) -> None:
-        """Report on what the device runs now."""
+        """Report on the release that the device runs now."""
         if self._link is None:
             return
-        self._device, self._before = device, device.counters
+        self._device = device
+        self._before = device.counters
         self._pause = self._first
         self.due = self._clock() + self._pause
         self.publish()
@@ -54,11 +58,13 @@ class ReleaseStatus:
         """Set the link's status."""
         if self._device is None or self._link is None:
             return
-        manifest, refused = self._device.bundle.manifest, self._store.state.refused
+        manifest = self._device.bundle.manifest
+        refused = self._store.state.refused
         words = [manifest.release]
         if refused:
             words += ["refused", refused[-1][:12]]
-        now, gauges = self._device.counters, self._device.gauges
+        now = self._device.counters
+        gauges = self._device.gauges
         count = {name: now[name] - self._before[name] for name in _ANSWERS}
         if any(count.values()):
             words.append(f"seen={sum(count.values())},{count['errors']},{count['fallback']}")

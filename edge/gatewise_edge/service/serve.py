@@ -32,9 +32,10 @@ Write = Callable[[dict[str, Any]], None]
 class Smoothing:
     """The filter of ``--smooth``, written as `text`.
 
-    `first` are the classes of the bundle that the device was set up with, `classes` gives those of
-    the one that runs. An instance without an answer has no say. `delay`: in windows; `changed`:
-    answers whose smoothed label is another. Raises InputError if it is no filter of such classes.
+    `first` are the classes of the bundle that the device was set up with, `classes` gives the
+    classes of the one that runs. An instance without an answer has no say. `delay`: in windows;
+    `changed`: answers whose smoothed label is another. Raises InputError if the text is not a
+    filter of such classes.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Smoothing:
         self._labels.reset()
 
     def add(self, answer: Answer) -> Any:
-        """Take an answer, get the smoothed label; None where the class is no longer there."""
+        """Take an answer, get the smoothed label; None where the bundle has lost the class."""
         with suppress(InputError):
             likely = dict(zip(self._classes(), answer.probabilities.tolist(), strict=False))
             label = self._labels.push(answer.label, likely)
@@ -79,7 +80,7 @@ def run_loop(
 
     After a stop request, every instance that was taken from its source is still answered.
     `classify` is the device's ``answer``; `observers` get each answer, or the error in its place.
-    It ends after `limit` instances; one begins `interval` seconds after the one before, at least.
+    It ends after `limit` instances; each begins at least `interval` seconds after the one before.
     With `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row``
     numbers instances. What an observer or writer raises ends it once all under way is answered.
     `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line is kept
@@ -107,7 +108,7 @@ def run_loop(
                 for write in writers:
                     write(document)
         except BrokenPipeError:
-            # The reader has gone; keep Python from complaining at exit, too.
+            # The reader has gone; keep Python from complaining at exit as well.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ended.set()
         finally:
@@ -182,7 +183,9 @@ def _due(
 
     Their fields begin with ``at``, the time in Unix seconds at which they were taken.
     """
-    number, count, due = -1, 0, time.monotonic()
+    number = -1
+    count = 0
+    due = time.monotonic()
     while count != limit and not (stop.requested and not instances.held):
         number += 1
         with suppress(Stopped):
@@ -197,7 +200,7 @@ def _due(
         if number not in answered:
             count += 1
             due = max(due, time.monotonic()) + interval
-            # what an outage holds back is published later, with the instance's own time
+            # lines that an outage holds back are published later, with the instance's own time
             yield number, instance, {"at": round(time.time(), 3), **known}
 
 

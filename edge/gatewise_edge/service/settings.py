@@ -168,8 +168,8 @@ class EdgeSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if ":" not in self.policy and self.policy not in get_args(Policy):
-            known = ", ".join(get_args(Policy))
-            raise InputError(f"--policy {self.policy}: there are {known}, and module:function")
+            names = ", ".join(get_args(Policy))
+            raise InputError(f"--policy {self.policy}: there are {names}, and module:function")
         if self.broker is None:
             self._refuse_options_of_a_broker()
         if self.home_assistant is not None and self.device is None:

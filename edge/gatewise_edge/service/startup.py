@@ -1,4 +1,4 @@
-"""What a device starts with, from the options of `gatewise edge`; what is in trouble."""
+"""Parts of a device, made from the options of `gatewise edge`, and their troubles."""
 
 from __future__ import annotations
 
@@ -103,7 +103,8 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
         cert_file=settings.cert_file,
         key_file=settings.key_file,
     )
-    publish, home_assistant = settings.publish, settings.home_assistant
+    publish = settings.publish
+    home_assistant = settings.home_assistant
     if publish is not None:
         link.check_answers_topic(publish)
     if home_assistant is not None:
@@ -130,7 +131,7 @@ def serve_metrics(
 
 
 def open_log(path: Path, data: str) -> AnswerLog:
-    """Open the answers of ``--resume``, those of the rows of a file."""
+    """Open the answers of ``--resume``, which are of the rows of a file."""
     if Path(data).suffix.lower() != ".csv":
         raise InputError("--resume is for a --data file: its rows have lasting numbers")
     log = AnswerLog(path, Path(data))

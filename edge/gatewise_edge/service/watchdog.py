@@ -33,7 +33,8 @@ class Notifier:
         self._address = values.get("NOTIFY_SOCKET", "")
         self.enabled = self._address.startswith(("/", "@"))
         self.watchdog: float | None = None
-        microseconds, pid = values.get("WATCHDOG_USEC", ""), values.get("WATCHDOG_PID", "")
+        microseconds = values.get("WATCHDOG_USEC", "")
+        pid = values.get("WATCHDOG_PID", "")
         ours = not pid or pid == str(os.getpid())
         if self.enabled and ours and microseconds.isdecimal() and int(microseconds) > 0:
             self.watchdog = int(microseconds) / 1e6
@@ -61,7 +62,7 @@ class Heartbeat:
     """Signs of life from a thread, for as long as the device answers.
 
     It is alive while it waits for an instance, however long. It is not while an instance takes
-    longer than `patience` seconds, nor once failures alone have come for so long: then no sign is
+    longer than `patience` seconds, nor once failures alone have come for that time: then no sign is
     given, and the manager restarts the service. `status` gives a line that goes with each sign.
     """
 
