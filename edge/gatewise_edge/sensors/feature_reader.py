@@ -291,7 +291,7 @@ class JpegSource:
     def read(
         self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
     ) -> None:
-        """Decode the image; all values fail together, whatever `spare` is."""
+        """Decode the image; all its values fail together, with `spare` and without."""
         try:
             known.values[:] = decode_jpeg(self.content, self._spec)
         except InputError as error:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,8 @@ from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
-from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher
-from gatewise_edge.service.serve import AnswerTotals, Smoothing, Write, run_loop
+from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
+from gatewise_edge.service.serve import AnswerTotals, Observe, Smoothing, Write, run_loop
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
     Troubles,
@@ -37,7 +38,9 @@ from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.sensors.instance_source import InstanceSource
     from gatewise_edge.sensors.sensors import Sensors
+    from gatewise_edge.update import Updater
 
 #: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
 _GRACE = 5.0
@@ -89,93 +92,41 @@ def edge(
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
-        # What is opened before the device is made, the updater before the link is opened: it
-        # subscribes to the announcements.
         stop = stack.enter_context(Stop())
-        store = None if settings.store is None else Store(settings.store)
-        bundles = open_bundles(settings.bundle, store, settings.public_key)
-        first_manifest = bundles[-1].manifest
-        instances = open_instances(settings, bundles[-1], stop)
-        resume = settings.resume
-        log = None if resume is None else stack.enter_context(open_log(resume, settings.data))
-        link = make_link(settings)
-        updater = make_updater(settings, store, bundles[-1], link)
-        if store is not None and updater is None:
-            # No trial is held here: this start does not count against one.
-            stack.callback(store.save, starts=0)
-        make = partial(_make_device, settings, link, instances.sensors, first_manifest.column_names)
-        runtime = stack.enter_context(first_that_runs(make, bundles))
-        model = runtime.bundle.manifest.release
-        if link is not None:
-            link.set_status(model)
-        # What observes the answers.
-        out = stack.enter_context(AnswerFile(settings.out))
-        parts = {
-            "store": store,
-            "update": updater,
-            "sensors": instances.sensors,
-            "out": out,
-            "resume": log,
-        }
-        troubles = Troubles(link, parts)
-        smoothing = None
-        if settings.smooth is not None:
-            smoothing = Smoothing(
-                settings.smooth, first_manifest.classes, lambda: runtime.bundle.manifest.classes
-            )
-            delay = f"a change that lasts shows {smoothing.delay} windows later"
-            note(f"--smooth {settings.smooth}: {delay}")
+        parts = _open_parts(settings, stop, stack)
         totals = AnswerTotals()
         notifier = Notifier()
         beat = Heartbeat(
             notifier,
             patience=settings.deadline_ms / 1000.0 + _GRACE,
-            status=lambda: f"{totals}{troubles}",
+            status=lambda: f"{totals}{parts.troubles}",
         )
-        observers = [totals.add]
-        if updater is not None:
-            observers.append(updater.observe)
-        if settings.metrics_port is not None:
-            metrics, pages = serve_metrics(
-                runtime, beat, settings.metrics_host, settings.metrics_port,
-                link=link, instances=instances, updater=updater, troubles=troubles.found,
-            )  # fmt: skip
-            stack.enter_context(pages)
-            observers.append(metrics.observe)
+        observers = [totals.add, *_open_observers(settings, parts, beat, stack)]
         # From here on the device answers.
-        troubles.connect(settings.connect_timeout)
-        if updater is not None:
-            stack.enter_context(updater).start(runtime)
+        parts.troubles.connect(settings.connect_timeout)
+        if parts.updater is not None:
+            stack.enter_context(parts.updater).start(parts.device)
         stack.enter_context(beat)
-        notifier.send("READY=1", f"model {model}{troubles}")
-        writers = _open_writers(settings, link, out, stack)
+        release = parts.device.bundle.manifest.release
+        notifier.send("READY=1", f"model {release}{parts.troubles}")
+        writers = _open_writers(settings, parts.link, parts.out, stack)
         try:
             run_loop(
-                runtime.answer,
-                instances,
+                parts.device.answer,
+                parts.instances,
                 stop=stop,
                 beat=beat,
                 observers=observers,
                 limit=settings.limit,
                 interval=settings.interval,
                 parallel=settings.parallel,
-                smoothing=smoothing,
-                log=log,
+                smoothing=parts.smoothing,
+                log=parts.log,
                 writers=writers,
             )
         finally:
             notifier.send("STOPPING=1", str(totals))
-            if as_json:
-                files = [file for file in (out, log) if file is not None]
-                summary = _summary(totals, runtime, smoothing, files)
-                if instances.counts:
-                    summary["signal"] = instances.counts
-                with AnswerFile() as standard_output:
-                    standard_output.write({"summary": summary})
-            else:
-                note(totals.in_words())
-                if instances.counts:
-                    note(", ".join(f"{n} {what}" for what, n in _in_words(instances.counts)))
+            _print_summary(parts, totals, as_json=as_json)
     if stop.requested == "SIGINT":
         raise KeyboardInterrupt
     if totals.errors and not stop.requested:
@@ -183,6 +134,91 @@ def edge(
 
 
 commands: dict[str, Callable[..., None]] = {"edge": edge}
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Parts of the service that are open before the device answers."""
+
+    device: Device
+    instances: InstanceSource
+    link: MqttLink | None
+    updater: Updater | None
+    out: AnswerFile
+    log: AnswerLog | None
+    smoothing: Smoothing | None
+    troubles: Troubles
+
+
+def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
+    """Open the store and its bundles, the instances, the link, the device and its files."""
+    store = None if settings.store is None else Store(settings.store)
+    bundles = open_bundles(settings.bundle, store, settings.public_key)
+    first_manifest = bundles[-1].manifest
+    instances = open_instances(settings, bundles[-1], stop)
+    resume = settings.resume
+    log = None if resume is None else stack.enter_context(open_log(resume, settings.data))
+    link = make_link(settings)
+    # It subscribes to announcements, so it is made before the link is opened.
+    updater = make_updater(settings, store, bundles[-1], link)
+    if store is not None and updater is None:
+        # No trial is held here: this start does not count against one.
+        stack.callback(store.save, starts=0)
+    make = partial(_make_device, settings, link, instances.sensors, first_manifest.column_names)
+    device = stack.enter_context(first_that_runs(make, bundles))
+    if link is not None:
+        link.set_status(device.bundle.manifest.release)
+    out = stack.enter_context(AnswerFile(settings.out))
+    smoothing = None
+    if settings.smooth is not None:
+        smoothing = Smoothing(
+            settings.smooth, first_manifest.classes, lambda: device.bundle.manifest.classes
+        )
+        delay = f"a change that lasts shows {smoothing.delay} windows later"
+        note(f"--smooth {settings.smooth}: {delay}")
+    troubles = Troubles(
+        link,
+        {
+            "store": store,
+            "update": updater,
+            "sensors": instances.sensors,
+            "out": out,
+            "resume": log,
+        },
+    )
+    return _Parts(
+        device=device,
+        instances=instances,
+        link=link,
+        updater=updater,
+        out=out,
+        log=log,
+        smoothing=smoothing,
+        troubles=troubles,
+    )
+
+
+def _open_observers(
+    settings: EdgeSettings, parts: _Parts, beat: Heartbeat, stack: ExitStack
+) -> list[Observe]:
+    """Open the observers of answers: the updater with its trial, and the metrics."""
+    observers: list[Observe] = []
+    if parts.updater is not None:
+        observers.append(parts.updater.observe)
+    if settings.metrics_port is not None:
+        metrics, pages = serve_metrics(
+            parts.device,
+            beat,
+            settings.metrics_host,
+            settings.metrics_port,
+            link=parts.link,
+            instances=parts.instances,
+            updater=parts.updater,
+            troubles=parts.troubles.found,
+        )
+        stack.enter_context(pages)
+        observers.append(metrics.observe)
+    return observers
 
 
 def _make_device(
@@ -224,22 +260,24 @@ def _open_writers(
     return writers
 
 
-def _in_words(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Counts of a signal that are not 0, by their name in words."""
-    return [(name.replace("_", " "), count) for name, count in counts.items() if count]
-
-
-def _summary(
-    totals: AnswerTotals,
-    runtime: Device,
-    smoothing: Smoothing | None,
-    files: Sequence[AnswerFile],
-) -> dict[str, object]:
-    model = runtime.bundle.manifest.release  # an update may have changed it
-    summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
-    summary["lines_lost"] = sum(file.n_lost for file in files)
-    if smoothing is not None:
-        delay = smoothing.delay
-        changed = smoothing.changed
-        summary["smoothing"] = {"delay_windows": delay, "changed": changed}
-    return summary
+def _print_summary(parts: _Parts, totals: AnswerTotals, *, as_json: bool) -> None:
+    """Print the counts of the run: a JSON line, or notes."""
+    counts = parts.instances.counts
+    if not as_json:
+        note(totals.in_words())
+        if counts:
+            note(", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n))
+        return
+    files = [file for file in (parts.out, parts.log) if file is not None]
+    summary = totals.summary() | {
+        "model": parts.device.bundle.manifest.release,  # an update may have changed it
+        "counters": parts.device.counters,
+        "lines_lost": sum(file.n_lost for file in files),
+    }
+    if parts.smoothing is not None:
+        smoothing = parts.smoothing
+        summary["smoothing"] = {"delay_windows": smoothing.delay, "changed": smoothing.changed}
+    if counts:
+        summary["signal"] = counts
+    with AnswerFile() as standard_output:
+        standard_output.write({"summary": summary})

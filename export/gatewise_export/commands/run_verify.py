@@ -20,6 +20,8 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 from gatewise_export.seen_rows import SeenRows
 
+FEW_IMPLAUSIBLE = 0.01
+"""Share of rows that may have implausible values without a word."""
 HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
 """Class indices and probabilities of rows of all features."""
 
@@ -85,9 +87,12 @@ def check_data(
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
         **_seen(bundle, x),
     }
+    remarks = [*_implausible(bundle, x), *measured.get("remarks", [])]
     if y is None and manifest.task != "rank":
         remark = f"{source} has no label, so no accuracy; --target NAME names its column"
-        measured["remarks"] = [remark, *measured.get("remarks", [])]
+        remarks = [remark, *remarks]
+    if remarks:
+        measured["remarks"] = remarks
     return verify_graphs(bundle, x, outcome), measured
 
 
@@ -152,6 +157,25 @@ def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
     count = training_rows.count(x)
     remark = training_rows.remark(count, len(x))
     return {"seen_in_training": count, "remarks": [remark] if remark else []}
+
+
+def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:
+    """Say that many rows have values far outside of those in training; empty if few have."""
+    ranges = bundle.ranges()
+    if ranges is None:
+        return []
+    lowest, highest = ranges.features.limits()
+    # values of a raw window follow the features; one range stands for all values of an array
+    features = x if len(lowest) == 1 else x[:, : len(lowest)]
+    outside = (features < lowest) | (features > highest)
+    n_rows = int(outside.any(axis=1).sum())
+    if n_rows <= FEW_IMPLAUSIBLE * len(x):
+        return []
+    column = bundle.manifest.names_of_columns[int(outside.sum(axis=0).argmax())]
+    return [
+        f"{n_rows:,} of these {len(x):,} rows have values far outside of those in training, most "
+        f"often in column {column!r}: a device calls them implausible; compare its unit."
+    ]
 
 
 def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:

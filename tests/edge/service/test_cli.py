@@ -72,7 +72,7 @@ def test_a_csv_file_without_a_broker(bundle, rows):
     assert [t["label"] for t in found] == ["yes", "no", "yes"]
     assert [t["reason"] for t in found] == ["stopped", "stopped", "no-link"]
     assert [t["cost"] for t in found] == [1.5, 13.5, 13.5]
-    assert "columns that are no features are left out: target" in done.stderr
+    assert "columns that are not features are left out: target" in done.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in done.stderr
     done = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
     assert [t["route"] for t in answers(done)] == ["edge", "edge"]

@@ -176,6 +176,11 @@ def test_verify(home: Path, bundle: Path, run: Run) -> None:
     unlabelled = json.loads(run(*args, "--json")[1])["data"]
     assert "accuracy" not in unlabelled
     assert data.items() >= {k: v for k, v in unlabelled.items() if k != "remarks"}.items()
+    grams = wine().assign(**{name: wine()[name] * 1000 for name in wine().columns[:1]})
+    grams.to_csv(home / "grams.csv", index=False)
+    text = run("verify", bundle, "--data", home / "grams.csv", "--target", "cultivar")[1]
+    assert "of these 178 rows have values far outside of those in training, most" in text
+    assert f"often in column {grams.columns[0]!r}" in text
     held_out = ["verify", bundle, "--data", home / "bundle-test.csv", "--json"]  # no --target
     data = json.loads(run(*held_out)[1])["data"]
     assert (data["rows"], data["seen_in_training"], data["remarks"]) == (36, 0, [])
