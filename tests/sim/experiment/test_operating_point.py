@@ -69,11 +69,13 @@ def test_a_signed_bundle_is_not_put_at_another_point_behind_its_signers_back(
 
 
 def test_the_frontier_is_the_estimators(small, packed):
-    found = frontier_points(packed)
-    assert [p.cost for p in found.points] == [p.cost for p in small.system.frontier_.points]
-    assert found.active.cost == small.system.operating_point_.cost
-    assert found.reference_accuracy == small.system.frontier_.reference_accuracy
-    assert set(found.hull) <= set(found.points)
+    points = frontier_points(packed)
+    assert [p.cost for p in points.points] == [p.cost for p in small.system.frontier_.points]
+    assert points.active.cost == small.system.operating_point_.cost
+    assert points.reference_accuracy == small.system.frontier_.reference_accuracy
+    assert all(point in points.points for point in points.hull)
+    # Recalls carry the names of the classes.
+    assert list(points.active.recall) == [str(label) for label in small.system.classes_]
 
 
 def test_a_bundle_for_devices_is_not_enough(packed):
