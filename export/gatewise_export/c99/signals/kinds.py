@@ -44,7 +44,8 @@ def _quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
     lower, _, fraction = time_domain.quantile_positions(step.at, code.length)
     indices = code.table(lower, "Sorted samples below")
     fractions = code.floats(fraction, "Part of the way")
-    code.call_of_rows("quantiles", indices, fractions, len(fraction), code.scratch(code.length))
+    work = code.scratch_or_input(code.length)
+    code.call_of_rows("quantiles", indices, fractions, len(fraction), work)
 
 
 def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
@@ -52,30 +53,32 @@ def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
 
 
 def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
-    half = code.length // 2
+    detail = code.scratch(code.length // 2)
     if step.wavelet == "haar":
-        work = code.scratch(code.length + half)
-        code.call_of_rows("haar", float(time_domain.ROOT_HALF), step.levels, work)
+        work = code.scratch_or_input(code.length)
+        code.call_of_rows("haar", float(time_domain.ROOT_HALF), step.levels, detail, work)
         return
     low = np.asarray(time_domain.DB4, np.float32)
     high = low[::-1] * np.asarray([1, -1] * 4, np.float32)
     filters = code.floats(low, "Daubechies' taps"), code.floats(high, "Those of the details")
-    code.call_of_rows("wavelet", *filters, step.levels, code.scratch(code.length + 6 + half))
+    work = code.scratch_or_input(code.length + 6)  # the samples go on with the first ones
+    code.call_of_rows("wavelet", *filters, step.levels, detail, work)
 
 
 # -- frequency -----------------------------------------------------------------------------
 
 
-def _transform(code: StepCode, samples: int) -> tuple[str | int | float, ...]:
-    """Arguments that describe the power spectrum of that many `samples`."""
+def _transform(code: StepCode, samples: int, work: str) -> tuple[str | int | float, ...]:
+    """Arguments that describe the power spectrum of that many `samples`, and where it works."""
     window, squares = spectra.weighted_hann(samples)
     size = spectra.fft_size(samples)
     turn = code.tables.transform(size)
-    return code.floats(window, "Hann window"), float(squares), size, turn, code.scratch(size)
+    return code.floats(window, "Hann window"), float(squares), size, turn, work
 
 
 def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:
-    code.call_of_rows("spectrum", *_transform(code, code.length))
+    work = code.scratch_or_input(spectra.fft_size(code.length))
+    code.call_of_rows("spectrum", *_transform(code, code.length, work))
 
 
 def _band_powers(code: StepCode, step: spectra.BandPowers) -> None:
@@ -87,7 +90,7 @@ def _band_powers(code: StepCode, step: spectra.BandPowers) -> None:
 def _moments(code: StepCode, step: spectra.SpectralMoments) -> None:
     hz = code.floats(step.source.hz(code.length), "Frequencies of bins")
     scale = float(-np.log(code.length))
-    work = code.scratch(2 * code.length)
+    work = code.scratch(code.length)
     code.call_of_rows("spectral_moments", hz, float(step.rolloff), scale, work)
 
 
@@ -97,7 +100,8 @@ def _goertzel(code: StepCode, step: spectra.Goertzel) -> None:
 
 
 def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
-    code.call_of_rows("spectrogram", step.frame, step.hop, *_transform(code, step.frame))
+    work = code.scratch(spectra.fft_size(step.frame))
+    code.call_of_rows("spectrogram", step.frame, step.hop, *_transform(code, step.frame, work))
 
 
 def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
@@ -112,8 +116,8 @@ def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     # the spectrogram has no result: the mel bands of each frame are computed from its spectrum
     source = step.source
     size = spectra.fft_size(source.frame)
-    transform = _transform(code, source.frame)
-    code.scratch(size + size // 2 + 1)
+    work = code.scratch(size + size // 2 + 1)  # of the transform, and a spectrum
+    transform = _transform(code, source.frame, work)
     code.call_of_rows("mel_of_frames", source.frame, source.hop, *filters, *transform)
 
 

@@ -1,8 +1,4 @@
-"""Memory of steps: results that are never needed at the same time share it.
-
-Steps run in a fixed order. A buffer is needed from the step that writes it to the last step that
-reads it.
-"""
+"""Memory of steps: results that are never needed at the same time share it."""
 
 from __future__ import annotations
 
@@ -12,12 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of `size` floats, needed from step `begin` to step `end`, both included."""
+    """A buffer of `size` floats, needed while `steps` run; other steps may write over it."""
 
     name: str
     size: int
-    begin: int
-    end: int
+    steps: frozenset[int]
 
 
 def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
@@ -26,14 +21,14 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
     The largest buffer comes first, each at the lowest offset where it overlaps no buffer that is
     needed at the same time. (Greedy by size; the least memory is a problem of bin packing.)
 
-    >>> channels, spectrum = Buffer("channels", 64, 0, 1), Buffer("spectrum", 33, 1, 3)
-    >>> place_buffers([channels, spectrum, Buffer("bands", 5, 2, 3)])
-    ({'channels': 0, 'spectrum': 64, 'bands': 0}, 97)
+    >>> channels, power = Buffer("channels", 64, {0, 1}), Buffer("power", 33, {1, 2, 3})
+    >>> place_buffers([channels, power, Buffer("bands", 5, {2, 3})])
+    ({'channels': 0, 'power': 64, 'bands': 0}, 97)
     """
     offsets: dict[str, int] = {}
     finished: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: (-b.size, b.begin)):
-        rivals = [b for b in finished if b.begin <= buffer.end and buffer.begin <= b.end]
+    for buffer in sorted(buffers, key=lambda b: (-b.size, min(b.steps))):
+        rivals = [b for b in finished if b.steps & buffer.steps]
         offset = start
         for rival in sorted(rivals, key=lambda b: offsets[b.name]):
             if offset + buffer.size <= offsets[rival.name]:

@@ -119,6 +119,7 @@ def _codes(
             step=step,
             number=number,
             shape=shapes[step],
+            may_overwrite=len(inputs) == 1 and _is_only_reader(graph, step, inputs[0]),
             input_steps=[steps.index(s) for s in inputs],
             input_shapes=[shapes[s] for s in inputs] or [window.shape],
             tables=tables,
@@ -128,17 +129,64 @@ def _codes(
     return codes
 
 
+def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
+    """Whether no block needs both `step` and another reader of `source`, a part of the window."""
+    needs = (_in_order(graph, block) for block in graph.blocks)
+    return not source.inputs and all(
+        [s for s in needed if source in s.inputs] == [step] for needed in needs if step in needed
+    )
+
+
 def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
-    """Place the results and the work of steps in memory, features first; count all floats."""
-    last_reader = {i: reader for reader, code in enumerate(codes) for i in code.input_steps}
+    """Place the results and the work of steps in memory, features first; count all floats.
+
+    A result is needed from its step to its last reader. A step that reads the window alone can run
+    again for each block: its result is needed until its last reader among the steps of the block.
+    """
+    needed_steps = [{i} for i in range(len(codes))]
+    for block in block_steps:
+        needs = _ancestors(codes, block)
+        for i in needs:
+            last_reader = max((r for r in needs if i in codes[r].input_steps), default=i)
+            is_source = not codes[i].input_steps
+            between = {s for s in needs if s <= last_reader} if is_source else range(i, last_reader)
+            needed_steps[i].update(between, {last_reader})
+    sizes = [math.prod(code.shape) for code in codes]
+    for code in codes:
+        for i in code.input_steps:
+            sizes[i] = max(sizes[i], code.input_floats)
     results = [
-        Buffer(f"RESULT_{i}", math.prod(code.shape), i, last_reader.get(i, i))
-        for i, code in enumerate(codes)
+        Buffer(f"RESULT_{i}", size, frozenset(needed_steps[i])) for i, size in enumerate(sizes)
     ]
-    # features are needed to the end, and no other buffer is ever written over them
-    features = [replace(results[i], begin=0, end=len(codes)) for i in sorted(block_steps)]
+    # no other buffer is ever written over features
+    always = frozenset(range(len(codes)))
+    features = [replace(results[i], steps=always) for i in sorted(block_steps)]
     offsets, n_floats = place_buffers(features)
     shared = [buffer for buffer in results if buffer.name not in offsets]
-    shared += [Buffer(f"WORK_{i}", c.work, i, i) for i, c in enumerate(codes) if c.work]
+    shared += [
+        Buffer(f"WORK_{i}", code.work, frozenset([i])) for i, code in enumerate(codes) if code.work
+    ]
     shared_offsets, n_floats = place_buffers(shared, n_floats)
-    return offsets | shared_offsets, n_floats
+    offsets |= shared_offsets
+    _mark_overwritten(codes, offsets, shared)
+    return offsets, n_floats
+
+
+def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
+    """Numbers of a step and of all that it needs."""
+    return {number}.union(*(_ancestors(codes, i) for i in codes[number].input_steps))
+
+
+def _mark_overwritten(
+    codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
+) -> None:
+    """Mark for each step the parts of the window over which it writes its result or its work."""
+    spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
+    for source in codes:
+        if source.input_steps:
+            continue
+        part = spans[f"RESULT_{source.number}"]
+        for code in codes:
+            own = (spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK"))
+            if code is not source and any(s.start < part.stop and part.start < s.stop for s in own):
+                code.overwritten.add(source.number)

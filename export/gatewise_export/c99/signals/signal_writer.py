@@ -17,7 +17,7 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.probes import probe_windows
 from gatewise_export.c99.signals.signal_plan import SignalPlan, plan_signals
-from gatewise_export.c99.signals.step_code import Shape
+from gatewise_export.c99.signals.step_code import Shape, StepCode
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.steps import Step
 
@@ -203,17 +203,25 @@ def _bits(numbers: Collection[int], n: int) -> NDArray[np.uint32]:
 
 def _source(plan: SignalPlan, tables: c_text.Tables, fill: dict[str, str]) -> str:
     """Write the tables, the functions that the steps need, and the calls of the steps."""
-    calls = [code.text for code in plan.codes]
-    cases = (f"    case {i}:\n        {call}        break;\n" for i, call in enumerate(calls))
+    cases = "".join(_case(code) for code in plan.codes)
     fill = fill | {
         "listing": "".join(f"   {c.number} {_comment(c.step)}\n" for c in plan.codes),
         "offsets": ",\n".join(f"    {name} = {offset}" for name, offset in plan.offsets.items()),
-        "cases": "".join(cases),
+        "cases": cases,
     }
     texts = {name: c_text.filled(STEPS, name, **fill) for name in c_text.sections(STEPS) if name}
-    functions = "".join(c_text.needed(texts, "".join(calls)).values())
+    functions = "".join(c_text.needed(texts, cases).values())
     top, bottom = (c_text.filled("signals.c", section, **fill) for section in ("top", "bottom"))
     return f"{top}{tables}{functions}{bottom}"
+
+
+def _case(code: StepCode) -> str:
+    """Write the case that runs a step, and marks the steps that it overwrites."""
+    lines = [f"    case {code.number}:", f"        {code.text.rstrip()}"]
+    for word in sorted({step // 32 for step in code.overwritten}):
+        bits = sum(1 << step % 32 for step in code.overwritten if step // 32 == word)
+        lines.append(f"        it->computed[{word}] &= ~(uint32_t){bits:#x}u; /* overwritten */")
+    return "\n".join([*lines, "        break;\n"])
 
 
 def _comment(step: Step) -> str:

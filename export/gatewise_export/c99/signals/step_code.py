@@ -61,8 +61,10 @@ class StepCode:
     """The call that computes a step for one window.
 
     `number`: of the step in C. `input_steps`: numbers of the steps that it reads; none where it
-    reads the window. `input_shapes` and `shape`: of these results and of its own. `work`: floats
-    that the call works in.
+    reads the window. `input_shapes` and `shape`: of these results and of its own. `may_overwrite`:
+    the call may work in its input, which is then read from the window again where it is needed.
+    `work` and `input_floats`: floats that the call works in, apart and in its input. `overwritten`:
+    steps that read the window alone, over whose results the call writes.
     """
 
     step: Step
@@ -71,8 +73,11 @@ class StepCode:
     input_steps: list[int]
     input_shapes: list[Shape]
     tables: SignalTables
+    may_overwrite: bool = False
     inputs: list[str] = field(init=False)
     work: int = field(default=0, init=False)
+    input_floats: int = field(default=0, init=False)
+    overwritten: set[int] = field(default_factory=set, init=False)
     text: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -99,9 +104,21 @@ class StepCode:
         self.call(function, self.rows, self.length, *arguments)
 
     def scratch(self, floats: int) -> str:
-        """Memory to work in, of that many floats."""
-        self.work = max(self.work, floats)
-        return f"it->memory + WORK_{self.number}"
+        """Further memory to work in, of that many floats."""
+        offset = self.work
+        self.work += floats
+        return f"it->memory + WORK_{self.number} + {offset}"
+
+    def scratch_or_input(self, floats: int) -> str:
+        """Memory to work in, of that many floats: the input's, if it may be overwritten.
+
+        The input's is as large as necessary, if no second channel comes behind the first.
+        """
+        if not self.may_overwrite or (floats > self.length and self.rows > 1):
+            return self.scratch(floats)
+        self.input_floats = floats
+        self.overwritten.update(self.input_steps)
+        return self.inputs[0]
 
     def table(self, values: NDArray[Any] | Sequence[int], about: str) -> str:
         """Add a table of whole numbers; its name."""

@@ -264,6 +264,7 @@ static void sort(float *x, uint32_t n)
 }
 //// quantiles
 
+/* It may work in x. */
 static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t *lower,
                       const float *part, uint32_t count, float *work, float *out)
 {
@@ -316,15 +317,17 @@ static float level_power(const float *x, uint32_t n)
 }
 //// haar
 
+/* It may work in x. */
 static void haar(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
-                 float *work, float *out)
+                 float *detail, float *work, float *out)
 {
     uint32_t c, i, level;
     for (c = 0; c < rows; c++, x += n) {
-        float centre = centre_of(x, n), *detail = work + n;
+        float first = x[0];
+        float centre = centre_of(x, n);
         uint32_t length = n;
         for (i = 0; i < n; i++)
-            work[i] = (x[i] - x[0]) - centre;
+            work[i] = (x[i] - first) - centre;
         for (level = 0; level < levels; level++) {
             length /= 2;
             for (i = 0; i < length; i++) {
@@ -339,16 +342,17 @@ static void haar(const float *x, uint32_t rows, uint32_t n, float root_half, uin
 }
 //// wavelet
 
-/* With filters of 8 taps; the samples go on with the first ones. */
+/* With filters of 8 taps; the samples go on with the first ones. It may work in x. */
 static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low, const float *high,
-                    uint32_t levels, float *work, float *out)
+                    uint32_t levels, float *detail, float *work, float *out)
 {
     uint32_t c, i, level;
     for (c = 0; c < rows; c++, x += n) {
-        float centre = centre_of(x, n), *detail = work + n + 6;
+        float first = x[0];
+        float centre = centre_of(x, n);
         uint32_t length = n;
         for (i = 0; i < n; i++)
-            work[i] = (x[i] - x[0]) - centre;
+            work[i] = (x[i] - first) - centre;
         for (level = 0; level < levels; level++) {
             length /= 2;
             for (i = 0; i < 6; i++)
@@ -428,14 +432,16 @@ static void power(float *z, uint32_t m, const float *turn, uint32_t pace, float 
 }
 //// spectrum_of
 
-/* Power spectrum of n centred samples under a window, padded to `size`; it works in `size` floats. */
+/* Power spectrum of n centred samples under a window, padded to `size`. It works in `size` floats,
+   which may be those of x. */
 static void spectrum_of(const float *x, uint32_t n, const float *hann, float squares, uint32_t size,
                         const float *turn, uint32_t pace, float *work, float *out)
 {
+    float first = x[0];
     float centre = centre_of(x, n);
     uint32_t i;
     for (i = 0; i < n; i++)
-        work[i] = ((x[i] - x[0]) - centre) * READ_FLOAT(hann + i);
+        work[i] = ((x[i] - first) - centre) * READ_FLOAT(hann + i);
     for (; i < size; i++)
         work[i] = 0.0f;
     power(work, size / 2, turn, pace, out);
@@ -471,14 +477,12 @@ static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint
 static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const float *hz,
                              float part, float entropy_scale, float *work, float *out)
 {
-    float *logs = work + bins;
     uint32_t c, i;
-    for (c = 0; c < rows; c++, x += bins) {
+    for (c = 0; c < rows; c++, x += bins, out += 5) {
         float sum = total(x, x, bins, 0.0f, 0.0f, PLAIN), centroid, running = 0.0f, limit;
         uint32_t reached = 0, peak = 0;
         for (i = 0; i < bins; i++) {
             work[i] = ratio(x[i], sum);
-            logs[i] = logf(work[i] + 1e-12f);
             running += work[i];
             if (x[i] > x[peak] || (x[i] != x[i] && x[peak] == x[peak]))
                 peak = i;
@@ -492,11 +496,13 @@ static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const
             }
         }
         centroid = total(work, hz, bins, 0.0f, 0.0f, WEIGHTED);
-        *out++ = centroid;
-        *out++ = sqrtf(total(hz, work, bins, 0.0f, centroid, SPREAD));
-        *out++ = total(work, logs, bins, 0.0f, 0.0f, PRODUCT) / entropy_scale;
-        *out++ = READ_FLOAT(hz + reached);
-        *out++ = READ_FLOAT(hz + peak);
+        out[0] = centroid;
+        out[1] = sqrtf(total(hz, work, bins, 0.0f, centroid, SPREAD));
+        out[3] = READ_FLOAT(hz + reached);
+        out[4] = READ_FLOAT(hz + peak);
+        for (i = 0; i < bins; i++)
+            work[i] *= logf(work[i] + 1e-12f);
+        out[2] = total(work, work, bins, 0.0f, 0.0f, PLAIN) / entropy_scale;
     }
 }
 //// goertzel

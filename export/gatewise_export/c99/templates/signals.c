@@ -12,7 +12,8 @@ ${flash}
 typedef char signals_have_their_declared_size[sizeof(${p}_signals) == ${P}_SIGNALS_BYTES ? 1 : -1];
 
 /* Offsets of the steps' results and of their work in `memory`. Results that are not needed at the
-   same time, if features are acquired in the order of the steps, share memory. */
+   same time, if features are acquired in the order of the steps, share memory. Parts of the window
+   may be overwritten between two blocks, and are then read again. */
 enum {
 ${offsets}
 };
@@ -41,17 +42,18 @@ static void set_bit(uint32_t *bits, uint32_t i)
 static uint32_t mark_needed(const ${p}_signals *it, uint32_t target, uint32_t *needed)
 {
     uint32_t first = target;
-    uint32_t step, i;
+    uint32_t step, end, i;
     for (i = 0; i < ${n_words}; i++)
         needed[i] = 0;
     set_bit(needed, target);
     for (step = target + 1; step-- > 0;) {
         if (!has_bit(needed, step) || has_bit(it->computed, step))
             continue;
-        first = step;
-        for (i = READ(input_start_type, input_start + step);
-             i < READ(input_start_type, input_start + step + 1); i++)
+        end = READ(input_start_type, input_start + step + 1);
+        for (i = READ(input_start_type, input_start + step); i < end; i++) {
+            first = step; /* a step that reads the window alone can run again at any time */
             set_bit(needed, READ(input_type, input + i));
+        }
     }
     return first;
 }
