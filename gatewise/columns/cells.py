@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence, Set
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,7 @@ TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "secon
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
 _WHOLE_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)\.0")
+_ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _EPOCH: Final = datetime(1970, 1, 1)
 _DAY: Final = timedelta(days=1)
 #: Directives of strptime that no locale changes.
@@ -93,29 +95,41 @@ def read_boolean(cell: Any) -> float:
 def read_category(cell: Any) -> str:
     """Read the name of a category: the digits of a whole number, ``true`` or ``false``, or text.
 
-    A number or boolean has the same name whether it comes typed or as text, because CSV files
-    write the number 3 of a float column as ``3.0`` and a boolean as ``True``.
+    A number, boolean or time has the same name whether it comes typed or as text, because CSV files
+    write the number 3 of a float column as ``3.0``, a boolean as ``True``, and a day as a date
+    where all times are midnight.
 
     >>> read_category(" Bolt & Sons"), read_category(3.0), read_category("3.0")
     ('Bolt & Sons', '3', '3')
     >>> read_category(True), read_category("True"), read_category("3.10")
     ('true', 'true', '3.10')
+    >>> read_category("2025-03-01 00:00:00"), read_category(datetime(2025, 3, 1, 8, 30))
+    ('2025-03-01', '2025-03-01 08:30:00')
     """
     cell = _plain(cell)
-    if isinstance(cell, str):
-        text = cell.strip()
-        if _WHOLE_FLOAT.fullmatch(text):
-            return text[:-2]
-        return text.lower() if text in ("True", "False") else text
-    if isinstance(cell, bool):
-        return str(cell).lower()
-    if isinstance(cell, float) and cell.is_integer():
-        return str(int(cell))
-    if isinstance(cell, int | float):
-        return str(cell)
-    if isinstance(cell, date):
-        return cell.isoformat()
-    raise _refused(cell, "a category")
+    if isinstance(cell, datetime | date):
+        return _time_name(cell)
+    if not isinstance(cell, str | bool | int | float | Decimal | time):
+        raise _refused(cell, "a category")
+    text = str(cell).strip()
+    if _WHOLE_FLOAT.fullmatch(text):
+        return "0" if text == "-0.0" else text[:-2]
+    if text in ("True", "False"):
+        return text.lower()
+    if _ISO_TIME.fullmatch(text):
+        try:
+            return _time_name(datetime.fromisoformat(text))
+        except ValueError:  # such as month 13
+            return text
+    return text
+
+
+def _time_name(moment: date) -> str:
+    """Name of a time as a category: the day alone at midnight without a zone."""
+    if isinstance(moment, datetime):
+        is_midnight = moment.tzinfo is None and moment.time() == time.min
+        return moment.date().isoformat() if is_midnight else moment.isoformat(" ")
+    return moment.isoformat()
 
 
 def read_time(cell: Any, form: str = ISO) -> datetime:
@@ -151,7 +165,7 @@ def check_time_format(form: str) -> None:
         )
 
 
-def time_part(time: datetime, part: str) -> float:
+def time_part(moment: datetime, part: str) -> float:
     """Get one of :data:`TIME_PARTS`; as the clock of its own time zone shows it.
 
     >>> moment = read_time("2025-03-01T12:00:00+02:00")
@@ -159,12 +173,12 @@ def time_part(time: datetime, part: str) -> float:
     (5.0, 12.0, 0.4166666666678793)
     """
     if part == "weekday":
-        return float(time.weekday())
+        return float(moment.weekday())
     if part == "days":
         # (time in UTC - 1970-01-01) / 1 day
-        plain = time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
+        plain = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
         return (plain - _EPOCH) / _DAY
-    return float(getattr(time, part))
+    return float(getattr(moment, part))
 
 
 UNKNOWN_CLASS: Final = -2
@@ -211,9 +225,19 @@ def _number(label: Any) -> float | None:
 
 
 def _plain(cell: Any) -> Any:
+    """Get a cell of numpy or pandas as one of Python's types."""
+    if type(cell) in (str, float, int, bool):
+        return cell
     if isinstance(cell, np.datetime64):
         return cell.astype("datetime64[us]").item()
-    return cell.item() if isinstance(cell, np.generic) else cell
+    if isinstance(cell, np.floating):
+        # the digits of its own precision, as files have them
+        return float(str(cell))
+    if isinstance(cell, np.generic):
+        return cell.item()
+    # periods, intervals and spans of time are read as the text that files of pandas have
+    is_of_pandas = type(cell).__module__.partition(".")[0] == "pandas"
+    return str(cell) if is_of_pandas and not isinstance(cell, datetime) else cell
 
 
 def _refused(cell: Any, wanted: str) -> InputError:

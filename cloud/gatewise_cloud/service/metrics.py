@@ -7,7 +7,7 @@ versions count under their names, the others as ``other``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -57,6 +57,9 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Make the metrics."""
         counters = self._worker.counters
+        models = [(entry["name"], entry["version"]) for entry in counters["models"]]
+        # names and versions may have spaces, as their titles do between them
+        parts_of = {f"{name} {version}": (name, version) for name, version in models}
         for name, text in COUNTS.items():
             if name.endswith("_us"):  # Prometheus counts in seconds
                 seconds = [((), 1e-6 * counters[name])]
@@ -65,7 +68,7 @@ class WorkerCollector(Collector):
             else:
                 yield counter(_PREFIX + name, text, [((), counters[name])])
         for name, text in LABELLED_COUNTS.items():
-            counts = [(_values(name, label), n) for label, n in counters[name].items()]
+            counts = [(_values(name, label, parts_of), n) for label, n in counters[name].items()]
             yield counter(_PREFIX + name, text, counts, *_LABELS[name])
         for name, (text, _) in HISTOGRAMS.items():
             bins, total = self._worker.histograms[name]
@@ -75,12 +78,13 @@ class WorkerCollector(Collector):
         for name, (key, text) in _STATES.items():
             if key in states:
                 yield gauge(_PREFIX + name, text, [((), states[key])])
-        models = [(entry["name"], entry["version"]) for entry in counters["models"][:100]]
-        info = [(model, 1) for model in models]
+        info = [(model, 1) for model in models[:100]]
         yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
         audits = [*counters["audits"].items()][:100]
         for kind, key, name, text in _AUDITS:
-            values = [(_values("audits", model), counts.get(key)) for model, counts in audits]
+            values = [
+                (_values("audits", model, parts_of), counts.get(key)) for model, counts in audits
+            ]
             yield kind(_PREFIX + name, text, values, "model", "version")
 
 
@@ -108,9 +112,12 @@ _AUDITS = (
 )
 
 
-def _values(name: str, label: str) -> Sequence[str]:
-    # Neither a model's name nor its version need be free of blanks, but most are.
-    return label.rpartition(" ")[::2] if name in ("model_instances", "audits") else [label]
+def _values(name: str, label: str, parts_of: Mapping[str, tuple[str, str]]) -> Sequence[str]:
+    """Values of a count's labels; `parts_of` has name and version of the models served."""
+    if name not in ("model_instances", "audits"):
+        return [label]
+    # of a model that is no longer served, most versions have no space
+    return parts_of.get(label) or label.rpartition(" ")[::2]
 
 
 def text_of(worker: MeasuredWorker) -> bytes:

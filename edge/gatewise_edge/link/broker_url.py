@@ -22,6 +22,9 @@ from gatewise_edge.link.packet_limit import limited_context
 _LOG = logging.getLogger(__name__)
 
 _FORM: Final = "mqtt://[user:password@]host[:port]"
+_ENCODED: Final = (
+    "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A, [ as %5B"
+)
 _USER_TIMEOUT_MS: Final = 3000
 
 
@@ -46,7 +49,9 @@ class Endpoint:
         try:
             address = urlsplit(url)
         except ValueError:  # a bracket without its other half, or no address in a pair
-            raise InputError(f"the broker's URL must be {_FORM}, an IPv6 address in []") from None
+            raise InputError(
+                f"the broker's URL must be {_FORM}, an IPv6 address in []; {_ENCODED}"
+            ) from None
         self.host, self.port = _host_and_port(address)
         host = f"[{self.host}]" if ":" in self.host else self.host
         self.url = f"{address.scheme}://{host}:{self.port}"
@@ -112,6 +117,9 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
         raise InputError(
             "the broker's URL must begin with mqtt:// or mqtts://, as mqtt://localhost"
         )
+    # of user:p#ss@host all behind the # is no part of the address
+    if any("@" in rest for rest in (parts.path, parts.query, parts.fragment)):
+        raise InputError(f"the broker's URL must be {_FORM}; {_ENCODED}")
     try:
         port = parts.port
     except ValueError:

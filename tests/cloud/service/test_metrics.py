@@ -1,9 +1,11 @@
 """What operators ask for: /metrics and /healthz of a worker on a real broker."""
 
+from types import SimpleNamespace
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.service.metrics import worker_endpoints
+from gatewise_cloud.service.metrics import text_of, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MAX_LABELS, Counters
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import page
@@ -65,6 +67,22 @@ def test_health_follows_the_connection(bundle):
             worker.stop()
             assert page(pages.port, "/healthz") == (503, "it is ending\n")
             assert page(pages.port, "/else")[0] == 404
+
+
+def test_a_version_with_a_space_is_one_label():
+    counters = Counters()
+    counters.answer("my pump 1 beta", 3, queued=0.0, latency=0.1)
+    counters.answer("old 2", 1, queued=0.0, latency=0.1)
+    models = [{"name": "my pump", "version": "1 beta"}]
+    worker = SimpleNamespace(
+        counters=counters.snapshot() | {"models": models, "audits": {}},
+        histograms=counters.histograms(),
+        trouble=None,
+    )
+    got = samples(text_of(worker).decode())
+    labels = ("model", "my pump"), ("version", "1 beta")
+    assert (got["model_info", *labels], got["model_instances_total", *labels]) == (1, 3)
+    assert got["model_instances_total", ("model", "old"), ("version", "2")] == 1
 
 
 def test_labels_are_bounded():

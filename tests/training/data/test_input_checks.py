@@ -6,6 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import is_classifier
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import gatewise_training
 from gatewise.costs import FeatureCosts
@@ -14,10 +17,13 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
+    BudgetForest,
     CEGBClassifier,
     CEGBRegressor,
     Frontier,
     GreedyMiser,
+    StagedCascade,
+    TableEncoder,
 )
 from gatewise_training.data.input_checks import (
     check_classes,
@@ -163,3 +169,39 @@ def test_what_is_no_number_is_refused_by_its_name():
     point = OperatingPoint((None,), cost=1.0, accuracy=0.9, offload_rate=1.0)
     with pytest.raises(InputError, match="budget must be a number"):
         Frontier((point,), 0.9).at(budget="1")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pd.date_range("2020", periods=60, tz="Europe/Berlin"),
+        pd.period_range("2020", periods=60),
+        pd.cut(np.linspace(0, 1, 60), 5),
+    ],
+    ids=["zone", "period", "interval"],
+)
+def test_columns_of_times_and_intervals_are_named_and_may_be_encoded(column):
+    frame = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": column})
+    with pytest.raises(InputError, match=r"columns \['b'\] hold no numbers: encode the table"):
+        BudgetForest(n_estimators=2).fit(frame, np.arange(60) % 2)
+    encoder = TableEncoder(columns={"b": "category"}, max_one_hot=1).fit(frame)
+    back = encoder.transform(frame.assign(b=frame.b.map(str)))
+    np.testing.assert_array_equal(back, encoder.transform(frame))
+
+
+def test_texts_are_refused_with_advice_that_works():
+    texts = np.array(["good day", "bad day"] * 30, object)
+    y = np.arange(60) % 2
+    with pytest.raises(InputError, match="make columns of them first"):
+        BudgetForest(n_estimators=2).fit(texts[:, None], y)
+    pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression())
+    with pytest.raises(InputError, match=r"TfidfVectorizer.*make columns of the texts first"):
+        StagedCascade(pipeline).fit(texts, y)
+
+
+def test_many_whole_values_of_which_some_stand_once_are_measured():
+    y = np.concatenate([np.arange(30), np.arange(25)])
+    with pytest.raises(InputError, match=r"30 different numbers, 5 of them once.*pandas\.qcut"):
+        check_classes(y)
+    check_classes(np.concatenate([np.arange(30)] * 2))  # species by number
+    check_classes(np.array(list("abcdefghijklmnopqrstuvwxyz") * 2 + ["once"]))

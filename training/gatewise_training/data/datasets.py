@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import MISSING_WORDS
-from gatewise.columns.csv_file import csv_rows, plain_csv
+from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
-from gatewise.columns.kinds import DROP, KINDS, NumberColumn, read_kind
+from gatewise.columns.kinds import NumberColumn
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.input_checks import warn_of_rounding
 from gatewise_training.data.instance_files import arrays_of
@@ -33,6 +28,7 @@ from gatewise_training.data.table_columns import (
     table_facts,
 )
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
+from gatewise_training.data.table_files import check_names, label_column, read_frame, read_labels
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -197,7 +193,7 @@ def _npz(path: Path) -> Dataset:
         x = x.reshape(len(x), -1)
     if "feature_names" in arrays:
         columns = [str(n) for n in arrays["feature_names"]]
-    _check_names(path, columns)
+    check_names(path, columns)
     x = _float32(path, x, columns)
     rows_by_part = {}
     if "part" in arrays and "qid" not in arrays:  # queries of a ranking are in numbered folds
@@ -234,22 +230,6 @@ def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> Featur
     return FeatureCosts(own_prices, group=group, shared=shared, names=columns)
 
 
-def read_parquet(path: Path) -> DataFrame:
-    """Read a parquet file; pyarrow, which pandas needs for it, comes with an extra."""
-    import pandas as pd
-
-    try:
-        return pd.read_parquet(path)
-    except ImportError:
-        raise InputError(
-            f"{path}: parquet files need pyarrow: pip install 'gatewise[parquet]'"
-        ) from None
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-
-
 def read_table(
     path: str | Path, *, target: str | None = None, options: ColumnOptions | None = None
 ) -> RawTable:
@@ -260,10 +240,10 @@ def read_table(
     """
     path = Path(path)
     options = ColumnOptions() if options is None else options
-    frame, target = _read_frame(path, target, options)
+    frame, target = read_frame(path, options, lambda columns: label_column(path, columns, target))
     if target is None:
         raise InputError(f"{path}: say which column is the label (--target NAME)")
-    y = _labels(path, frame, target)
+    y = read_labels(path, frame, target)
     frame = frame.drop(columns=target)
     if frame.columns.empty:
         raise InputError(f"{path} has no column beside the label")
@@ -286,7 +266,11 @@ def read_rows(
         kinds={c.name: c.kind for c in (() if encoder is None else encoder.columns)},
         missing_words=() if encoder is None else tuple(encoder.missing_words),
     )
-    frame, target = _read_frame(path, target, options, names)
+    frame, target = read_frame(
+        path,
+        options,
+        lambda columns: label_column(path, [c for c in columns if c not in names], target),
+    )
     absent = [name for name in names if name not in frame.columns]
     if absent:
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
@@ -298,7 +282,7 @@ def read_rows(
         x = encode_frame(encoder, frame)
     except InputError as error:
         raise InputError(_bad_line(path, encoder) or f"{path}: {error}") from None
-    y = None if target is None else _labels(path, frame, target)
+    y = None if target is None else read_labels(path, frame, target)
     return _float32(path, x, list(encoder.feature_names)), y
 
 
@@ -313,128 +297,6 @@ def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
                 return f"{path}, line {line}: {error}"
         header = header or row
     return None
-
-
-def _label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
-    """Find the label among columns by its name, or by a usual one; None if none has that."""
-    if target is None:
-        usual = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
-        return usual[0] if len(usual) == 1 else None
-    if target not in columns:
-        raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
-    return target
-
-
-def _labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
-    """Labels of a table, texts without surrounding spaces, as cells are read."""
-    labels = frame[target]
-    if labels.dtype.kind not in "biufmM":
-        labels = labels.map(lambda label: label.strip() if isinstance(label, str) else label)
-        labels = labels.mask(labels.isin(_NO_LABEL))
-    if absent := int(labels.isna().sum()):
-        raise InputError(
-            f"{path}: the label {target!r} is missing in {plural(absent, 'row')}: leave these out"
-        )
-    return labels.to_numpy()
-
-
-def _read_frame(
-    path: Path, target: str | None, options: ColumnOptions, features: Sequence[str] = ()
-) -> tuple[DataFrame, str | None]:
-    """Read a table, and find its label, if it has any besides the `features`."""
-    try:
-        if path.suffix.lower() == ".csv":
-            frame = _read_csv(path, target, options, features)
-        else:
-            frame = read_parquet(path)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    frame.columns = [str(c).strip() for c in frame.columns]
-    _check_names(path, list(frame.columns))
-    if frame.empty:
-        raise InputError(f"{path} has no rows")
-    return frame, _label_column(path, [c for c in frame.columns if c not in features], target)
-
-
-def _read_csv(
-    path: Path, target: str | None, options: ColumnOptions, features: Sequence[str]
-) -> DataFrame:
-    """Read columns of numbers as numbers, rounded as Python rounds, and all others as text."""
-    import pandas as pd
-
-    _, header = next(csv_rows(path))
-    _check_names(path, header)
-    label = _label_column(path, [name for name in header if name not in features], target)
-    kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
-    texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
-    missing = _cases([*MISSING_WORDS, *options.words])
-    source = plain_csv(path)  # pandas would fill a row that is cut short
-    options_of_pandas: dict[str, Any] = {
-        "header": 0,
-        "names": header,
-        "skipinitialspace": True,
-        "low_memory": False,  # a column has one type from the first row to the last
-        "keep_default_na": False,
-        **_exact(pd.__version__),
-    }
-
-    def read(columns: list[str], **further: Any) -> DataFrame:
-        if isinstance(source, io.StringIO):
-            source.seek(0)
-        frame: DataFrame = pd.read_csv(source, usecols=columns, **options_of_pandas, **further)
-        return frame
-
-    # one list of missing words for all features: pandas would prepare one for each column
-    frame: DataFrame = pd.DataFrame()
-    if header != [label]:
-        frame = read(
-            [name for name in header if name != label],
-            na_values=missing,
-            dtype={name: str for name in header if name in texts},
-        )
-    if label is None:
-        return frame
-    # A label may well be called "none".
-    labels = read([label], na_values=_NO_LABEL)[label]
-    if labels.dtype.kind in "iu":
-        codes = read([label], dtype=str)[label]
-        # 007 is a code: as a number it would be answered as 7
-        labels = codes if codes.str.fullmatch(r"0\d+").any() else labels
-    whole: DataFrame = pd.concat([frame, labels], axis=1)[header]
-    return whole
-
-
-def _exact(version: str) -> dict[str, Any]:
-    """Options for numbers rounded as Python rounds them: pandas 3.1 does so by default."""
-    newer = tuple(map(int, version.split(".")[:2])) >= (3, 1)
-    return {} if newer else {"float_precision": "round_trip"}
-
-
-#: What pandas takes as missing.
-_NO_LABEL: Final = [
-    "",
-    "#N/A N/A",
-    *["#N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"],
-    *["<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"],
-]
-
-
-def _cases(words: Iterable[str]) -> list[str]:
-    """Every word in all of its cases: pandas compares them as they are."""
-    return sorted(
-        "".join(letters)
-        for word in words
-        for letters in product(*({c.lower(), c.upper()} for c in word))
-        if len(word) <= 10
-    )
-
-
-def _check_names(path: Path, columns: list[str]) -> None:
-    doubled = [name for name, count in Counter(columns).items() if count > 1]
-    if doubled:
-        raise InputError(f"{path}: column name {doubled[0]!r} stands twice")
 
 
 def _float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.float32]:

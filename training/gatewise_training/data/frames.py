@@ -66,3 +66,9 @@ def table_of(table: Any) -> DataFrame:
     if not frame.columns.is_unique:
         raise InputError(f"column {frame.columns[frame.columns.duplicated()][0]!r} stands twice")
     return frame.rename(columns=str)
+
+
+def cells_of(column: Series[Any]) -> list[Any]:
+    """List a column's cells; single-precision numbers keep their type, and so their digits."""
+    is_short = str(column.dtype).lower() in ("float16", "float32", "float[pyarrow]")
+    return list(column.to_numpy()) if is_short else column.tolist()

@@ -95,7 +95,8 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                 ensure_all_finite=False,
                 **options,
             )
-    except (ValueError, np.exceptions.DTypePromotionError) as error:  # of numbers and dates
+    # of numbers and dates, which may have zones, be periods or intervals
+    except (ValueError, TypeError, np.exceptions.DTypePromotionError) as error:
         if hasattr(X, "select_dtypes"):
             columns = list(X.select_dtypes(exclude=["number", "bool"]).columns)
             if columns:
@@ -103,7 +104,13 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                     f"columns {columns} hold no numbers: encode the table with TableEncoder, "
                     "or drop them"
                 ) from None
-        raise InputError(str(error)) from error
+        why = one_line(error)
+        if "could not convert string" in why:
+            why = (
+                "X holds texts, and instances are numbers: make columns of them first (counts of "
+                "words, an embedding), and give a high-cost model that reads these columns"
+            )
+        raise InputError(why) from error
     rows = checked[0] if others else checked
     # name the first column with values that cannot be used
     infinite = np.isinf(rows).any(axis=0), "infinity or a value too large for float32"

@@ -9,8 +9,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.csv_file import plain_csv
 from gatewise.errors import InputError
+from gatewise_training.data.table_columns import ColumnOptions
+from gatewise_training.data.table_files import label_column, read_frame, read_labels
 
 
 def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, Any]:
@@ -41,23 +42,18 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
     # tables
     if kind not in (".csv", ".parquet"):
         raise InputError(f"{path}: the ending must be .npz, .npy, .csv or .parquet")
-    import pandas as pd
-
-    source_file = plain_csv(path) if kind == ".csv" else path
-    try:
-        table = pd.read_csv(source_file) if kind == ".csv" else pd.read_parquet(path)
-    except (ValueError, OSError, ImportError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if target is None:
-        texts = list(table.select_dtypes(exclude=["number", "bool"]).columns)
-        if texts:
-            raise InputError(
-                f"{path}: column {texts[0]!r} holds no numbers; if it is the label, give --target"
-            )
+    table, label = read_frame(
+        path,
+        ColumnOptions(),
+        lambda columns: None if target is None else label_column(path, columns, target),
+    )
+    texts = [name for name in table if name != label and table[name].dtype.kind not in "biuf"]
+    if texts:
+        advice = "; if it is the label, give --target" if target is None else ""
+        raise InputError(f"{path}: column {texts[0]!r} holds no numbers{advice}")
+    if label is None:
         return table, None
-    if target not in table.columns:
-        raise InputError(f"{path} has no column {target!r}; it has {list(table.columns)[:12]}")
-    return table.drop(columns=target), table[target].to_numpy()
+    return table.drop(columns=label), read_labels(path, table, label)
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:

@@ -25,6 +25,7 @@ from gatewise.columns.kinds import (
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.prices import PriceList
+from gatewise_training.data.frames import cells_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -128,7 +129,7 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
     values = _numbers(cells)
     if values is not None:
         return _number_facts(values, is_boolean=cells.dtype.kind == "b")
-    counts = Counter(_key(cell) for cell in cells.tolist() if not is_missing(cell, words))
+    counts = Counter(_key(cell) for cell in cells_of(cells) if not is_missing(cell, words))
     rows = len(cells)
     present = counts.total()
     missing = rows - present
@@ -310,7 +311,7 @@ def _misdeclared(
     """Problem of a column that is not of the kind that the user gave."""
     kind = KINDS[kind_name]
     drop = (_as_kind(name, DROP),)
-    counts = Counter(_key(c) for c in cells.tolist() if not is_missing(c, words))
+    counts = Counter(_key(c) for c in cells_of(cells) if not is_missing(c, words))
     odd = _odd(counts, lambda cell: kind.check_cell(cell, form))
     if odd:
         rows = sum(counts[cell] for cell in odd)

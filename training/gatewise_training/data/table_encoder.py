@@ -25,7 +25,7 @@ from gatewise.columns.kinds import (
 from gatewise.costs import CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import PriceList
-from gatewise_training.data.frames import as_pandas, table_of
+from gatewise_training.data.frames import as_pandas, cells_of, table_of
 from gatewise_training.data.input_checks import check_costs
 from gatewise_training.data.table_columns import (
     ColumnOptions,
@@ -160,7 +160,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ) -> Column:
         text = options.kinds.get(name) or column_facts(cells, options.words).kind
         kind, form = read_kind(text)
-        present = [cell for cell in cells.tolist() if not is_missing(cell, options.words)]
+        present = [cell for cell in cells_of(cells) if not is_missing(cell, options.words)]
         has_missing = len(present) < len(cells)
         learning = Learning(
             format=form,
@@ -288,7 +288,7 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
                 _numbers(frame[name]) if isinstance(encoder.columns[c], NumberColumn) else None
             )
             if numbers is None or frame[name].dtype.kind == "b":
-                x[:, columns] = _encode_cells(encoder, c, frame[name].tolist())
+                x[:, columns] = _encode_cells(encoder, c, cells_of(frame[name]))
             else:
                 x[:, encoder.starts[c]] = numbers
                 x[:, encoder.starts[c] + 1 : encoder.starts[c + 1]] = 0.0

@@ -37,6 +37,11 @@ TRANSFORMERS = _words(
     "TruncatedSVD VarianceThreshold"
 )
 
+TEXT_READERS = _words(
+    "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
+)
+"""Transformers of texts or dicts, which no instance is: instances are numbers."""
+
 BACKEND_ADVICE = (
     "give its predict_proba as a function, which a worker runs: "
     "gatewise cloud --backend python:module:function"
@@ -92,6 +97,14 @@ def check_packable(model: Any) -> None:
         raise InputError(f"high_cost_model is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
+    readers = [type(e).__name__ for e in _parts(model) if type(e).__name__ in TEXT_READERS]
+    if readers:
+        raise InputError(
+            f"high_cost_model cannot be packed: {readers[0]} (in {type(model).__name__}) reads "
+            "texts or dicts, so it has no form that takes instances, which are numbers: make "
+            "columns of the texts first (counts of words, an embedding), and give the classifier "
+            "behind it alone"
+        )
     problems = [
         f"{library_name(estimator) or type(estimator).__name__}{_inside(estimator, model)}: {why}"
         for estimator in _parts(model)

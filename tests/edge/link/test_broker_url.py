@@ -1,0 +1,23 @@
+"""A broker's URL: what it holds, and how a password is written in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_edge.link.broker_url import Endpoint
+
+
+@pytest.mark.parametrize("password", ["p#ss", "p/ss", "p?ss", "#", "p[ss", "1#2/3"])
+def test_a_password_that_must_be_encoded_is_told_so(password: str) -> None:
+    with pytest.raises(InputError, match="in a user or password write # as %23") as caught:
+        Endpoint(f"mqtt://user:{password}@h")
+    assert password not in str(caught.value).split(";")[0]
+
+
+def test_encoded_credentials_are_read() -> None:
+    endpoint = Endpoint("mqtt://us%40er:p%23s%2Fs@host:1884")
+    assert (endpoint.user, endpoint.password) == ("us@er", "p#s/s")
+    assert endpoint.url == "mqtt://host:1884"
+    with pytest.raises(InputError, match="port is not a number"):
+        Endpoint("mqtt://host:port")

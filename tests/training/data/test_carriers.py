@@ -1,0 +1,117 @@
+"""Every kind of cell means the same in CSV, JSON, Parquet, pandas and polars, learned from any."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gatewise.columns.cells import is_missing
+from gatewise_training import TableEncoder
+from gatewise_training.data.datasets import read_rows
+from gatewise_training.data.frames import cells_of
+from gatewise_training.data.table_columns import ColumnOptions
+from gatewise_training.data.table_files import read_frame
+
+whole = st.integers(-(10**6), 10**6)
+number = st.floats(-1e6, 1e6, width=64).map(lambda value: round(value, 4))
+day = st.dates(datetime.date(1970, 1, 2), datetime.date(2100, 1, 1))
+moment = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
+    lambda value: value.replace(microsecond=0)
+)
+word = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
+
+#: Strategy of a column's cells, the numpy or pandas dtype, and the kinds that it may be.
+CELLS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
+    "whole numbers": (whole, "int64", ("number", "category", "ordinal")),
+    "whole numbers with gaps": (whole | st.none(), "Int64", ("number", "category")),
+    "whole floats": (whole.map(float), "float64", ("number", "category", "ordinal")),
+    "whole floats with gaps": (whole.map(float) | st.none(), "float64", ("category",)),
+    "numbers": (number, "float64", ("number", "category")),
+    "single precision": (number, "float32", ("category",)),
+    "large and small": (st.sampled_from([1e20, -0.0, 1e-9, 1e16, 5e15]), "float64", ("category",)),
+    "flags": (st.booleans(), "bool", ("boolean", "category")),
+    "flags with gaps": (st.booleans() | st.none(), "boolean", ("boolean", "category")),
+    "words": (word, "object", ("category", "ordinal")),
+    "codes": (st.sampled_from(["007", "7", "7.0", "True", "TRUE", "NA"]), "object", ("category",)),
+    "days": (day.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "moments": (moment.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "decimals": (st.decimals(-9999, 9999, places=2), "object", ("number", "category")),
+    "shades": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
+}  # fmt: skip
+
+
+def tabled(name: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+    """The frame as another carrier has it."""
+    if name == "pandas":
+        return frame
+    if name == "polars":
+        cells = frame["v"].astype(object).where(frame["v"].notna(), None).to_list()
+        is_decimal = any(isinstance(cell, Decimal) for cell in cells)
+        dtype = pl.Float32 if str(frame["v"].dtype) == "float32" else None
+        column = pl.Series("v", cells, dtype=pl.Decimal(12, 2) if is_decimal else dtype)
+        return pl.DataFrame({"v": column, "z": frame["z"].to_list()})
+    path = folder / f"t.{name}"
+    if name == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        frame.to_parquet(path)
+    options = ColumnOptions(kinds={"v": kind})
+    return read_frame(path, options, lambda columns: None)[0]
+
+
+def plain(cell: Any) -> Any:
+    """A cell as JSON has it."""
+    if pd.isna(cell):
+        return None
+    if isinstance(cell, Decimal):
+        return str(cell)
+    if isinstance(cell, datetime.date):
+        return cell.isoformat()
+    if isinstance(cell, np.floating):
+        return float(str(cell))
+    return cell.item() if hasattr(cell, "item") else cell
+
+
+CARRIERS = ("pandas", "polars", "csv", "parquet")
+
+
+@pytest.mark.parametrize("cells", CELLS)
+@settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_cell_means_the_same_in_every_carrier(cells: str, tmp_path: Path, data: Any) -> None:
+    strategy, dtype, kinds = CELLS[cells]
+    kind = data.draw(st.sampled_from(kinds))
+    values = data.draw(st.lists(strategy, min_size=4, max_size=8))
+    assume(not all(map(is_missing, values)))
+    frame = pd.DataFrame({"v": pd.Series(values).astype(dtype), "z": np.arange(len(values)) / 2})
+    encoders = {}
+    for carrier in CARRIERS:
+        encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
+        encoders[carrier] = encoder.fit(tabled(carrier, frame, tmp_path, kind))
+    learned = encoders["pandas"]
+    for carrier, encoder in encoders.items():
+        assert encoder.encoder_ == learned.encoder_, carrier
+    expected = learned.transform(frame).to_numpy()
+    for carrier in ("polars", "csv", "parquet"):
+        table = tabled(carrier, frame, tmp_path, kind)
+        np.testing.assert_array_equal(learned.transform(table).to_numpy(), expected, carrier)
+    for name in ("csv", "parquet"):
+        rows, _ = read_rows(tmp_path / f"t.{name}", ("v", "z"), learned.encoder_)
+        np.testing.assert_array_equal(rows, expected, name)
+    lines = [
+        json.dumps({"v": plain(v), "z": z}) for v, z in zip(cells_of(frame.v), frame.z, strict=True)
+    ]
+    rows = learned.encoder_.rows([json.loads(line) for line in lines])
+    np.testing.assert_array_equal(rows, expected, "json")
