@@ -156,8 +156,13 @@ class Windower:
         self._n_timed = 0  # samples meanwhile
 
     @property
+    def is_timed(self) -> bool:
+        """Whether samples had times."""
+        return self._n_timed > 0
+
+    @property
     def measured_hz(self) -> float | None:
-        """Mean rate by the times of the stream, in samples per second; None without times."""
+        """Mean rate by the times of the stream, in samples per second; None if they stand still."""
         return self._n_timed / self._seconds if self._seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:

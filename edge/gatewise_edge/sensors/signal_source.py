@@ -32,6 +32,9 @@ from gatewise_signals.windows import CLOCK_ERROR, Windower
 _LOG = logging.getLogger(__name__)
 
 FORMATS: Final = (*DTYPES, "csv")
+#: Endings of files that state the form of their samples, and of files of plain numbers.
+_RECORDINGS: Final = (".wav", ".flac", ".npy", ".csv")
+_RAW: Final = ("", ".raw", ".pcm", ".bin")
 #: Largest denominator of the ratio of two rates.
 _LARGEST_RATIO: Final = 1000
 #: Samples on each side of a window that resampling needs, at the lower of the two rates.
@@ -102,7 +105,8 @@ def open_signal(
         batches = LineReader(given, signal, options.time_unit).batches(open_pieces(given, stop))
     else:
         pieces = open_pieces(given, stop)
-        batches = byte_batches(pieces, signal.shape[1:], options.form or signal.dtype, flaws)
+        form = options.form or signal.dtype
+        batches = byte_batches(given, pieces, signal.shape[1:], form, flaws)
     resampler = None
     if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
         resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
@@ -125,8 +129,14 @@ def _check_options(given: str, signal: SignalInput, options: SignalOptions) -> N
         raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
     if options.form is not None and options.form not in FORMATS:
         raise InputError(f"signal_format {options.form}: choose one of {', '.join(FORMATS)}")
-    if options.form is not None and Path(given).suffix.lower() in (".wav", ".flac", ".npy", ".csv"):
+    suffix = Path(given).suffix.lower()
+    if options.form is not None and suffix in _RECORDINGS:
         raise InputError(f"signal_format is for streams; {given} says itself what it holds")
+    if options.form is None and suffix not in (*_RECORDINGS, *_RAW) and Path(given).is_file():
+        raise InputError(
+            f"--signal {given}: a file of this name may hold anything; state signal_format in "
+            f"--settings, or give one of {', '.join(_RECORDINGS)}"
+        )
     if options.time_unit not in TIME_UNITS:
         raise InputError(f"time_unit {options.time_unit}: choose one of {', '.join(TIME_UNITS)}")
     for name in ("scale", "offset"):
@@ -366,8 +376,10 @@ class WindowStream(InstanceSource):
         """Say how the rate by times differs from the bundle's; empty if they agree."""
         measured = self._windower.measured_hz
         rate = self._windower.rate_hz
-        if measured is None or rate is None:
+        if rate is None or not self._windower.is_timed:
             return ""
+        if measured is None:
+            return "the times of the samples do not advance"
         ratio = measured / rate
         if abs(1 / ratio - 1) <= CLOCK_ERROR:
             return ""

@@ -25,6 +25,8 @@ from gatewise_signals.signal_input import SignalInput
 #: Largest number of bytes of one line of samples.
 _LONGEST_LINE: Final = 2**16
 _CONNECT_SECONDS: Final = 10.0
+#: First bytes of WAV, FLAC, Ogg, MP3 with tags, AIFF, numpy and zip files.
+_HEADS: Final = (b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x93NUMPY", b"PK\x03\x04")
 #: Seconds of one unit of time.
 TIME_UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
@@ -89,13 +91,21 @@ def _of_file(name: str, stop: Stop) -> Iterator[bytes]:
 
 
 def byte_batches(
-    pieces: Iterator[bytes], shape: tuple[int, ...], dtype: str, flaws: list[str]
+    name: str, pieces: Iterator[bytes], shape: tuple[int, ...], dtype: str, flaws: list[str]
 ) -> Iterator[Batch]:
-    """Read samples of a shape and type, little-endian; a part of one at the end is a flaw."""
+    """Read samples of a shape and type, little-endian; a part of one at the end is a flaw.
+
+    InputError if the bytes are not plain numbers, but a file of audio or arrays.
+    """
     kind = np.dtype(dtype).newbyteorder("<")
     size = kind.itemsize * int(np.prod(shape))
     remainder = b""
-    for piece in pieces:
+    for number, piece in enumerate(pieces):
+        if number == 0 and piece.startswith(_HEADS):
+            raise InputError(
+                f"{name}: a file of audio or arrays begins with {piece[:4]!r}, but these must be "
+                "plain numbers; give the file's name, or convert it (sox -t raw, ffmpeg -f s16le)"
+            )
         remainder += piece
         whole = len(remainder) // size * size
         values = np.frombuffer(remainder[:whole], kind).astype(dtype)

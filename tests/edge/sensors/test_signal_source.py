@@ -103,6 +103,9 @@ FAULTS = {
     "channels first": ("r.npy", lambda: COUNTS.T),
     "other numbers": ("r.npy", lambda: COUNTS.astype(np.int32) * 65536),
     "floats as counts": ("r.npy", lambda: COUNTS / 32768),
+    "times that go back": ("r.csv", lambda: lines(TIMES[::-1])),
+    "another kind of file": ("r.mp3", COUNTS.tobytes),
+    "a .wav as plain numbers": ("r.raw", wave_bytes),
     "cut .wav": ("r.wav", lambda: wave_bytes()[:-7]),
     "cut .npy": ("r.npy", lambda: None),
     "cut stream": ("r.raw", lambda: COUNTS.tobytes() + b"\1"),
@@ -160,6 +163,8 @@ def test_a_cut_file_gives_its_whole_windows(name, n_windows, tmp_path):
     [
         (TIMES * 1000, 'if times are in ms, set time_unit = "ms"'),
         (TIMES / 2, "come at 200 a second, the bundle's blocks are for 100: set rate_hz"),
+        (TIMES[::-1], "the times of the samples do not advance"),
+        (TIMES * 0, "the times of the samples do not advance"),
     ],
 )
 def test_times_of_another_rate_are_described(times, advice, tmp_path):
