@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 4
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
-	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs pictures dist install clean mosquitto
+	bench-trees bench-cloud bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -124,6 +124,10 @@ bench-journeys: $(STAMP)   ## calls, files and moves of four journeys through th
 
 bench-twin: $(STAMP) mosquitto   ## how near virtual time comes to a live run: minutes, a machine at rest
 	$(BIN)/python -m benchmarks.bench_twin
+
+mutants: $(STAMP)          ## change one operator of deciding modules: do their own tests notice?
+	$(PIP) -q -e '.[mutants]'
+	$(BIN)/python -m benchmarks.mutants
 
 # Debian for arm64 under qemu; it needs root, debootstrap and the network once, and says so.
 test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and cloud here

@@ -1,0 +1,240 @@
+"""Mutants: change one operator or constant of a deciding module, and see its own tests fail.
+
+Each mutant is run in a forked process in which the module is loaded with the change; only the test
+file that mirrors the module runs, and the module's own examples. Operators are cosmic-ray's. A
+mutant that survives is a boundary without a test, or an equal program.
+
+    python -m benchmarks.mutants                          # 10 mutants of each module
+    python -m benchmarks.mutants --each 40 breaker offload   # more of some
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+TIMEOUT_S = 120
+
+#: The module and the tests that mirror it, relative to the repository.
+TARGETS = {
+    "gatewise/decision.py": "tests/gatewise/test_decision.py",
+    "gatewise/costs.py": "tests/gatewise/test_costs.py",
+    "gatewise/acquisition.py": "tests/gatewise/test_acquisition.py",
+    "signals/gatewise_signals/windows.py": "tests/signals/test_windows.py",
+    "training/gatewise_training/adapt/qstep.py": "tests/training/adapt/test_qstep.py",
+    "training/gatewise_training/adapt/m_step.py": "tests/training/adapt/test_steps.py",
+    "training/gatewise_training/forests/grower/minimax_split.py": (
+        "tests/training/forests/grower/test_impurity.py"
+    ),
+    "training/gatewise_training/operating_points/thresholds.py": (
+        "tests/training/operating_points/test_thresholds.py"
+    ),
+    "training/gatewise_training/operating_points/frontier.py": (
+        "tests/training/operating_points/test_candidate_points.py"
+    ),
+    "training/gatewise_training/operating_points/guarantee.py": (
+        "tests/training/operating_points/test_guarantee.py"
+    ),
+    "training/gatewise_training/prune/path.py": "tests/training/prune/test_path.py",
+    "training/gatewise_training/prune/solvers/mincut.py": "tests/training/prune/test_solvers.py",
+    "training/gatewise_training/prune/solvers/push_relabel.py": (
+        "tests/training/prune/test_push_relabel.py"
+    ),
+    "export/gatewise_export/c99/layout.py": "tests/export/c99/test_source.py",
+    "edge/gatewise_edge/link/breaker.py": "tests/edge/link/test_breaker.py",
+    "edge/gatewise_edge/link/offload.py": "tests/edge/link/test_offload.py",
+    "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_wire.py",
+    "edge/gatewise_edge/link/messages.py": "tests/edge/link/test_messages.py",
+    "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
+    "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_updater.py",
+    "cloud/gatewise_cloud/worker/batcher.py": "tests/cloud/worker/test_batcher.py",
+}
+
+#: Boundaries, signs, constants and conditions, of cosmic-ray's operators.
+OPERATORS = tuple(
+    f"core/{name}"
+    for name in (
+        "ReplaceComparisonOperator_Lt_LtE",
+        "ReplaceComparisonOperator_LtE_Lt",
+        "ReplaceComparisonOperator_Gt_GtE",
+        "ReplaceComparisonOperator_GtE_Gt",
+        "ReplaceComparisonOperator_Eq_NotEq",
+        "ReplaceComparisonOperator_NotEq_Eq",
+        "ReplaceComparisonOperator_Is_IsNot",
+        "ReplaceComparisonOperator_IsNot_Is",
+        "ReplaceBinaryOperator_Add_Sub",
+        "ReplaceBinaryOperator_Sub_Add",
+        "ReplaceBinaryOperator_Mul_Div",
+        "ReplaceBinaryOperator_Div_Mul",
+        "ReplaceUnaryOperator_Delete_Not",
+        "ReplaceUnaryOperator_Delete_USub",
+        "NumberReplacer",
+        "ReplaceTrueWithFalse",
+        "ReplaceFalseWithTrue",
+        "ReplaceAndWithOr",
+        "ReplaceOrWithAnd",
+    )
+)
+
+
+class Mutant(NamedTuple):
+    """One change of one module."""
+
+    module: str
+    operator: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+
+class _MutantLoader(importlib.abc.Loader):
+    def __init__(self, path: Path, source: str) -> None:
+        self._path = path
+        self._source = source
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._source, str(self._path), "exec"), module.__dict__)
+
+
+class _MutantFinder(importlib.abc.MetaPathFinder):
+    """Finds one module, with its changed source."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        self._name = ".".join(parts if parts[0] == "gatewise" else parts[1:])
+        self._path = path
+        self._source = source
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        loader = _MutantLoader(self._path, self._source)
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=loader)
+
+
+def mutants_of(module: str) -> list[Mutant]:
+    """List all mutants of a module."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator
+
+    source = (ROOT / module).read_text()
+    mutants = []
+    for name in OPERATORS:
+        operator = get_operator(name)()
+        occurrence = 0
+        while (changed := mutate_code(source, operator, occurrence)) is not None:
+            occurrence += 1
+            mutant = _compare(module, name, source, changed)
+            if mutant is not None:
+                mutants.append(mutant)
+    return mutants
+
+
+def _compare(module: str, operator: str, source: str, changed: str) -> Mutant | None:
+    """Name the changed line; None where no line of code changed."""
+    lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
+    for number, (before, after) in lines:
+        if before != after:
+            return Mutant(module, operator, number, before.strip(), after.strip(), changed)
+    return None
+
+
+def survives(mutant: Mutant, tests: str) -> bool:
+    """Whether the tests pass with the mutant loaded; one that hangs does not survive."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_run_tests(mutant, tests))
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status) == 0
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def _run_tests(mutant: Mutant, tests: str) -> int:
+    import pytest
+
+    os.setpgrp()
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    cache = tempfile.mkdtemp()  # compiled kernels of other mutants are not this one's
+    os.environ["NUMBA_CACHE_DIR"] = cache
+    sys.meta_path.insert(0, _MutantFinder(ROOT / mutant.module, mutant.source))
+    try:
+        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--doctest-modules"]
+        return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
+    """Try mutants of the modules, some drawn at random from each; report killed and survivors."""
+    modules: dict[str, Any] = {}
+    for module, tests in TARGETS.items():
+        if names and Path(module).stem not in names:
+            continue
+        mutants = mutants_of(module)
+        drawn = random.Random(seed).sample(mutants, min(n_each, len(mutants)))
+        unchanged = Mutant(module, "", 0, "", "", (ROOT / module).read_text())
+        if not survives(unchanged, tests):
+            raise SystemExit(f"{tests} fails without a mutant")
+        survivors = [m for m in drawn if survives(m, tests)]
+        modules[module] = {
+            "mutants": len(mutants),
+            "tried": len(drawn),
+            "killed": len(drawn) - len(survivors),
+            "survivors": [
+                {"line": m.line, "operator": m.operator, "before": m.before, "after": m.after}
+                for m in survivors
+            ],
+        }
+        print(f"{module}: {len(drawn) - len(survivors)} of {len(drawn)} killed", flush=True)
+        for m in survivors:
+            print(f"    {m.line}: {m.before}\n        -> {m.after}", flush=True)
+    n_tried = sum(m["tried"] for m in modules.values())
+    n_killed = sum(m["killed"] for m in modules.values())
+    return {"seed": seed, "tried": n_tried, "killed": n_killed, "modules": modules}
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="modules; all by default")
+    parser.add_argument("--each", type=int, default=10, help="mutants of each module")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    report = run(args.names, args.each, args.seed)
+    print(f"{report['killed']} of {report['tried']} killed")
+    if not args.names:
+        (RESULTS / "mutants.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
