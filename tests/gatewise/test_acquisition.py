@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.acquisition import at_exits, exit_costs
+from gatewise.acquisition import at_exits, exit_costs, last_exit_within
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
@@ -52,3 +52,19 @@ def test_only_trees_acquire_node_by_node():
     assert np.flatnonzero(acquired).tolist() == [0, 3]
     with pytest.raises(InputError, match="only a stage of trees"):
         Stage(model, np.array([3, 0]), "sigmoid", acquisition="node")
+
+
+@pytest.mark.parametrize(
+    ("most", "exit_number"),
+    [(0.9, -1), (1.0, 0), (2.9, 0), (3.0, 2), (6.9, 2), (7.0, 3), (99.0, 3)],
+)
+def test_the_last_exit_within_a_cost(most, exit_number):
+    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), most) == exit_number
+
+
+def test_a_request_is_free_unless_it_has_a_price():
+    costs = FeatureCosts([1.0, 2.0])
+    first, both = np.array([True, False]), np.array([True, True])
+    assert exit_costs(costs, [first], both).tolist() == [1.0, 3.0]
+    assert exit_costs(costs, [first], both, request=0.5).tolist() == [1.0, 3.5]
+    assert exit_costs(costs, [first]).tolist() == [1.0, 1.0]

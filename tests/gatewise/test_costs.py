@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from itertools import compress
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -234,3 +237,26 @@ def test_a_feature_named_as_a_prerequisite_becomes_a_group():
 def test_bad_prerequisites_are_refused_by_name(requires, message):
     with pytest.raises(InputError, match=message):
         FeatureCosts([1.0, 2.0], group=["a", "b"], requires=requires)
+
+
+@pytest.mark.parametrize("largest", [2.0**51 - 1, 2.0**51, 2.0**52 + 1, 2.0**53, 0.1])
+def test_sums_are_rounded_once_whatever_the_prices_are(largest):
+    """Up to 2^53 whole numbers add up exactly in any order; beyond, by ``fsum`` alone."""
+    costs = FeatureCosts([1.0, largest, 1.0, largest])
+    acquired = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]], bool)
+    expected = [math.fsum(compress(costs.own.tolist(), row)) for row in acquired]
+    assert costs.per_instance(acquired).tolist() == expected
+    assert [costs.price(row) for row in acquired] == expected
+
+
+def test_prices_are_equal_where_all_of_their_parts_are():
+    parts = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
+    costs = FeatureCosts(**parts)
+    assert costs == FeatureCosts(**parts)
+    others = [
+        {"own": [1.0, 2.5]}, {"group": ["a", None]}, {"shared": {"a": 4.0}}, {"names": ["x", "z"]},
+        {"group": ["b", "b"], "shared": {"b": 3.0}},
+    ]  # fmt: skip
+    for other in others:
+        assert costs != FeatureCosts(**(parts | other))
+    assert costs != "prices"

@@ -98,3 +98,14 @@ def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(name,
     np.testing.assert_array_equal(np.float32(margins), rule.margins(outputs))
     assert f"static float {name}_score(const float *output, uint32_t n_margins)" in rule.c_code
     assert rule.graph_nodes(n_margins)[1][-1][2] == "score"
+
+
+@given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(2, 9)), elements=FLOATS))
+def test_a_score_is_the_gap_between_the_two_largest_margins(margins):
+    second, largest = np.sort(margins, axis=1)[:, -2:].T
+    np.testing.assert_array_equal(decision.stop_score(margins), largest - second)
+
+
+def test_shares_of_two_classes_are_answered_by_number():
+    shares = np.array([[0.2, 0.8], [0.6, 0.4]], np.float32)
+    assert decision.answers(shares, "identity").tolist() == [1, 0]
