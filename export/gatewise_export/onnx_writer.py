@@ -72,7 +72,7 @@ def _varints(values: NDArray[np.int64]) -> bytes:
 
 def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
     """Encode an array of short words, one after another, as :func:`_texts` does."""
-    # numpy pads words with zero bytes; tags, lengths and letters are none
+    # numpy pads words with zero bytes; tags, lengths and letters are never zero
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     heads[:, 1] = (letters != 0).sum(axis=1)
@@ -148,7 +148,7 @@ class GraphWriter:
     def add(
         self, kind: str, inputs: str, outputs: str, *, domain: str = "", **attributes: Any
     ) -> None:
-        """Add a node; `inputs` and `outputs` are names with blanks between them."""
+        """Add a node, with the names of its inputs and of its outputs separated by blanks."""
         node = _texts(1, inputs.split()) + _texts(2, outputs.split()) + _texts(4, [kind])
         node += b"".join(_bytes(5, _attribute(*item)) for item in attributes.items())
         self._nodes.append(node + (_texts(7, [domain]) if domain else b""))

@@ -103,9 +103,9 @@ class Cascade:
 
     def expected(self, x: Matrix) -> Expected:
         """Compute in Python what C must answer to the rows `x`, shape (n, n_features)."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # extremes may overflow, in C as here
             outputs = tuple(stage.margins(x) for stage in self.stages)
-        split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
+            split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in split_outputs], self.thresholds)
         last_run = np.minimum(exits, len(self.stages) - 1)
         answers = np.full((len(self.stages) + 1, len(x)), -1)

@@ -38,6 +38,7 @@ from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
+from tests.support import avr
 from tests.support.needs import needs_compiler
 from tests.support.shared_data import shared_data
 from tests.support.signal_blocks import RATE_HZ, picture_blocks, signal_blocks
@@ -402,13 +403,26 @@ def test_windows_are_made_where_there_is_no_sample(tmp_path):
     assert "features of 0 of 16 windows differ" in printed
 
 
-@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
+@avr.needs_avr_gcc
 def test_avr_holds_the_tables_of_blocks_in_flash(program):
     for name in ("uint16", "plain17", "frames", "shared"):
-        flags = ["-mmcu=atmega1284p", "-Os", *STRICT, "-o", "avr.o", "-c", f"{name}_signals.c"]
-        run(["avr-gcc", *flags], program)
-        sizes = run(["avr-size", "avr.o"], program).decode().split("\n")[1].split()
-        assert sizes[1:3] == ["0", "0"]
+        assert avr.sizes(program, f"{name}_signals.c")[1:] == [0, 0]
+
+
+@avr.needs_avr_gcc
+@avr.needs_simavr
+@pytest.mark.parametrize("name", ["uint16", "frames", "shared"])
+def test_an_emulated_avr_computes_the_features(tmp_path, name):
+    case = CASES[name]
+    few = case.windows[:3]
+    write_signals(case.graph, few.shape[1:], few.dtype, tmp_path, name="m", sample=few)
+    declarations = (
+        "int m_signals_selftest(float *farthest, int *n_other);\n"
+        "static float farthest;\nstatic int n_other;"
+    )
+    call = "m_signals_selftest(&farthest, &n_other)"
+    files = ("m_signals.c", "m_signals_selftest.c")
+    assert not avr.differing(tmp_path, call, declarations, *files)
 
 
 TARGETS = {

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 import subprocess
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import lay_out
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.writer import write_cascade
+from tests.support import avr
 from tests.support.needs import needs_compiler
 from tests.support.trees import make_trees
 
@@ -38,7 +37,7 @@ pytestmark = [
 
 Matrix = NDArray[np.float32]
 STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
-N_CASCADES = 24
+N_CASCADES = 16
 
 #: Values that trees like to compare: zeros of both signs, denormals, epoch-like offsets.
 MARKS = np.array(
@@ -426,64 +425,22 @@ def test_an_instance_has_its_size_where_nothing_is_aligned(compiled):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(shutil.which("avr-gcc") is None, reason="avr-gcc is not installed")
-def test_avr_compiles_all_and_holds_the_tables_in_flash(compiled):
-    for _, c in compiled:
+@avr.needs_avr_gcc
+def test_avr_holds_the_tables_in_flash(compiled):
+    for _, c in compiled[:8]:
         folder, name = c.source.folder, c.source.name
-        flags = ("-mmcu=atmega328p", "-Os", "-fstack-usage", *STRICT)
-        run_tool(folder, "avr-gcc", *flags, "-c", f"{name}.c", f"{name}_selftest.c")
-        text, data, bss = run_tool(folder, "avr-size", f"{name}.o").split("\n")[1].split()[:3]
-        assert (data, bss) == ("0", "0")
-        assert int(text) > c.source.table_bytes
-        frames = [int(line.split()[1]) for line in (folder / f"{name}.su").read_text().split("\n")
-                  if line]  # fmt: skip
+        text, *in_ram = avr.sizes(folder, f"{name}.c", "-fstack-usage")
+        assert in_ram == [0, 0]
+        assert text > c.source.table_bytes
+        frames = [int(line.split()[1]) for line in (folder / "avr.su").read_text().splitlines()]
         assert sum(frames) <= c.source.stack_bytes
 
 
-@pytest.mark.skipif(
-    shutil.which("avr-gcc") is None or shutil.which("simavr") is None,
-    reason="avr-gcc or simavr is not installed",
-)
+@avr.needs_avr_gcc
+@avr.needs_simavr
 @pytest.mark.parametrize("number", range(6))
 def test_an_emulated_avr_answers_to_the_bit(compiled, number):
     _, c = compiled[number]
-    folder, name = c.source.folder, c.source.name
-    (folder / "avr.c").write_text(AVR_MAIN.replace("NAME", name))
-    files = ("avr.c", f"{name}.c", f"{name}_selftest.c")
-    run_tool(folder, "avr-gcc", "-mmcu=atmega1284p", "-Os", *STRICT, "-o", "avr", *files, "-lm")
-    printed = run_tool(folder, "simavr", "-m", "atmega1284p", "-f", "16000000", "avr")
-    assert "differ: 0" in printed
-
-
-def run_tool(folder: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:2000]
-    return done.stdout + done.stderr  # the emulator writes to both
-
-
-AVR_MAIN = """\
-#include <avr/interrupt.h>
-#include <avr/io.h>
-#include <avr/sleep.h>
-
-int NAME_selftest(void);
-
-static void print(const char *text)
-{
-    for (; *text; text++) {
-        while (!(UCSR0A & (1 << UDRE0)))
-            ;
-        UDR0 = *text;
-    }
-}
-
-int main(void)
-{
-    UCSR0B = 1 << TXEN0;
-    print(NAME_selftest() ? "differ: some\\n" : "differ: 0\\n");
-    cli();
-    sleep_enable();
-    sleep_cpu(); /* ends the emulation */
-    return 0;
-}
-"""
+    name = c.source.name
+    call, files = f"{name}_selftest()", (f"{name}.c", f"{name}_selftest.c")
+    assert not avr.differing(c.source.folder, call, f"int {name}_selftest(void);", *files)

@@ -1,4 +1,4 @@
-/* 16: half precision in hardware; floats are rounded to float all the same */
+/* 0: each result is rounded to its type; 16: so are floats, only half precision is special */
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
 #error "sums must be rounded to float after each step: on i386 compile with -msse2 -mfpmath=sse"
 #endif
