@@ -17,7 +17,7 @@ from gatewise_training.adapt.alternation import (
     pose,
 )
 from gatewise_training.adapt.gated_trees import grow
-from gatewise_training.adapt.lin import fit_path
+from gatewise_training.adapt.lin import PathSettings, fit_path
 from gatewise_training.adapt.qstep import (
     KullbackLeibler,
     LogOdds,
@@ -57,17 +57,17 @@ def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
     bare, critical = featureless_pair(problem, start, given.f0_loss, p_full, distance)
     posed, tol = replace(problem, gamma=0.2 * critical), 1e-6
     pair, objectives = alternate(
-        posed, given.f0_loss, p_full, bare, tol=tol, most=3000, distance=distance
+        posed, given.f0_loss, p_full, bare, tol=tol, max_steps=3000, distance=distance
     )
     assert len(objectives) < 3000
     assert np.diff(objectives).max() <= 1e-10
     # q is the best for the pair, and the pair is the best for q: the certificates of both
-    place = posed.place(pair)
-    free = distance.q_step(place.f1_loss, given.f0_loss, place.gate, p_full, given.weight)
+    iterate = posed.evaluate(pair)
+    free = distance.q_step(iterate.f1_loss, given.f0_loss, iterate.gate, p_full, given.weight)
     assert np.average(free.q, weights=given.weight) <= p_full + 1e-8
-    assert posed.at(free).kkt_residual(pair) <= 10 * tol
-    value = posed.at(free).objective(pair)
-    value += np.average(free.q * given.f0_loss + free.rest, weights=given.weight)
+    assert posed.with_q(free).kkt_residual(pair) <= 10 * tol
+    value = posed.with_q(free).objective(pair)
+    value += np.average(free.q * given.f0_loss + free.constant, weights=given.weight)
     assert value == pytest.approx(objectives[-1], abs=1e-10)
 
 
@@ -76,7 +76,9 @@ def test_the_objective_is_the_papers():
     problem, start, *_ = pose(given)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
     posed, distance = replace(problem, gamma=0.05), KullbackLeibler()
-    _, (value,) = alternate(posed, given.f0_loss, 0.4, pair, tol=0.0, most=1, distance=distance)
+    _, (value,) = alternate(
+        posed, given.f0_loss, 0.4, pair, tol=0.0, max_steps=1, distance=distance
+    )
     # OPT with the losses, the divergence and the penalty written out
     out = pair.outputs(problem.z)
     loss, offload = log_loss(out[:, :1], problem.target), expit(out[:, 1])
@@ -93,9 +95,10 @@ def test_the_objective_is_the_papers():
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n_classes):
-    found = fit_path(
-        sample(n_classes), 0.4, (1.01, 0.9), distance, tol=1e-7, most=1000, refit=False
+    settings = PathSettings(
+        p_full=0.4, shares=(1.01, 0.9), distance=distance, tol=1e-7, max_steps=1000, refit=False
     )
+    found = fit_path(sample(n_classes), settings)
     free = np.array([False, False, False, False, False, True])
     costly, cheaper = (model.weights for model in found)
     assert not costly[~free].any()
@@ -117,7 +120,7 @@ def test_a_group_lasso_pays_a_shared_price_once():
     def acquired(costs, gamma):
         given, problem, (bare, _) = posed(costs)
         pair, _ = alternate(
-            replace(problem, gamma=gamma), given.f0_loss, 0.2, bare, tol=1e-9, most=500
+            replace(problem, gamma=gamma), given.f0_loss, 0.2, bare, tol=1e-9, max_steps=500
         )
         return pair.weights.any(axis=1)
 
@@ -213,8 +216,8 @@ def test_starts_know_what_to_keep_and_what_it_is():
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_given_probabilities_cost_the_gate_nothing_where_it_has_them(distance):
     g = np.array([-2.0, 0.5, 3.0])
-    free = distance.given(expit(g))
-    np.testing.assert_allclose(free.gate.slope(g), 0, atol=1e-12)
-    np.testing.assert_allclose(free.gate.value(g) + free.rest, 0, atol=1e-12)
-    elsewhere = free.gate.value(g + 0.7) + free.rest
+    free = distance.with_probabilities(expit(g))
+    np.testing.assert_allclose(free.gate_loss.slope(g), 0, atol=1e-12)
+    np.testing.assert_allclose(free.gate_loss.value(g) + free.constant, 0, atol=1e-12)
+    elsewhere = free.gate_loss.value(g + 0.7) + free.constant
     assert (elsewhere > 0).all()

@@ -119,11 +119,11 @@ def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
     given, distance = plain_sample(), LogOdds()
     problem, start, *_ = pose(given, distance.curvature_bound)
     pair, _ = alternate(
-        problem, given.f0_loss, 0.3, start, tol=1e-3, most=10, distance=distance
+        problem, given.f0_loss, 0.3, start, tol=1e-3, max_steps=10, distance=distance
     )  # no penalty
-    place = problem.place(pair)
-    free = distance.q_step(place.f1_loss, given.f0_loss, place.gate, 0.3, given.weight)
-    solved = solve_m_step(problem.at(free), pair, tol=1e-8, max_iter=300)
+    iterate = problem.evaluate(pair)
+    free = distance.q_step(iterate.f1_loss, given.f0_loss, iterate.gate, 0.3, given.weight)
+    solved = solve_m_step(problem.with_q(free), pair, tol=1e-8, max_iter=300)
     wide = np.column_stack([problem.z, np.ones(len(problem.z))])
     expected, *_ = np.linalg.lstsq(wide, logit(free.q), rcond=None)
     found = np.append(solved.weights[:, -1], solved.bias[-1])

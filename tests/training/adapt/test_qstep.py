@@ -79,3 +79,56 @@ def test_q_step_counts_weights_as_rows():
     twice = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
     weighted = q_step(keep, offload, 0.3, np.array([2.0, 1.0, 1.0]))
     np.testing.assert_allclose(weighted, twice[[0, 2, 3]], atol=1e-10)
+
+
+SIGNS = pytest.mark.parametrize("sign", [1.0, -1.0])
+
+
+def objective(t, gap, g):
+    """``(B - A) sigmoid(t) + (t - g)^2`` of losses that differ by `gap` nats."""
+    return gap * expit(t) + (t - g) ** 2
+
+
+def log_odds_of(gap, g):
+    """Log odds without a bound on the mean."""
+    return q_step_log_odds(np.maximum(-gap, 0.0), np.maximum(gap, 0.0), g, 1.0)
+
+
+@SIGNS
+@pytest.mark.parametrize("gap", [20.7, 20.8, 21.5, 30.0, 60.0, 200.0])
+def test_log_odds_of_losses_above_20_8_nats_are_the_lower_of_two_minima(gap, sign):
+    g = np.linspace(-3.0, gap / 8.0 + 3.0, 400)
+    t = sign * log_odds_of(np.full(400, sign * gap), sign * g)
+    grid = np.linspace(-gap / 8.0 - 3.0, gap / 8.0 + 4.0, 20_001)
+    best = objective(grid[:, None], gap, g).min(axis=0)
+    assert (objective(t, gap, g) <= best + 1e-9).all()
+    slope = gap * expit(t) * expit(-t) + 2.0 * (t - g)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-9)
+
+
+@SIGNS
+def test_of_equal_minima_the_row_stays_with_f1(sign):
+    gap, low, high = 40.0, 0.0, 8.0
+    for _ in range(60):  # the g at which both minima are equal
+        g = 0.5 * (low + high)
+        answers_locally = log_odds_of(np.array([gap]), np.array([g]))[0] < 0.0
+        low, high = (g, high) if answers_locally else (low, g)
+    below, above = log_odds_of(np.full(2, gap), np.array([low, high]))
+    assert below < 0.0 < above
+    assert objective(below, gap, low) == pytest.approx(objective(above, gap, low), abs=1e-9)
+    mirrored = log_odds_of(np.full(2, -gap), np.array([-low, -high]))
+    np.testing.assert_allclose(mirrored, [-below, -above], atol=1e-12)
+
+
+def test_a_row_that_jumps_leaves_the_bound_unmet_from_below():
+    """One row of 60 nats: no beta gives a mean near 0.5, so the side within the bound is taken."""
+    keep, offload, g = np.array([60.0]), np.zeros(1), np.zeros(1)
+    (t,) = q_step_log_odds(keep, offload, g, 0.5)
+    grid = np.linspace(-10, 10, 20_001)
+    assert expit(t) < 0.5
+    # optimal for a beta at which the other minimum, above the bound, is as good
+    beta = -2.0 * t / (expit(t) * expit(-t)) + 60.0
+    other = grid[grid > 0]
+    assert objective(t, beta - 60.0, 0.0) == pytest.approx(
+        objective(other, beta - 60.0, 0.0).min(), abs=1e-4
+    )

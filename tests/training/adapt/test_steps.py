@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.group_lasso import GroupLasso
-from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
+from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, curvature_bound
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.learners.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 
@@ -19,14 +19,18 @@ COSTS = FeatureCosts(
 
 @pytest.mark.parametrize("n_margins", [1, 3])
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1e4])
-def test_losses_at_a_place_are_those_of_the_library(n_margins, scale):
+def test_losses_of_an_iterate_are_those_of_the_library(n_margins, scale):
     rng = np.random.default_rng(0)
     out = scale * rng.normal(size=(60, n_margins + 1))
     target = one_hot(rng.integers(0, max(2, n_margins), 60), max(2, n_margins))
-    place = Place(LinearPair(np.zeros((1, n_margins + 1)), np.zeros(n_margins + 1)), out, target)
-    np.testing.assert_allclose(place.f1_loss, log_loss(out[:, :-1], target), rtol=1e-12, atol=1e-15)
+    iterate = Iterate(
+        LinearPair(np.zeros((1, n_margins + 1)), np.zeros(n_margins + 1)), out, target
+    )
+    np.testing.assert_allclose(
+        iterate.f1_loss, log_loss(out[:, :-1], target), rtol=1e-12, atol=1e-15
+    )
     slope = log_loss_gradient(out[:, :-1], target)
-    np.testing.assert_allclose(place.f1_slope, slope, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(iterate.f1_slope, slope, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(5))

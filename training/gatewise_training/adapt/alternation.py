@@ -1,28 +1,29 @@
 """The alternation of Adapt with linear models (NIPS 2017, Algorithm 1), for any distance.
 
-Each alternation is a q-step, exact, and one proximal Newton step of the M-step: while q still
-moves, solving the M-step to the end would be wasted. Neither step can raise the objective.
-The alternation ends where both are at rest: q is optimal for the pair, and the M-step's KKT
-residual at that q is small.
+Each alternation is an exact q-step and one proximal Newton step of the M-step, because solving the
+M-step to the end would be wasted while q still moves. Neither step can raise the objective. The
+alternation ends where both are at rest: q is optimal for the pair, and the M-step's KKT residual
+at that q is small.
 
-OPT is convex in the models for fixed q and in q for fixed models, not in all of them (section
-3). From constant models the alternation first takes the features that separate the classes on
-all rows, as an L1 penalty would; a feature that separates only the rows that are kept, and also
-decides which those are, has no slope there. The paper's Synthetic-2 is of that kind. So the
-alternation is also started (:class:`Start`) from free offload probabilities that send away the
-rows above, or below, a quantile of one feature.
+OPT is convex in the models for fixed q and in q for fixed models, but not in both together
+(section 3). From constant models the alternation first takes the features that separate the
+classes on all rows, as an L1 penalty would. A feature that separates the classes only among the
+rows of f1, and also decides which rows those are, has no slope there; the paper's Synthetic-2 has
+such features. So the alternation is also started (:class:`Start`) from free offload probabilities
+that offload the rows above, or below, a quantile of one feature.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.linear import standard_scores
 from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
-from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
+from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
@@ -31,13 +32,26 @@ from gatewise_training.learners.losses import one_hot, prior_margins
 Array = NDArray[np.float64]
 
 KKT = 10.0
-"""Times `tol`: KKT residual of the M-step below which an alternation may end."""
+"""KKT residual of the M-step, in multiples of `tol`, below which an alternation may end."""
 
 SURE = 0.98
-"""Offload probability of a row that a start sends away; of the others, one minus it."""
+"""Offload probability of the rows that a start offloads; of the others, one minus it."""
 
-SCREENED = 2000
-"""Rows at most that features are compared on."""
+MAX_SCREENING_ROWS = 2000
+"""Most rows that features are compared on."""
+
+
+class QStepResult(NamedTuple):
+    """The M-step's problem at the best q for an iterate, and the two parts of OPT there."""
+
+    problem: MStep
+    value: float  # objective of the M-step: the part that depends on f1 and g
+    constant: float  # the part that depends on f0 and q alone
+
+    @property
+    def objective(self) -> float:
+        """Objective of OPT."""
+        return self.value + self.constant
 
 
 def alternate(
@@ -47,53 +61,63 @@ def alternate(
     start: LinearPair,
     *,
     tol: float,
-    most: int,
+    max_steps: int,
     distance: Distance | None = None,
 ) -> tuple[LinearPair, list[float]]:
-    """Alternate q-steps and steps of the M-step.
+    """Alternate q-steps and steps of the M-step; get the pair and the objective of each step.
 
     Shapes: `f0_loss` (n,).
     """
     distance = KullbackLeibler() if distance is None else distance
-    weight, share = problem.weight, problem.weight / problem.weight.sum()
+    share = problem.weight / problem.weight.sum()
 
-    def q_step(place: Place) -> tuple[MStep, float, float]:
-        """The M-step's problem at the best q, its objective, and the rest, of f0 and q alone."""
-        free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, weight)
-        posed = problem.at(free)
-        rest = float(share @ (free.q * f0_loss + free.rest))
-        return posed, posed.objective_at(place), rest
+    def q_step(iterate: Iterate) -> QStepResult:
+        best = distance.q_step(iterate.f1_loss, f0_loss, iterate.gate, p_full, problem.weight)
+        posed = problem.with_q(best)
+        constant = float(share @ (best.q * f0_loss + best.constant))
+        return QStepResult(posed, posed.objective_at(iterate), constant)
 
-    place = before = problem.place(start)
-    posed, value, rest = q_step(place)
-    objectives, momentum = [value + rest], 1.0
-    for _ in range(most - 1):
-        view = posed.view(place)
-        resting = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
-        if resting and view.residual < KKT * tol:
+    # Nesterov's momentum across alternations:
+    #   t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
+    #   v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
+    v = w_last = problem.evaluate(start)
+    step = q_step(v)
+    objectives = [step.objective]
+    t = 1.0
+    for _ in range(max_steps - 1):
+        proximal = step.problem.proximal_step(v)
+        is_at_rest = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
+        if is_at_rest and proximal.residual < KKT * tol:
             break
-        after, value = newton_step(posed, place, view, value)
-        known = value + rest
-        grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
-        place = after.beyond(before, (momentum - 1.0) / grown)
-        found = q_step(place)
-        if sum(found[1:]) > known and momentum > 1.0:  # momentum led too far
-            grown, place = 1.0, after
-            found = q_step(place)
-        if sum(found[1:]) <= known:  # else, by a distance that is not convex in q, it is worse
-            posed, value, rest = found
-        before, momentum = after, grown
-        objectives.append(value + rest)
-    return place.pair, objectives
+        w, value = newton_step(step.problem, v, proximal, step.value)
+        bound = value + step.constant
+        t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
+        v = w.extrapolate(w_last, (t - 1.0) / t_next)
+        next_step = q_step(v)
+        if next_step.objective > bound and t > 1.0:  # the extrapolation overshot: restart from w
+            t_next = 1.0
+            v = w
+            next_step = q_step(v)
+        # a distance that is not convex in q may make the q-step worse; then the problem stays
+        if next_step.objective <= bound:
+            step = next_step
+        w_last = w
+        t = t_next
+        objectives.append(step.objective)
+    return v.pair, objectives
 
 
-def pose(
-    sample: Sample, gate_curvature: float = 0.0
-) -> tuple[MStep, LinearPair, NDArray[np.float32], NDArray[np.float32]]:
-    """Pose the problem of a sample without a penalty and with every row kept.
+class PosedProblem(NamedTuple):
+    """The M-step of a sample before any penalty, and how its columns were standardised."""
 
-    Shapes: returns `mean, scale` (n_features,).
-    """
+    problem: MStep
+    start: LinearPair  # the constant models: class margins, and a gate of 0
+    mean: NDArray[np.float32]  # (n_features,)
+    scale: NDArray[np.float32]  # (n_features,)
+
+
+def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
+    """Pose the problem of a sample without a penalty and with every row on the device."""
     mean, scale = standard_scores(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
     target = one_hot(sample.y, sample.n_classes)
@@ -107,76 +131,84 @@ def pose(
         gamma=0.0,
         lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
     )
-    start = np.append(prior_margins(target, sample.weight), 0.0)
-    return problem, LinearPair(np.zeros((z.shape[1], n_margins + 1)), start), mean, scale
+    bias = np.append(prior_margins(target, sample.weight), 0.0)
+    start = LinearPair(np.zeros((z.shape[1], n_margins + 1)), bias)
+    return PosedProblem(problem, start, mean, scale)
 
 
 def featureless_pair(
     problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
 ) -> tuple[LinearPair, float]:
-    """Find the best pair without priced features, and the penalty from which on it is optimal."""
+    """Find the best pair without priced features, and the least penalty at which it is optimal."""
     total = problem.penalty.own.sum() + problem.penalty.shared.sum()
     prohibitive = replace(problem, gamma=1e9 / max(total, 1e-12))
-    pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
-    place = problem.place(pair)
-    free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
-    gradient = problem.at(free).gradient(pair).weights
+    pair, _ = alternate(
+        prohibitive, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance
+    )
+    iterate = problem.evaluate(pair)
+    best = distance.q_step(iterate.f1_loss, f0_loss, iterate.gate, p_full, problem.weight)
+    gradient = problem.with_q(best).gradient(pair).weights
     return pair, smallest_zero_penalty(gradient, problem.penalty)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Send away the rows at one end of one feature."""
+    """A start of the alternation that offloads the rows at one end of one feature."""
 
     feature: int
-    upper: bool  # whether the upper end is sent away, or the lower one
+    upper: bool  # whether the rows of the upper end are offloaded, or of the lower one
 
     def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
         """Offload probabilities of rows, (n,): near 1 for a share `p_full` of their weight."""
         order = np.argsort(-column if self.upper else column, kind="stable")
-        behind = np.cumsum(weight[order]) - 0.5 * weight[order]
+        weight_before = np.cumsum(weight[order]) - 0.5 * weight[order]
         q = np.empty(len(column))
-        q[order] = np.where(behind <= p_full * weight.sum(), SURE, 1.0 - SURE)
+        q[order] = np.where(weight_before <= p_full * weight.sum(), SURE, 1.0 - SURE)
         return q
 
 
-def best_starts(sample: Sample, p_full: float, how_many: int) -> list[Start]:
+def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     """Find the features on which a gate and a low-cost model alone do best for their price.
 
-    They are compared by least squares: the squares that remain of the classes' indicators,
-    fitted on the rows that are kept by the feature that keeps them, against those that remain
-    when as many rows are kept at random and fitted by nothing. At most `how_many` starts of
-    different features, the best first; features without a price are no starts, since all models
-    have them.
+    Features are compared by least squares. A feature decides which rows stay on the device, and a
+    line through the same feature is fitted to the class indicators of those rows. The squares that
+    the line leaves are compared with the squares that remain when as many random rows stay and
+    nothing is fitted. At most `n_starts` starts of different features are returned, the best first.
+    Features without a price are not starts, because all models have them.
     """
     price = sample.costs.alone
     priced = np.flatnonzero(price > 0)
-    if not how_many or not len(priced):
+    if not n_starts or not len(priced):
         return []
-    rows = np.random.default_rng(0).permutation(len(sample.x))[:SCREENED]
-    x, weight = sample.x[rows].astype(np.float64), sample.weight[rows]
+    rows = np.random.default_rng(0).permutation(len(sample.x))[:MAX_SCREENING_ROWS]
+    x = sample.x[rows].astype(np.float64)
+    weight = sample.weight[rows]
     target = one_hot(sample.y[rows], sample.n_classes)
-    nothing = (1.0 - p_full) * _squares(np.zeros(len(rows)), target, weight)
-    found = []
+    unfitted = (1.0 - p_full) * _residual_squares(np.zeros(len(rows)), target, weight)
+    ranking = []
     for k in priced:
         column = x[:, k] - x[:, k].mean()
-        left = []
+        residuals = []
         for upper in (True, False):
-            kept = Start(int(k), upper).offload(column, weight, p_full) < 0.5
-            left.append(_squares(column[kept], target[kept], weight[kept]))
-        gain = max(nothing - min(left), 0.0) / price[k]
-        found.append((gain, Start(int(k), left[0] <= left[1])))
-    found.sort(key=lambda entry: -entry[0])
-    return [start for _, start in found[:how_many]]
+            local = Start(int(k), upper).offload(column, weight, p_full) < 0.5
+            residuals.append(_residual_squares(column[local], target[local], weight[local]))
+        gain = max(unfitted - min(residuals), 0.0) / price[k]
+        ranking.append((gain, Start(int(k), residuals[0] <= residuals[1])))
+    ranking.sort(key=lambda entry: -entry[0])
+    return [start for _, start in ranking[:n_starts]]
 
 
-def _squares(column: Array, target: Array, weight: Array) -> float:
+def _residual_squares(column: Array, target: Array, weight: Array) -> float:
     """Weighted sum of squares that a line through one feature leaves of the targets."""
     total = weight.sum()
     if total <= 0.0:
         return 0.0
+    # sum w t^2 - (sum w z t)^2 / sum w z^2, with z and t centred
     z = column - weight @ column / total
     t = target - weight @ target / total
-    spread, shared = float(weight @ z**2), (weight * z) @ t
-    left = float(weight @ (t**2).sum(axis=1))
-    return left - float(shared @ shared) / spread if spread > 1e-12 else left
+    variation = float(weight @ z**2)
+    covariation = (weight * z) @ t
+    unexplained = float(weight @ (t**2).sum(axis=1))
+    if variation <= 1e-12:
+        return unexplained
+    return unexplained - float(covariation @ covariation) / variation

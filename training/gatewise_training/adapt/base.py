@@ -1,12 +1,12 @@
 """Base of the Adapt methods: the sweep over P_full and the penalty.
 
-Each setting gives a low-cost model f1 and a gate g, and of these two stages for nothing more: f1
-and g in one graph, stopped by g, or f1 alone, stopped by its margin. Where f1 is reasonably strong
-its margin finds its errors better than the gate does, and it has no price for the gate's features.
-On few rows the penalty passes over feature sets that a single model does well on, so that such
-models on nested sets, stopped by their margins, are candidates too. All thresholds are refitted on
-validation rows (the bare ``g > 0`` often never reaches the accuracy wanted), and the frontier is
-taken over all candidates.
+Each setting gives a low-cost model f1 and a gate g. They make two candidate stages: f1 and g in one
+graph, stopped by g, and f1 alone, stopped by its margin. Where f1 is reasonably strong, its margin
+finds its errors better than the gate does, and an instance does not pay for the gate's features.
+On few rows the penalty skips feature sets on which a single model does well, so single models on
+nested feature sets, stopped by their margins, are further candidates. All thresholds are refitted
+on validation rows, because the bare ``g > 0`` often never reaches the wanted accuracy. The frontier
+is taken over all candidates.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
     }
 
     def _stopped(self, fit: SettingsFit) -> SettingsFit:
-        """Make fits of stages that stop as the settings say, from fits of stages with gates."""
+        """Make fits of stages that stop as `stop` says, from fits of stages with gates."""
         return fit if self.stop == "gate" else partial(_stopped_stages, fit, self.stop)
 
     def _check_settings(self) -> None:
@@ -58,7 +58,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
 class Adapt(PenalisedCascade):
     """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
-    _family: ClassVar[str]  # of f1, among the families of stages
+    _family: ClassVar[str]  # family of f1, among the families of stages
 
     # `p_full` by default: on few rows, where each is cross-fitted, and on many
     _bounds: ClassVar[tuple[Sequence[float], Sequence[float]]] = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
@@ -74,7 +74,7 @@ class Adapt(PenalisedCascade):
         """Fit one stage for each penalty, the highest first."""
 
     def _shared(self, sample: Sample, p_full: float) -> Sequence[Any]:
-        """Find what the path's fits on all folds share: penalties, starts of an alternation."""
+        """Find penalties, or starts of an alternation, that the fits of all folds share."""
         return ()
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
@@ -85,16 +85,15 @@ class Adapt(PenalisedCascade):
         bounds = self.p_full
         if bounds is None:
             bounds = self._bounds[len(fitted.x) > LARGE_ROWS]
-        paths = [
-            self._stopped(
-                partial(_fit_rows, self, sample, p, problem.seed, self._shared(fitted, p))
-            )
-            for p in bounds
-        ]
-        found = sweep(problem, paths, "sweeping P_full")
+        paths = []
+        for p_full in bounds:
+            shared = self._shared(fitted, p_full)
+            fit = partial(_fit_rows, self, sample, p_full, problem.seed, shared)
+            paths.append(self._stopped(fit))
+        candidates = sweep(problem, paths, "sweeping P_full")
         if self.stop == "auto":
-            found += single_models(problem, self._family, N_SUBSETS)
-        return found
+            candidates += single_models(problem, self._family, N_SUBSETS)
+        return candidates
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -110,6 +109,6 @@ def _fit_rows(
 
 
 def _stopped_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
-    gated = fit(rows)
-    alone = [stage.without_gate() for stage in gated]
-    return [*gated, *alone] if stop == "auto" else alone
+    gated_stages = fit(rows)
+    margin_stages = [stage.without_gate() for stage in gated_stages]
+    return [*gated_stages, *margin_stages] if stop == "auto" else margin_stages

@@ -7,8 +7,8 @@ tree of either uses it. With the q-step's probabilities q of offloading, the M-s
     f1:  gradient (1 - q)(p - y),    hessian (1 - q) p (1 - p)
     g:   gradient sigmoid(g) - q,    hessian sigmoid(g) (1 - sigmoid(g))
 
-The booster is LightGBM's and, up to 5,000 rows, where its rounds are mostly overhead, a compiled
-one of our own (:mod:`gatewise_training.learners.gated_rounds`), some five times as fast.
+The booster is LightGBM's. Up to 5,000 rows, where its rounds are mostly overhead, it is our own
+compiled one (:mod:`gatewise_training.learners.gated_rounds`), which is some five times as fast.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from gatewise_training.learners.losses import (
 Array = NDArray[np.float64]
 
 FEW_ROWS = 1000
-"""Up to this many rows trees have FEW_LEAVES: larger ones learn the rows by heart, and margins say
-nothing."""
+"""Up to this many rows trees have FEW_LEAVES, because larger trees overfit the rows so far that
+margins say nothing."""
 
 FEW_LEAVES = 8
 
@@ -64,8 +64,7 @@ def grow(
     """Grow f1 and, unless `p_full` is None, a gate, which rests in the rounds of `warm_up`.
 
     A mean loss plus ``gamma * cost`` over n rows is a LightGBM penalty of ``2 n gamma``, since
-    its gain has no factor 1/2. On few rows LightGBM's rounds are mostly overhead: trees are
-    grown by :func:`.boost`.
+    its gain has no factor 1/2.
     """
     target = one_hot(sample.y, sample.n_classes)
     base = prior_margins(target, sample.weight)
@@ -96,14 +95,16 @@ def grow(
             settings=settings,
         )
     # with a group's shared price, all trees of one round may each pay it once
-    prices, n_outputs = FirstUsePrices(sample.costs, strength), len(base) + (p_full is not None)
+    prices = FirstUsePrices(sample.costs, strength)
+    n_outputs = len(base) + (p_full is not None)
     params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
     params |= settings | prices.params
     data = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
-    booster, grows = lgb.Booster(params, data), varies(sample.x)
-    for bound, rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
+    booster = lgb.Booster(params, data)
+    can_split = varies(sample.x)
+    for bound, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
         derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
-        for _ in range(rounds if grows else 0):
+        for _ in range(n_rounds if can_split else 0):
             finished = booster.update(fobj=objective_of(derivatives))
             prices.after(booster)
             if finished:
@@ -117,12 +118,13 @@ def _derivatives(
 ) -> tuple[Array, Array]:
     """Gradient and hessian of the M-step's loss at the q that is best for the current models.
 
-    With `p_full` 0 every row is f1's, and a gate rests.
+    With `p_full` 0 f1 answers every row, and a gate rests.
     """
     n_margins = len(base)
     f1 = scores[:, :n_margins] + base
-    gradient, hessian = np.zeros_like(scores), np.ones_like(scores)
-    kept = sample.weight
+    gradient = np.zeros_like(scores)
+    hessian = np.ones_like(scores)
+    f1_weight = sample.weight
     if p_full > 0.0:
         g = scores[:, -1]
         q = q_step(
@@ -131,12 +133,12 @@ def _derivatives(
             p_full,
             sample.weight,
         )
-        kept = (1.0 - q) * sample.weight
+        f1_weight = (1.0 - q) * sample.weight
         gate = expit(g)
         gradient[:, -1] = sample.weight * (gate - q)
         hessian[:, -1] = sample.weight * gate * (1.0 - gate)
-    gradient[:, :n_margins] = kept[:, None] * log_loss_gradient(f1, target)
+    gradient[:, :n_margins] = f1_weight[:, None] * log_loss_gradient(f1, target)
     if not newton:  # trees fitted to the negative gradient by least squares
         return gradient, np.ones_like(gradient)
-    hessian[:, :n_margins] = kept[:, None] * log_loss_hessian(f1)
+    hessian[:, :n_margins] = f1_weight[:, None] * log_loss_hessian(f1)
     return gradient, np.maximum(hessian, HESSIAN_FLOOR)

@@ -1,10 +1,10 @@
 """Adapt-GBRT: gate and low-cost model as boosted trees that share their features.
 
 Nan & Saligrama, NIPS 2017, Algorithm 2. One booster grows both: its first outputs are f1's margins,
-its last is g, so that a feature is charged the first time any tree of either uses it. Instead of
-the paper's alternation between long fits, q is renewed before each round; the objective is the
-same. Without a gate, or with one that may never offload, every row is f1's: that is GreedyMiser (Xu
-et al., ICML 2012), and the trees of f1 are the same ones in both cases.
+its last is g, so that a feature is charged the first time any tree of either uses it. The paper
+alternates between long fits; here q is renewed before each round, for the same objective. Without
+a gate, or with a gate that may never offload, f1 answers every row. That is GreedyMiser (Xu et al.,
+ICML 2012), and the trees of f1 are the same in both cases.
 
 The trees grow in :mod:`.gated_trees`.
 """
@@ -30,19 +30,22 @@ from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
-from gatewise_training.learners.boosting import (
-    LARGE_ROWS,
-    link_of,
-)
+from gatewise_training.learners.boosting import LARGE_ROWS, link_of
 from gatewise_training.learners.growth_settings import Growth
 
 Array = NDArray[np.float64]
 
-FEW_FITS, MANY_FITS = 16, 8
-"""Penalties of a search on few rows and on many."""
+N_PENALTIES = 16
+"""Penalties of a search."""
 
-PROBE_ROWS, PROBE_ROUNDS = 2000, 0.25
-"""Rows at most, and share of the rounds, of the fits that only find out what a penalty buys."""
+N_PENALTIES_LARGE = 8
+"""Penalties of a search on more than LARGE_ROWS rows."""
+
+MAX_PROBE_ROWS = 2000
+"""Most rows of the fits that only measure the cost of the features under a penalty."""
+
+PROBE_ROUNDS = 0.25
+"""Share of the rounds of those fits."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -52,8 +55,7 @@ class AdaptGBRT(Growth, Adapt):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
     algorithm 2.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
@@ -68,21 +70,21 @@ class AdaptGBRT(Growth, Adapt):
         values, and on more than 5,000 training rows 8, searched for each `p_full` by short fits
         whose features cover the range from none to all.
     stop : {"auto", "gate", "margin"}, default "auto"
-        Whose score stops an instance: the gate's, as in the paper, or the margin of f1, which then
-        stands alone, without the gate's features. With "auto" each fit gives both stages, and
-        every operating point has the one that is better on validation rows; so has a single model
-        of the same family on nested feature sets, stopped by its margin.
+        Score that stops an instance: the gate's, as in the paper, or the margin of f1 alone,
+        without the gate's features. With "auto" each fit gives both stages, single models of the
+        same family on nested feature sets join them, and every operating point has the candidate
+        that is best on validation rows.
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
     warm_up : int, default 20
         First rounds with q = 0 and the gate at rest (the paper starts f1 by GreedyMiser).
     prefixes : sequence of float, default (0.25, 0.5, 1.0)
-        Shares of a fit's trees, the first ones, that are stages of their own: cheaper ones, and
-        such as have not learned the training rows by heart.
+        Shares of a fit's trees: its first trees are stages of their own, which are cheaper and
+        overfit less.
     num_leaves : int, optional
-        By default 8; on more than 1,000 training rows 31; on more than 5,000 127, or 63 for more
-        than two classes, or twice as many as are best for boosted trees on validation rows (31 at
-        least).
+        By default 8; on more than 1,000 training rows 31; on more than 5,000 twice as many as are
+        best for boosted trees on validation rows, but not below 31, or where that number is not
+        known 127, or 63 for more than two classes.
     max_depth : int, optional
         Bound on the trees' depth, as in the paper; none by default.
     learning_rate : float, optional
@@ -120,7 +122,7 @@ class AdaptGBRT(Growth, Adapt):
         return spread_penalties(
             partial(_probed_cost, _probe_rows(sample), self, p_full),
             sample.costs,
-            FEW_FITS if len(sample.x) <= LARGE_ROWS else MANY_FITS,
+            N_PENALTIES if len(sample.x) <= LARGE_ROWS else N_PENALTIES_LARGE,
         )
 
     def _fit_path(
@@ -130,31 +132,32 @@ class AdaptGBRT(Growth, Adapt):
         for gamma in shared:
             trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
             for share in self.prefixes:
-                first, _ = trees.select_trees(range(round(share * trees.n_trees)))
-                stages.append(as_stage(first, sample.n_classes))
+                prefix, _ = trees.select_trees(range(round(share * trees.n_trees)))
+                stages.append(as_stage(prefix, sample.n_classes))
         return stages
 
 
 def _probe_rows(sample: Sample) -> Sample:
-    if len(sample.x) <= PROBE_ROWS:
+    if len(sample.x) <= MAX_PROBE_ROWS:
         return sample
-    rows = np.random.default_rng(0).choice(len(sample.x), PROBE_ROWS, replace=False)
+    rows = np.random.default_rng(0).choice(len(sample.x), MAX_PROBE_ROWS, replace=False)
     return sample.take(np.sort(rows))
 
 
 def _probed_cost(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
     """Price of the features that a short fit under a penalty uses."""
-    short, warm_up = copy.copy(method), round(PROBE_ROUNDS * method.warm_up)
+    short = copy.copy(method)
     short.n_rounds = max(1, round(PROBE_ROUNDS * method.n_rounds))
+    warm_up = round(PROBE_ROUNDS * method.warm_up)
     trees = grow(sample, short, gamma, p_full=p_full, warm_up=warm_up, seed=0)
     return sample.costs.price(trees.used())
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
     """Turn outputs (f1..., g) into a stage with the stop score -g as its last column."""
-    gate = trees.output == trees.n_outputs - 1
-    ends = np.append(trees.roots[1:], trees.n_nodes)
+    is_gate = trees.output == trees.n_outputs - 1
+    tree_ends = np.append(trees.roots[1:], trees.n_nodes)
     value = trees.value.copy()
-    for t in np.flatnonzero(gate):
-        value[trees.roots[t] : ends[t]] *= -1
+    for t in np.flatnonzero(is_gate):
+        value[trees.roots[t] : tree_ends[t]] *= -1
     return Stage.from_model(replace(trees, value=value), link_of(n_classes), "column")

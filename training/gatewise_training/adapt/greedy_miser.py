@@ -28,13 +28,13 @@ class GreedyMiser(Growth, SingleModel):
     Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012; the
     same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
 
-    A single model: every instance costs the same, and there is no cloud. Each penalty gives one
+    A single model without a cloud: every instance costs the same. Each penalty gives one
     operating point. The paper's trees are first-order, of depth 4 and full wherever splits are
     worth their price: ``newton=False, max_depth=4``. As CEGB's authors say (NIPS 2017, section
-    4.3), that is :class:`CEGBClassifier` with coupled prices, breadth-first; a test holds both to
-    the same trees. The defaults are those of a strong model instead.
+    4.3), that is :class:`CEGBClassifier` with coupled prices, breadth-first; a test checks that
+    both grow the same trees. The defaults give a stronger model instead.
 
-    Further parameters are those of all single models (:class:`.SingleModel`).
+    Further parameters: :class:`.SingleModel`.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class GreedyMiser(Growth, SingleModel):
         Without a budget: the cheapest operating point within this accuracy loss of the
         unpenalised model.
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
-        ``gamma``: nats of mean loss that a feature of mean price must save, swept. An
-        unpenalised model is always fitted too.
+        ``gamma``: nats of mean loss that a feature of mean price must save, swept. The
+        unpenalised model is always fitted as well.
     n_rounds, num_leaves, max_depth, learning_rate, newton
         As for :class:`AdaptGBRT`.
 
@@ -68,6 +68,6 @@ class GreedyMiser(Growth, SingleModel):
 
 
 def _fit_rows(sample: Sample, growth: Growth, gamma: float, seed: int, rows: Rows) -> list[Stage]:
-    part = sample.take(rows)
-    trees = grow(part, growth, gamma, p_full=None, seed=seed)
-    return [Stage.from_model(trees, link_of(part.n_classes))]
+    sample = sample.take(rows)
+    trees = grow(sample, growth, gamma, p_full=None, seed=seed)
+    return [Stage.from_model(trees, link_of(sample.n_classes))]

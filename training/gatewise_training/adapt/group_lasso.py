@@ -1,8 +1,8 @@
 """The feature penalty of Adapt-LIN: a group lasso over the rows of ``[f1, g]``.
 
 ``Omega(V) = sum_k own_k ||V_k|| + sum_g shared_g ||V_g||_F`` (Adapt, NIPS 2017, OPT2, with
-the shared prices of feature groups added): a feature is paid once, for f1 or g or both; a
-group once, for any of its features. Groups hold rows, so the norms form a tree and the
+the shared prices of feature groups added). A feature is paid once, for f1 or g or both, and a
+group once, for any of its features. Groups hold rows, so the norms form a tree, and the
 proximal step is exact when rows shrink first and their groups after them (Jenatton et al.,
 JMLR 2011, Proposition 3.1).
 """
@@ -25,7 +25,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class GroupLasso:
-    """``Omega`` of matrices with a row a feature."""
+    """``Omega`` of matrices with one row per feature."""
 
     own: Array  # (n_rows,)
     group: Rows  # (n_rows,): index into `shared`, -1 for no group
@@ -33,17 +33,16 @@ class GroupLasso:
 
     @classmethod
     def priced(cls, costs: FeatureCosts) -> GroupLasso:
-        """Take the prices of all features; a group's with those of all that it requires."""
+        """Take the prices of all features; a group's price includes the groups it requires."""
         return cls(costs.own, costs.group, costs.shared_alone)
 
     def take(self, rows: Rows) -> GroupLasso:
-        """Some rows, the others being zero, and behind them a row without a price."""
-        return GroupLasso(
-            np.append(self.own[rows], 0.0), np.append(self.group[rows], -1), self.shared
-        )
+        """Take some rows, and a last row without a price; the others are zero."""
+        own = np.append(self.own[rows], 0.0)
+        return GroupLasso(own, np.append(self.group[rows], -1), self.shared)
 
     @cached_property
-    def _grouped(self) -> bool:
+    def _has_shared_prices(self) -> bool:
         return bool(self.shared[self.group[self.group >= 0]].any())
 
     def value(self, v: Array) -> float:
@@ -53,23 +52,20 @@ class GroupLasso:
     def prox(self, v: Array, step: float) -> Array:
         """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
         norm = np.sqrt(np.einsum("ij,ij->i", v, v))
-        factor = _left(norm, step * self.own)
-        if self._grouped:
-            norms = np.sqrt(self._by_group((norm * factor) ** 2))
-            factor = factor * np.append(_left(norms, step * self.shared), 1.0)[self.group]
+        factor = _shrinkage(norm, step * self.own)
+        if self._has_shared_prices:
+            is_member = self.group >= 0
+            squares = ((norm * factor) ** 2)[is_member]
+            sums = np.bincount(self.group[is_member], squares, minlength=len(self.shared))
+            group_factor = _shrinkage(np.sqrt(sums), step * self.shared)
+            factor = factor * np.append(group_factor, 1.0)[self.group]
         out: Array = v * factor[:, None]
         return out
-
-    def _by_group(self, square: Array) -> Array:
-        """Sum of the rows' squares in each group, shape (n_groups,)."""
-        inside = self.group >= 0
-        sums = np.bincount(self.group[inside], square[inside], minlength=len(self.shared))
-        return np.asarray(sums, np.float64)
 
 
 @numba.njit(cache=True, nogil=True)
 def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
-    by_group = np.zeros(len(shared))
+    group_squares = np.zeros(len(shared))
     total = 0.0
     for k in range(len(v)):
         square = 0.0
@@ -77,9 +73,9 @@ def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
             square += v[k, c] * v[k, c]
         total += own[k] * np.sqrt(square)
         if group[k] >= 0:
-            by_group[group[k]] += square
+            group_squares[group[k]] += square
     for g in range(len(shared)):
-        total += shared[g] * np.sqrt(by_group[g])
+        total += shared[g] * np.sqrt(group_squares[g])
     return total
 
 
@@ -91,7 +87,10 @@ def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
     if not np.any(gradient[priced]):
         return 0.0
-    gradient, low, high = np.where(priced[:, None], gradient, 0.0), 0.0, 1.0
+    gradient = np.where(priced[:, None], gradient, 0.0)
+    # V = 0 is optimal where prox(gradient, gamma) = 0: bisection
+    low = 0.0
+    high = 1.0
     while np.any(penalty.prox(gradient, high)):
         high *= 2.0
     while high - low > 1e-12 * high:
@@ -105,7 +104,7 @@ def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     return high
 
 
-def _left(norm: Array, by: Array) -> Array:
-    """Share of a length that is left after shrinking it; 1 where nothing shrinks it."""
+def _shrinkage(norm: Array, amount: Array) -> Array:
+    """Factor of a length that shrinks by an amount, at least 0."""
     # no norm is as small as this, and no price so large that the quotient overflows
-    return np.maximum(0.0, 1.0 - by / np.maximum(norm, 1e-200))
+    return np.maximum(0.0, 1.0 - amount / np.maximum(norm, 1e-200))

@@ -3,8 +3,8 @@
 Nan & Saligrama, NIPS 2017, section 5: "first perform a L1-regularized logistic regression on
 all data to identify a relevant, sparse subset of features; then learn f1 using training data
 restricted to the identified feature(s); finally, learn g based on the correctness of f1
-predictions as pseudo labels". Features are chosen without the gate in mind: what Adapt-LIN
-adds is to choose them for both together.
+predictions as pseudo labels". Features are chosen without the gate in mind, whereas Adapt-LIN
+chooses them for f1 and the gate together.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class L1Cascade(PenalisedCascade):
     The baseline of Nan & Saligrama, "Adaptive classification for prediction under a budget",
     NIPS 2017, section 5.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
@@ -51,11 +50,11 @@ class L1Cascade(PenalisedCascade):
 
     Notes
     -----
-    Features are standardised; NaN is not a value to a linear model. Prices weigh the penalty,
-    and a group's shared price is a group penalty, as in :class:`AdaptLin`. For M > 2 classes a
-    feature's M weights are penalised by their length, so that they leave together. f1 and the
-    gate are logistic regressions with scikit-learn's default ridge penalty; the gate learns
-    where f1 errs on the training rows. Its threshold is refitted on validation rows.
+    Features are standardised; linear models take no NaN. Prices weigh the penalty, and a group's
+    shared price is a group penalty, as in :class:`AdaptLin`. For M > 2 classes a feature's M
+    weights are penalised by their length, so that they become 0 together. f1 and the gate are
+    logistic regressions with scikit-learn's default ridge penalty; the gate learns where f1 errs
+    on the training rows. Its threshold is refitted on validation rows.
     """
 
     allow_missing = False
@@ -73,16 +72,19 @@ class L1Cascade(PenalisedCascade):
 def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage]:
     """Fit a stage for each share of the critical penalty, the highest first."""
     sample = sample.take(rows)
-    problem, pair, mean, scale = pose(sample)
-    problem = replace(problem, gate=_NoGate())
+    posed = pose(sample)
+    problem = replace(posed.problem, gate=_NoGate())
+    pair = posed.start
     critical = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
     for share in shares:
         pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
-        chosen = np.flatnonzero(pair.weights.any(axis=1))
-        weights, bias = _fit_on(chosen, problem.z, sample)
-        flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
-        stages.append(Stage.from_model(flat, link_of(sample.n_classes), "column"))
+        features = np.flatnonzero(pair.weights.any(axis=1))
+        weights, bias = _fit_on(features, problem.z, sample)
+        model = LinearModel(
+            posed.mean, posed.scale, weights.astype(np.float32), bias.astype(np.float32)
+        )
+        stages.append(Stage.from_model(model, link_of(sample.n_classes), "column"))
     return stages
 
 
@@ -95,37 +97,42 @@ class _NoGate:
     slope = curvature = value
 
 
-def _fit_on(chosen: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
+def _fit_on(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
     """Weights of f1 and, last, of the stop score -g, shape (n_features, n_outputs), and biases."""
-    part, y, weight, n_classes = z[:, chosen], sample.y, sample.weight, sample.n_classes
-    f1, f1_bias = _logistic(part, y, weight, n_classes)
-    wrong = (labels((part @ f1 + f1_bias).astype(np.float32)) != y).astype(np.int64)
-    gate, gate_bias = _logistic(part, wrong, weight, 2)
+    columns = z[:, features]
+    f1, f1_bias = _logistic(columns, sample.y, sample.weight, sample.n_classes)
+    answers = labels((columns @ f1 + f1_bias).astype(np.float32))
+    is_wrong = (answers != sample.y).astype(np.int64)
+    gate, gate_bias = _logistic(columns, is_wrong, sample.weight, 2)
     weights = np.zeros((z.shape[1], f1.shape[1] + 1))
-    weights[chosen] = np.column_stack([f1, -gate])
+    weights[features] = np.column_stack([f1, -gate])
     return weights, np.append(f1_bias, -gate_bias)
 
 
 def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> tuple[Array, Array]:
     """Weights (n_features, n_margins) and biases of a logistic regression.
 
-    A class that no row has gets the log odds of half a row; one class only, or no feature,
-    leaves the classes' log odds.
+    A class without rows gets the log odds of half a row. With one class only, or without features,
+    the model is the classes' log odds.
     """
     from sklearn.linear_model import LogisticRegression
 
     counts = np.bincount(y, weight, minlength=n_classes)
     prior = np.log(np.maximum(counts, 0.5))
-    seen = np.flatnonzero(counts)
-    weights, bias = np.zeros((z.shape[1], n_classes)), prior.copy()
-    if z.shape[1] and len(seen) > 1:
+    present = np.flatnonzero(counts)
+    weights = np.zeros((z.shape[1], n_classes))
+    bias = prior.copy()
+    if z.shape[1] and len(present) > 1:
         model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(z, y, sample_weight=weight)
-        slopes, level = model.coef_.T, model.intercept_
-        if len(seen) == 2:  # one margin, of the second class against the first
-            slopes, level = slopes * [[0.0, 1.0]], np.append(0.0, level)
-        weights[:, seen], bias[seen] = slopes, level
-        unseen = np.setdiff1d(np.arange(n_classes), seen)
-        bias[unseen] = level.min() + prior[unseen] - prior[seen].max()
+        slopes = model.coef_.T
+        intercepts = model.intercept_
+        if len(present) == 2:  # one margin, of the second class against the first
+            slopes = slopes * [[0.0, 1.0]]
+            intercepts = np.append(0.0, intercepts)
+        weights[:, present] = slopes
+        bias[present] = intercepts
+        absent = np.setdiff1d(np.arange(n_classes), present)
+        bias[absent] = intercepts.min() + prior[absent] - prior[present].max()
     if n_classes > 2:
         return weights, bias
     return np.diff(weights, axis=1), np.diff(bias)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,16 @@ from gatewise_training.learners.boosting import link_of
 REFIT = 0.003
 """Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
 
-REFIT_MOST = 30
-"""Alternations of a refit at most: it need not end at rest."""
+REFIT_STEPS = 30
+"""Most alternations of a refit, which need not end at rest."""
 
-START_KKT, START_MOST = 1e-3, 30
-"""KKT residual at which a start's M-step may end, and its steps at most."""
+START_KKT = 1e-3
+"""KKT residual at which a start's M-step may end."""
+
+START_STEPS = 30
+"""Most steps of a start's M-step."""
+
+Array = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -51,8 +56,7 @@ class AdaptLin(Adapt):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017,
     algorithm 1.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
@@ -68,19 +72,19 @@ class AdaptLin(Adapt):
         Whether f1 and g are fitted again, together, on the features that the penalty chose:
         it also shrinks weights, which costs accuracy. False leaves the paper's solution.
     n_starts : int, default 2
-        Starts of the alternation beside the usual one, for each P_full: gates on one feature
-        each (:func:`gatewise_training.adapt.alternation.best_starts`). OPT is not convex, and
-        from constant models it ends where an L1 penalty does on data like the paper's
+        Further starts of the alternation for each P_full: gates on one feature each
+        (:func:`gatewise_training.adapt.alternation.best_starts`). OPT is not convex, and from
+        constant models the alternation ends where an L1 penalty does on data like the paper's
         Synthetic-2. 0 takes the usual start alone.
     max_alternations : int, default 300
-        Alternations at most for each setting: a q-step and a Newton step of the M-step.
+        Most alternations for each setting; one is a q-step and a Newton step of the M-step.
     tol : float, default 1e-4
-        Fall of the objective that ends the alternation, once the M-step's KKT residual is
+        Decrease of the objective that ends the alternation, once the M-step's KKT residual is
         below 10 times it.
 
     Notes
     -----
-    Features are standardised; NaN is not a value to a linear model. For M > 2 classes f1 has
+    Features are standardised; linear models take no NaN. For M > 2 classes f1 has
     M columns and the penalty's rows M + 1.
     """
 
@@ -105,73 +109,144 @@ class AdaptLin(Adapt):
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, shared: Sequence[Start] = ()
     ) -> list[Stage]:
-        models = fit_path(
-            sample,
-            p_full,
-            self.penalties,
-            self._distance,
+        settings = PathSettings(
+            p_full=p_full,
+            shares=self.penalties,
+            distance=self._distance,
             tol=self.tol,
-            most=self.max_alternations,
+            max_steps=self.max_alternations,
             refit=self.refit,
             starts=shared,
         )
+        models = fit_path(sample, settings)
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
 
 
-def fit_path(
-    sample: Sample,
-    p_full: float,
-    shares: Sequence[float],
-    distance: Distance,
-    *,
-    tol: float,
-    most: int,
-    refit: bool,
-    starts: Sequence[Start] = (),
-) -> list[LinearModel]:
+@dataclass(frozen=True, eq=False)
+class PathSettings:
+    """Settings of a path of fits.
+
+    Attributes
+    ----------
+    p_full : float
+    shares : sequence of float
+        Penalties as shares of the critical one.
+    distance : Distance
+    tol : float
+    max_steps : int
+        Alternations of each fit.
+    refit : bool
+        Whether each pair is fitted again on the features that the penalty chose.
+    starts : sequence of Start
+        Starts of the alternation besides the usual one.
+    """
+
+    p_full: float
+    shares: Sequence[float]
+    distance: Distance
+    tol: float
+    max_steps: int
+    refit: bool
+    starts: Sequence[Start] = ()
+
+
+class FittedPair(NamedTuple):
+    """The pair of one penalty, the objective that it reached, and the pair after the refit."""
+
+    pair: LinearPair
+    objective: float
+    model: LinearPair
+
+
+def fit_path(sample: Sample, settings: PathSettings) -> list[LinearModel]:
     """Fit gate and low-cost model for each penalty, the highest first, each from the last.
 
-    Then once more from each of the starts.
+    Then fit every third penalty again from each of the starts.
     """
-    problem, pair, mean, scale = pose(sample, distance.curvature_bound)
-    bare, critical = featureless_pair(problem, pair, sample.f0_loss, p_full, distance)
-    gammas = [share * critical for share in sorted(shares, reverse=True)]
+    posed = pose(sample, settings.distance.curvature_bound)
+    featureless, critical = featureless_pair(
+        posed.problem, posed.start, sample.f0_loss, settings.p_full, settings.distance
+    )
+    path = _Path(posed.problem, sample.f0_loss, settings, critical)
+    usual = path.run(featureless)
+    models = [fit.model for fit in usual]
+    for start in settings.starts:
+        models += path.run_from(start, featureless, usual)
+    return [_flat(model, posed.mean, posed.scale) for model in models]
 
-    def run(problem: MStep, start: LinearPair, most: int) -> tuple[LinearPair, float]:
-        pair, reached = alternate(
-            problem, sample.f0_loss, p_full, start, tol=tol, most=most, distance=distance
+
+class _Path:
+    """The fits of one sample under all penalties."""
+
+    def __init__(
+        self, problem: MStep, f0_loss: Array, settings: PathSettings, critical: float
+    ) -> None:
+        self._problem = problem
+        self._f0_loss = f0_loss
+        self._settings = settings
+        self._refit_gamma = REFIT * critical
+        shares = sorted(settings.shares, reverse=True)
+        self._gammas = [share * critical for share in shares]
+
+    def run(self, pair: LinearPair) -> list[FittedPair]:
+        """Fit all penalties, each from the pair of the penalty before."""
+        refits: dict[bytes, LinearPair] = {}
+        fits = []
+        for gamma in self._gammas:
+            problem = replace(self._problem, gamma=gamma)
+            pair, objective = self._alternate(problem, pair, self._settings.max_steps)
+            fits.append(FittedPair(pair, objective, self._refit(pair, gamma, refits)))
+        return fits
+
+    def run_from(
+        self, start: Start, pair: LinearPair, usual: Sequence[FittedPair]
+    ) -> list[LinearPair]:
+        """Fit every third penalty from a start; where the usual fit is reached, take its model."""
+        settings, problem = self._settings, self._problem
+        q = start.offload(problem.z[:, start.feature], problem.weight, settings.p_full)
+        free = settings.distance.with_probabilities(q)
+        refits: dict[bytes, LinearPair] = {}
+        models = []
+        for i in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
+            posed = replace(problem, gamma=self._gammas[i])
+            pair = solve(posed.with_q(free), pair, tol=START_KKT, max_iter=START_STEPS)
+            fitted, objective = self._alternate(posed, pair, settings.max_steps)
+            has_same_features = np.array_equal(
+                fitted.weights.any(axis=1), usual[i].pair.weights.any(axis=1)
+            )
+            has_same_value = abs(objective - usual[i].objective) < KKT * settings.tol
+            if has_same_features and has_same_value:
+                models.append(usual[i].model)
+            else:
+                models.append(self._refit(fitted, self._gammas[i], refits))
+        return models
+
+    def _alternate(
+        self, problem: MStep, start: LinearPair, max_steps: int
+    ) -> tuple[LinearPair, float]:
+        settings = self._settings
+        pair, objectives = alternate(
+            problem,
+            self._f0_loss,
+            settings.p_full,
+            start,
+            tol=settings.tol,
+            max_steps=max_steps,
+            distance=settings.distance,
         )
-        return pair, reached[-1]
+        return pair, objectives[-1]
 
-    refits: dict[bytes, LinearPair] = {}  # of the path that is followed, by features
-
-    def again(pair: LinearPair, gamma: float) -> LinearPair:
-        if not refit or gamma <= REFIT * critical:
+    def _refit(self, pair: LinearPair, gamma: float, refits: dict[bytes, LinearPair]) -> LinearPair:
+        """Fit a pair again on its features; `refits` holds the path's by their features."""
+        if not self._settings.refit or gamma <= self._refit_gamma:
             return pair
-        chosen = pair.weights.any(axis=1)
-        if (key := chosen.tobytes()) not in refits:
-            only = replace(problem, gamma=REFIT * critical, z=problem.z * chosen)
-            refits[key], _ = run(only, pair, min(most, REFIT_MOST))
+        has_weight = pair.weights.any(axis=1)
+        key = has_weight.tobytes()
+        if key not in refits:
+            masked = replace(self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight)
+            steps = min(self._settings.max_steps, REFIT_STEPS)
+            refits[key], _ = self._alternate(masked, pair, steps)
         return refits[key]
-
-    pair, usual = bare, []
-    for gamma in gammas:
-        pair, reached = run(replace(problem, gamma=gamma), pair, most)
-        usual.append((pair, reached, again(pair, gamma)))
-    models = [kept for _, _, kept in usual]
-    some = slice((len(gammas) - 1) % 3, None, 3)
-    for start in starts:
-        refits.clear()
-        there = bare
-        free = distance.given(start.offload(problem.z[:, start.feature], problem.weight, p_full))
-        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[some]:
-            posed = replace(problem, gamma=gamma)
-            there = solve(posed.at(free), there, tol=START_KKT, max_iter=START_MOST)
-            pair, reached = run(posed, there, most)
-            same = np.array_equal(pair.weights.any(axis=1), known.weights.any(axis=1))
-            arrived = same and abs(reached - best) < KKT * tol  # where the usual start led, too
-            models.append(kept if arrived else again(pair, gamma))
-    return [_flat(pair, mean, scale) for pair in models]
 
 
 def _flat(pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> LinearModel:

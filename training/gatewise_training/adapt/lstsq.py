@@ -1,17 +1,18 @@
 """Adapt-LSTSQ: Adapt-LIN with a squared distance between the gate and the log odds of q.
 
-Nan & Saligrama (NIPS 2017, sections 3 and 4) name, beside the Kullback-Leibler divergence,
+Besides the Kullback-Leibler divergence, Nan & Saligrama (NIPS 2017, sections 3 and 4) name
 "another symmetrized metric fitting g directly to the log odds ratio of q", and a third
-algorithm that uses it, described in a supplement that is not to be had. Reconstructed here:
+algorithm that uses it. Its description is in a supplement that is not available. This module
+reconstructs it:
 
 - the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1, as the text says;
-- OPT and the alternation are those of Adapt-LIN, and so is the penalty over the rows of
-  ``[f1, g]``, since the paper says that all of its algorithms minimise OPT alternately;
-- the losses of OPT stand alone in the q-step. In Adapt-LIN they meet the gate's log loss
-  there, which is part of the divergence that this distance replaces.
+- OPT, the alternation and the penalty over the rows of ``[f1, g]`` are the same as in Adapt-LIN,
+  since the paper says that all of its algorithms minimise OPT alternately;
+- the q-step has the losses of OPT without the gate's log loss, which is part of the divergence
+  that this distance replaces.
 
 The M-step then is a weighted logistic regression for f1 and least squares for g. The q-step is
-a problem in one dimension for each row, with one multiplier for the bound on the mean
+a problem in one dimension for each row, and has one multiplier for the bound on the mean
 (:func:`gatewise_training.adapt.qstep.q_step_log_odds`).
 """
 
@@ -30,8 +31,7 @@ class AdaptLstsq(AdaptLin):
     Nan & Saligrama, "Adaptive classification for prediction under a budget", NIPS 2017, sections 3
     and 4.
 
-    Further parameters are those of all cascades (:class:`.CascadeClassifier`) and of those on
-    windows (:class:`.WindowSettings`).
+    Further parameters: :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
@@ -42,8 +42,8 @@ class AdaptLstsq(AdaptLin):
 
     Notes
     -----
-    What was reconstructed, since the paper's supplement is not available: the distance
-    ``(log(q / (1 - q)) - g)^2`` with weight 1, and that the rest is as in Adapt-LIN.
+    The paper's supplement is not available. Reconstructed: the distance
+    ``(log(q / (1 - q)) - g)^2`` has weight 1, and the rest is as in Adapt-LIN.
     """
 
     _distance: ClassVar[Distance] = LogOdds()

@@ -13,7 +13,7 @@ at least the largest curvature, ``v_1 = w_0`` and ``t_1 = 1``,
     t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
     v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1}).
 
-Where ``<w_k - v_k, w_k - w_{k-1}> < 0`` momentum leads the wrong way, and ``t_k`` is 1 again
+Where ``<w_k - v_k, w_k - w_{k-1}> < 0`` the momentum points uphill, and ``t_k`` is set back to 1
 (O'Donoghue & Candes, 2015). Two things make a step fast:
 
 - **Few features.** A feature is in the model if it has a weight or if one proximal-gradient
@@ -26,221 +26,286 @@ Where ``<w_k - v_k, w_k - w_{k-1}> < 0`` momentum leads the wrong way, and ``t_k
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.adapt.group_lasso import GroupLasso
-from gatewise_training.adapt.m_step import LinearPair, MStep, Place, View
+from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, ProximalStep
 
 Array = NDArray[np.float64]
 
-ITERATIONS = 60
-"""Of the inner problem at most; an inexact step is good enough."""
+MAX_INNER_STEPS = 60
+"""Most iterations of the inner problem; an inexact step is good enough."""
 
-WIDE = 2 * ITERATIONS
-"""From this many features on, second moments cost more than the iterations they speed up."""
+MAX_MOMENT_COLUMNS = 2 * MAX_INNER_STEPS
+"""With more columns, second moments cost more than the iterations that they speed up."""
 
-SLOPE_SHARE = 1e-4
-"""Share of the fall promised that a step must keep (Armijo)."""
+ARMIJO = 1e-4
+"""Share of the predicted decrease that a step must reach."""
+
+MAX_HALVINGS = 20
 
 
 def solve(
     problem: MStep, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000
 ) -> LinearPair:
     """Solve an M-step until its KKT residual is below `tol`; never ends above where it started."""
-    place = problem.place(start)
-    value = problem.objective_at(place)
+    iterate = problem.evaluate(start)
+    value = problem.objective_at(iterate)
     for _ in range(max_iter):
-        view = problem.view(place)
-        after, value = newton_step(problem, place, view, value)
-        if view.residual < tol or after is place:
+        proximal = problem.proximal_step(iterate)
+        next_iterate, value = newton_step(problem, iterate, proximal, value)
+        if proximal.residual < tol or next_iterate is iterate:
             break
-        place = after
-    return place.pair
+        iterate = next_iterate
+    return iterate.pair
 
 
-def newton_step(problem: MStep, place: Place, view: View, value: float) -> tuple[Place, float]:
-    """Take one step from a place with the objective `value`; returns the next place and its own.
+def newton_step(
+    problem: MStep, iterate: Iterate, proximal: ProximalStep, value: float
+) -> tuple[Iterate, float]:
+    """Take one step from an iterate with objective `value`; get the next one and its objective.
 
-    The objective never rises. It is the same place where only rounding is left.
+    The objective never rises. Where only rounding is left, the iterate is returned itself.
     """
-    used = place.pair.weights.any(axis=1) | view.ahead.weights.any(axis=1)
-    rows = np.flatnonzero(used).astype(np.intp)
-    wide = np.column_stack([problem.z[:, rows], np.ones(len(problem.z))])
-    start, slope, plain = (
-        np.vstack([pair.weights[rows], pair.bias])
-        for pair in (place.pair, view.gradient, view.ahead)
-    )
-    penalty = problem.penalty.take(rows)
-    model = _Quadratic(wide, problem.curvature_at(place))
-    newton = model.minimise(start, slope, penalty, problem.gamma, 0.1 * view.residual)
-    for goal in (newton, plain):  # the plain step always leads downwards
-        move = goal - start
-        promised = problem.gamma * (penalty.value(goal) - penalty.value(start))
-        promised += float(np.vdot(slope, move))
-        found = _walk(problem, place, value, rows, move, wide @ move, promised)
-        if found is not None:
-            return found
-    return place, value
+    # the features in the model, and the intercepts as a last row
+    pair = iterate.pair
+    has_weight = pair.weights.any(axis=1) | proximal.endpoint.weights.any(axis=1)
+    features = np.flatnonzero(has_weight).astype(np.intp)
+    columns = np.column_stack([problem.z[:, features], np.ones(len(problem.z))])
+    w_0 = np.vstack([pair.weights[features], pair.bias])
+    slope = np.vstack([proximal.gradient.weights[features], proximal.gradient.bias])
+    gradient_goal = np.vstack([proximal.endpoint.weights[features], proximal.endpoint.bias])
+    # the minimum of the quadratic model plus the penalty
+    penalty = problem.penalty.take(features)
+    model = _Quadratic(columns, problem.curvature_at(iterate))
+    inner = InnerProblem(w_0, slope, penalty.own, penalty.group, penalty.shared, problem.gamma)
+    newton_goal = model.minimise(inner, penalty, 0.1 * proximal.residual)
+    for goal in (newton_goal, gradient_goal):  # the gradient's step always leads downhill
+        move = goal - w_0
+        decrease = problem.gamma * (penalty.value(goal) - penalty.value(w_0))
+        decrease += float(np.vdot(slope, move))
+        direction = Direction(features, move, columns @ move, decrease)
+        accepted = _search_line(problem, iterate, value, direction)
+        if accepted is not None:
+            return accepted
+    return iterate, value
+
+
+class InnerProblem(NamedTuple):
+    """The slope of the loss at ``w_0`` and the penalty, on the rows of the model's features."""
+
+    w_0: Any  # (n_rows, n_outputs)
+    slope: Any  # (n_rows, n_outputs)
+    own: Any  # (n_rows,): prices of :class:`.GroupLasso`
+    group: Any  # (n_rows,)
+    shared: Any  # (n_groups,)
+    gamma: float
 
 
 class _Quadratic:
-    """Curvature of the model: ``G_c = wide' diag(bend_c) wide`` for each output c."""
+    """Curvature of the model: ``G_c = columns' diag(curvature_c) columns`` of each output c."""
 
-    def __init__(self, wide: Array, bend: Array) -> None:
-        self._wide, self._bend = wide, bend
+    def __init__(self, columns: Array, curvature: Array) -> None:
+        self._columns = columns
+        self._curvature = curvature
         self._moments: Array | None = None
-        if wide.shape[1] <= WIDE:
-            # half the work, and a model needs no more digits than that
-            small, scaled = wide.astype(np.float32), (wide.shape[0] * bend).astype(np.float32)
-            moments = np.matmul(small.T * scaled.T[:, np.newaxis], small)
-            self._moments = moments.astype(np.float64) / wide.shape[0]
+        n = len(columns)
+        if columns.shape[1] <= MAX_MOMENT_COLUMNS:
+            # float32 halves the work, and a model needs no more digits
+            single = columns.astype(np.float32)
+            scaled = (n * curvature).astype(np.float32)
+            moments = np.matmul(single.T * scaled.T[:, np.newaxis], single)
+            self._moments = moments.astype(np.float64) / n
             steepest = self._moments.diagonal(axis1=1, axis2=2).max()
         else:
-            steepest = ((wide**2).T @ bend).max()
+            steepest = ((columns**2).T @ curvature).max()
         self.steepest = max(float(steepest), 1e-12)
-        """A first guess at the largest curvature, from below."""
+        """First guess at the largest curvature, from below."""
 
-    def along(self, move: Array) -> Array:
+    def product(self, move: Array) -> Array:
         """``G_c move_c`` of each output, of the shape of `move`, from the rows."""
-        out: Array = self._wide.T @ (self._bend * (self._wide @ move))
+        out: Array = self._columns.T @ (self._curvature * (self._columns @ move))
         return out
 
-    def minimise(
-        self, start: Array, slope: Array, penalty: GroupLasso, gamma: float, enough: float
-    ) -> Array:
+    def minimise(self, inner: InnerProblem, penalty: GroupLasso, tolerance: float) -> Array:
         """Minimise model plus penalty by proximal gradient with momentum, roughly."""
         if self._moments is None:
-            return _minimise(self, start, slope, penalty, gamma, enough)
-        found: Array = _minimise_by_moments(
-            self._moments, start, slope, penalty.own, penalty.group, penalty.shared, gamma, enough,
-            self.steepest,
-        )  # fmt: skip
-        return found
+            return _minimise_by_rows(self, inner, penalty, tolerance)
+        w: Array = _minimise_by_moments(self._moments, inner, tolerance, self.steepest)
+        return w
 
 
-def _minimise(
-    model: _Quadratic,
-    start: Array,
-    slope: Array,
-    penalty: GroupLasso,
-    gamma: float,
-    enough: float,
+def _minimise_by_rows(
+    model: _Quadratic, inner: InnerProblem, penalty: GroupLasso, tolerance: float
 ) -> Array:
-    """Minimise by the rows: ``w``, ``w_last`` and ``v`` as above, ``g_*`` is ``G (* - w_0)``."""
-    w_last = v = start
-    g_last = g_v = np.zeros_like(start)
-    lipschitz, t = model.steepest, 1.0
-    for _ in range(ITERATIONS):
-        down = slope + g_v
+    """Minimise without second moments; `g_v`, `g_w` are ``G (v - w_0)`` and ``G (w - w_0)``."""
+    w_0: Array = inner.w_0
+    w_last = v = w_0
+    g_last = g_v = np.zeros_like(w_0)
+    lipschitz = model.steepest
+    t = 1.0
+    for _ in range(MAX_INNER_STEPS):
+        # w_k = prox(v_k - (s + G (v_k - w_0)) / L, gamma / L)
+        gradient = inner.slope + g_v
         while True:
-            w = penalty.prox(v - down / lipschitz, gamma / lipschitz)
+            w = penalty.prox(v - gradient / lipschitz, inner.gamma / lipschitz)
             move = w - v
-            g_w = model.along(w - start)
-            bound, seen = float(np.vdot(move, move)), float(np.vdot(move, g_w - g_v))
-            if seen <= lipschitz * bound * (1.0 + 1e-9):
+            g_w = model.product(w - w_0)
+            # L is large enough if <move, G move> <= L <move, move>
+            square = float(np.vdot(move, move))
+            curvature = float(np.vdot(move, g_w - g_v))
+            if curvature <= lipschitz * square * (1.0 + 1e-9):
                 break
-            lipschitz = max(1.5 * lipschitz, seen / bound)
-        if np.vdot(move, w - w_last) < 0.0:  # momentum leads the wrong way
+            lipschitz = max(1.5 * lipschitz, curvature / square)
+        if np.vdot(move, w - w_last) < 0.0:
             t = 1.0
+        # v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
         t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
         beta = (t - 1.0) / t_next
-        v, g_v = w + beta * (w - w_last), g_w + beta * (g_w - g_last)
-        w_last, g_last, t = w, g_w, t_next
-        if lipschitz * np.abs(move).max() < enough:
+        v = w + beta * (w - w_last)
+        g_v = g_w + beta * (g_w - g_last)
+        w_last = w
+        g_last = g_w
+        t = t_next
+        if lipschitz * np.abs(move).max() < tolerance:
+            break
+    return w_last
+
+
+class InnerWork(NamedTuple):
+    """Working arrays of :func:`_minimise_by_moments`, of shape (n_rows, n_outputs)."""
+
+    w: Any
+    w_last: Any
+    v: Any
+    g_w: Any  # G (w - w_0)
+    g_last: Any
+    g_v: Any  # G (v - w_0)
+    gradient: Any
+    group_squares: Any  # (n_groups,)
+
+
+@numba.njit(cache=True, nogil=True)
+def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: float) -> Any:
+    """:func:`_minimise_by_rows` by second moments, (n_outputs, n_rows, n_rows), in one call.
+
+    In numpy an iteration of a few features took a hundred times as long as its sums. Loops go
+    element by element, because whole arrays compile for two more seconds.
+    """
+    w_0 = inner.w_0
+    n_rows, n_outputs = w_0.shape
+    work = InnerWork(
+        w_0.copy(),
+        w_0.copy(),
+        w_0.copy(),
+        np.zeros_like(w_0),
+        np.zeros_like(w_0),
+        np.zeros_like(w_0),
+        np.empty_like(w_0),
+        np.empty(len(inner.shared)),
+    )
+    w, w_last, v, g_w, g_last, g_v, gradient, _ = work
+    t = 1.0
+    for _ in range(MAX_INNER_STEPS):
+        for k in range(n_rows):
+            for c in range(n_outputs):
+                gradient[k, c] = inner.slope[k, c] + g_v[k, c]
+        while True:
+            # w_k = prox(v_k - (s + G (v_k - w_0)) / L, gamma / L)
+            _proximal_point(inner, work, lipschitz)
+            # L is large enough if <move, G move> <= L <move, move>
+            square, curvature, longest = _measure_move(moments, w_0, work)
+            if curvature <= lipschitz * square * (1.0 + 1e-9):
+                break
+            lipschitz = max(1.5 * lipschitz, curvature / square)
+        if ((w - v) * (w - w_last)).sum() < 0.0:
+            t = 1.0
+        # v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
+        t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
+        beta = (t - 1.0) / t_next
+        for k in range(n_rows):
+            for c in range(n_outputs):
+                v[k, c] = w[k, c] + beta * (w[k, c] - w_last[k, c])
+                g_v[k, c] = g_w[k, c] + beta * (g_w[k, c] - g_last[k, c])
+                w_last[k, c] = w[k, c]
+                g_last[k, c] = g_w[k, c]
+        t = t_next
+        if lipschitz * longest < tolerance:
             break
     return w_last
 
 
 @numba.njit(cache=True, nogil=True)
-def _minimise_by_moments(
-    moments: Any, start: Any, slope: Any, own: Any, group: Any, shared: Any, gamma: float,
-    enough: float, lipschitz: float,
-) -> Any:  # fmt: skip
-    """:func:`_minimise` by second moments, (n_outputs, n_rows, n_rows): a call for all iterations.
+def _proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
+    """Write ``prox(v - gradient / L, gamma / L)`` into `work.w`: rows shrink, then groups."""
+    w = work.w
+    n_rows, n_outputs = w.shape
+    step = inner.gamma / lipschitz
+    work.group_squares[:] = 0.0
+    for k in range(n_rows):
+        for c in range(n_outputs):
+            w[k, c] = work.v[k, c] - work.gradient[k, c] / lipschitz
+        norm = np.sqrt((w[k] ** 2).sum())
+        factor = max(0.0, 1.0 - step * inner.own[k] / max(norm, 1e-200))
+        for c in range(n_outputs):
+            w[k, c] *= factor
+        if inner.group[k] >= 0:
+            work.group_squares[inner.group[k]] += (norm * factor) ** 2
+    for k in range(n_rows):
+        if inner.group[k] >= 0 and inner.shared[inner.group[k]] > 0.0:
+            norm = np.sqrt(work.group_squares[inner.group[k]])
+            factor = max(0.0, 1.0 - step * inner.shared[inner.group[k]] / max(norm, 1e-200))
+            for c in range(n_outputs):
+                w[k, c] *= factor
 
-    In numpy an iteration of a few features took a hundred times as long as its sums.
-    """
-    n_rows, n_outputs = start.shape
-    w_last, v, w = start.copy(), start.copy(), start.copy()
-    g_last, g_v = np.zeros_like(start), np.zeros_like(start)
-    g_w, down = np.zeros_like(start), np.empty_like(start)
-    by_group = np.empty(len(shared))
-    t = 1.0
-    for _ in range(ITERATIONS):
+
+@numba.njit(cache=True, nogil=True)
+def _measure_move(moments: Any, w_0: Any, work: Any) -> Any:
+    """Write ``G (w - w_0)``; get ``<move, move>``, ``<move, G move>`` and the largest entry."""
+    n_rows, n_outputs = w_0.shape
+    square = curvature = longest = 0.0
+    for c in range(n_outputs):
         for k in range(n_rows):
-            for c in range(n_outputs):
-                down[k, c] = slope[k, c] + g_v[k, c]
-        while True:
-            step = gamma / lipschitz
-            by_group[:] = 0.0
-            for k in range(n_rows):
-                for c in range(n_outputs):
-                    w[k, c] = v[k, c] - down[k, c] / lipschitz
-                norm = np.sqrt((w[k] ** 2).sum())
-                left = max(0.0, 1.0 - step * own[k] / max(norm, 1e-200))
-                for c in range(n_outputs):
-                    w[k, c] *= left
-                if group[k] >= 0:
-                    by_group[group[k]] += (norm * left) ** 2
-            for k in range(n_rows):
-                if group[k] >= 0 and shared[group[k]] > 0.0:
-                    norm = np.sqrt(by_group[group[k]])
-                    left = max(0.0, 1.0 - step * shared[group[k]] / max(norm, 1e-200))
-                    for c in range(n_outputs):
-                        w[k, c] *= left
-            bound = seen = longest = 0.0
-            for c in range(n_outputs):
-                for k in range(n_rows):
-                    total = 0.0
-                    for j in range(n_rows):
-                        total += moments[c, k, j] * (w[j, c] - start[j, c])
-                    g_w[k, c] = total
-                    move = w[k, c] - v[k, c]
-                    bound += move * move
-                    seen += move * (total - g_v[k, c])
-                    longest = max(longest, abs(move))
-            if seen <= lipschitz * bound * (1.0 + 1e-9):
-                break
-            lipschitz = max(1.5 * lipschitz, seen / bound)
-        if ((w - v) * (w - w_last)).sum() < 0.0:  # momentum leads the wrong way
-            t = 1.0
-        t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
-        beta = (t - 1.0) / t_next
-        for k in range(n_rows):  # element by element: arrays compile for two more seconds
-            for c in range(n_outputs):
-                v[k, c] = w[k, c] + beta * (w[k, c] - w_last[k, c])
-                g_v[k, c] = g_w[k, c] + beta * (g_w[k, c] - g_last[k, c])
-                w_last[k, c], g_last[k, c] = w[k, c], g_w[k, c]
-        t = t_next
-        if lipschitz * longest < enough:
-            break
-    return w_last
+            total = 0.0
+            for j in range(n_rows):
+                total += moments[c, k, j] * (work.w[j, c] - w_0[j, c])
+            work.g_w[k, c] = total
+            move = work.w[k, c] - work.v[k, c]
+            square += move * move
+            curvature += move * (total - work.g_v[k, c])
+            longest = max(longest, abs(move))
+    return square, curvature, longest
 
 
-def _walk(
-    problem: MStep,
-    place: Place,
-    value: float,
-    rows: NDArray[np.intp],
-    move: Array,
-    drift: Array,
-    promised: float,
-) -> tuple[Place, float] | None:
-    """Go along `move`, halving it until the objective falls as promised; None if it never does."""
-    if not promised < 0.0:
+class Direction(NamedTuple):
+    """A move of the weights of some features, and of the intercepts as its last row."""
+
+    features: NDArray[np.intp]
+    move: Array  # (n_features + 1, n_outputs)
+    output_move: Array  # (n, n_outputs): by how much the whole move changes the outputs
+    decrease: float  # change of the objective that the model predicts, negative
+
+
+def _search_line(
+    problem: MStep, iterate: Iterate, value: float, direction: Direction
+) -> tuple[Iterate, float] | None:
+    """Halve a move until the objective falls as predicted; None if it never does."""
+    if not direction.decrease < 0.0:
         return None
-    pair, share = place.pair, 1.0
-    for _ in range(20):
+    pair = iterate.pair
+    step = 1.0
+    for _ in range(MAX_HALVINGS):
         weights = pair.weights.copy()
-        weights[rows] += share * move[:-1]
-        after = LinearPair(weights, pair.bias + share * move[-1])
-        found = Place(after, place.out + share * drift, place.target)
-        reached = problem.objective_at(found)
-        if reached <= value + SLOPE_SHARE * share * promised:
-            return found, reached
-        share *= 0.5
+        weights[direction.features] += step * direction.move[:-1]
+        moved_pair = LinearPair(weights, pair.bias + step * direction.move[-1])
+        outputs = iterate.outputs + step * direction.output_move
+        candidate = Iterate(moved_pair, outputs, iterate.target)
+        objective = problem.objective_at(candidate)
+        if objective <= value + ARMIJO * step * direction.decrease:
+            return candidate, objective
+        step *= 0.5
     return None

@@ -1,14 +1,14 @@
-"""The q-step: the best free offload probabilities for given models, under a distance D(q, g).
+"""The q-step: the best free offload probabilities for fixed models, under a distance D(q, g).
 
 The gate `g` is a function of the features; the probabilities `q` are free, one for each row
 (Adapt, NIPS 2017, section 3). Over q in [0, 1]^n with weighted mean(q) <= p_full the q-step
 minimises (OPT1) one of
 
-- ``mean[(1 - q) A + q B - H(q)]``, where ``A`` is what the low-cost model and the gate lose by
-  keeping a row and ``B`` what is lost by offloading it: an I-projection in closed form,
+- ``mean[(1 - q) A + q B - H(q)]``, where ``A`` is the loss of f1 and the gate if f1 answers the
+  row and ``B`` the loss of f0 and the gate if f0 answers it: an I-projection in closed form,
   :func:`q_step`;
 - ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]``, where ``A`` and ``B`` are the models'
-  losses alone (Adapt-LSTSQ): a problem in one dimension for each row,
+  losses without the gate's (Adapt-LSTSQ): a problem in one dimension for each row,
   :func:`q_step_log_odds`.
 
 In both the bound on the mean has one multiplier ``beta >= 0`` for all rows: offloading a row
@@ -38,7 +38,10 @@ CONVEX = 12.0 * np.sqrt(3.0)
 """Up to this slope ``d`` of the sigmoid, ``d sigmoid(t) + (t - g)^2`` is convex in t."""
 
 ROUNDING = 4e-15
-"""Step of Newton's method, as a share of the numbers in play, that ends it."""
+"""Newton's method ends at steps below this share of the numbers in play."""
+
+MEAN_TOLERANCE = 1e-13
+"""Error of the bound on the mean, and relative width of the bracket of ``beta``, that end it."""
 
 
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
@@ -71,9 +74,8 @@ def q_step_log_odds(
 
     Each row's ``t = log(q / (1 - q))`` is the global minimum of
     ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method
-    inside brackets.
-    Where the losses differ by more than 20.8 nats that function has two minima, and as beta
-    rises such a row jumps from one to the other: the bound is met, but not always with
+    inside brackets. Where the losses differ by more than 20.8 nats that function has two minima,
+    and a row jumps from one to the other as beta rises. The bound is then met, but not always with
     equality.
 
     Shapes: `keep, offload` (n,), `g` (n,), `weight` (n,); returns (n,).
@@ -87,26 +89,31 @@ def q_step_log_odds(
     if not 0.0 < p_full <= 1.0:
         raise InputError(f"p_full must be in (0, 1] for a squared distance, not {p_full}")
     share = _shares(len(g), weight)
-
-    gap, t, low, high, beta = offload - keep, g, 0.0, np.inf, 0.0
+    gap = offload - keep
+    t = g
+    beta = low = 0.0
+    high = np.inf
     for _ in range(200):
         t = _best_log_odds(gap + beta, g, t)
-        p, rest = expit(t), expit(-t)
-        excess = float(share @ p) - p_full
-        if abs(excess) <= 1e-13 or (excess < 0.0 and beta == 0.0):
+        q = expit(t)
+        one_minus_q = expit(-t)
+        excess = float(share @ q) - p_full
+        if abs(excess) <= MEAN_TOLERANCE or (excess < 0.0 and beta == 0.0):
             break
-        low, high = (beta, high) if excess > 0.0 else (low, beta)
-        # the mean's derivative by beta, through each row's t
-        bend = np.maximum(2.0 + (gap + beta) * p * rest * (rest - p), 1e-6)
-        ahead = beta + excess / float(share @ ((p * rest) ** 2 / bend))
-        if not low < ahead < high:
-            ahead = 2.0 * low + 1.0 if high == np.inf else 0.5 * (low + high)
-        if (
-            np.isfinite(high) and high - low <= 1e-13 * high
-        ):  # a jump: take the side that meets the bound
+        if excess > 0.0:
+            low = beta
+        else:
+            high = beta
+        # d mean(q) / d beta = -mean[ (q (1 - q))^2 / f''(t) ], f'' = 2 + d q (1 - q) (1 - 2 q)
+        curvature = np.maximum(2.0 + (gap + beta) * q * one_minus_q * (one_minus_q - q), 1e-6)
+        next_beta = beta + excess / float(share @ ((q * one_minus_q) ** 2 / curvature))
+        if not low < next_beta < high:
+            next_beta = 2.0 * low + 1.0 if high == np.inf else 0.5 * (low + high)
+        # a row jumps at this beta: take the side that meets the bound
+        if np.isfinite(high) and high - low <= MEAN_TOLERANCE * high:
             t = _best_log_odds(gap + high, g, t)
             break
-        beta = ahead
+        beta = next_beta
     return t
 
 
@@ -163,28 +170,27 @@ class Squares:
 
 
 @dataclass(frozen=True, eq=False)
-class Free:
-    """The outcome of a q-step."""
+class FreeProbabilities:
+    """Free offload probabilities, and the parts of ``D(q, g)``."""
 
-    q: Array  # (n,): offload probabilities
-    gate: GateLoss  # loss of the gate in the M-step
-    rest: Array  # (n,): the part of ``D(q, g)`` that does not depend on g
+    q: Array  # (n,)
+    gate_loss: GateLoss  # loss of the gate in the M-step
+    constant: Array  # (n,): the part of ``D(q, g)`` that does not depend on g
 
 
 class Distance(Protocol):
-    """A choice of ``D``.
-
-    `curvature_bound`: of the gate's loss, anywhere.
-    """
+    """A choice of ``D``; `curvature_bound` bounds the curvature of the gate's loss everywhere."""
 
     curvature_bound: ClassVar[float]
 
-    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
-        """Best q for losses of keeping and offloading each row, in nats, and a gate."""
+    def q_step(
+        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
+    ) -> FreeProbabilities:
+        """Find the best q for a gate and for each row's losses by f1 and by f0, in nats."""
         ...
 
-    def given(self, q: Array) -> Free:
-        """Offload probabilities inside (0, 1) that are given, and not the best of anything."""
+    def with_probabilities(self, q: Array) -> FreeProbabilities:
+        """Take offload probabilities inside (0, 1) as they are."""
         ...
 
 
@@ -193,12 +199,14 @@ class KullbackLeibler:
 
     curvature_bound: ClassVar[float] = 0.25
 
-    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
+    def q_step(
+        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
+    ) -> FreeProbabilities:
         q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
-        return self.given(q)
+        return self.with_probabilities(q)
 
-    def given(self, q: Array) -> Free:
-        return Free(q, CrossEntropy(q), -entropy(q))
+    def with_probabilities(self, q: Array) -> FreeProbabilities:
+        return FreeProbabilities(q, CrossEntropy(q), -entropy(q))
 
 
 class LogOdds:
@@ -206,40 +214,45 @@ class LogOdds:
 
     curvature_bound: ClassVar[float] = 2.0
 
-    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
+    def q_step(
+        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
+    ) -> FreeProbabilities:
         log_odds = q_step_log_odds(keep, offload, g, p_full, weight)
-        return Free(expit(log_odds), Squares(log_odds), np.zeros_like(g))
+        return FreeProbabilities(expit(log_odds), Squares(log_odds), np.zeros_like(g))
 
-    def given(self, q: Array) -> Free:
-        return Free(q, Squares(logit(q)), np.zeros_like(q))
+    def with_probabilities(self, q: Array) -> FreeProbabilities:
+        return FreeProbabilities(q, Squares(logit(q)), np.zeros_like(q))
 
 
 def _shares(n: int, weight: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
 
 
-def _best_log_odds(d: Array, g: Array, near: Array) -> Array:
+def _best_log_odds(d: Array, g: Array, start: Array) -> Array:
     """Global minimum over t of ``d sigmoid(t) + (t - g)^2``, row by row."""
     # mirrored where d < 0, since sigmoid(t) = 1 - sigmoid(-t): then d >= 0 everywhere
     sign = np.where(d < 0.0, -1.0, 1.0)
-    d, g, near = np.abs(d), g * sign, near * sign
+    d = np.abs(d)
+    g = g * sign
+    start = start * sign
     # d sigmoid'(t) = 2 (g - t), and sigmoid' is at most 1/4
-    best = _stationary(d, g, near, g - d / 8.0, g)
-    two = np.flatnonzero(d > CONVEX)
-    if len(two):
-        best[two] = _lower_minimum(d[two], g[two], near[two])
-    return sign * best
+    t = _stationary_point(d, g, start, g - d / 8.0, g)
+    two_minima = np.flatnonzero(d > CONVEX)
+    if len(two_minima):
+        t[two_minima] = _lower_minimum(d[two_minima], g[two_minima], start[two_minima])
+    return sign * t
 
 
-def _lower_minimum(d: Array, g: Array, near: Array) -> Array:
-    """The same where the function is concave in the middle: try both sides of that."""
-    # the second derivative is 0 where u = tanh(t / 2) solves u^3 - u + 8 / d = 0
+def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
+    """Lower of the two minima, on both sides of where the function is concave."""
+    # f'' = 0 where u = tanh(t / 2) solves u^3 - u + 8 / d = 0: two roots in (0, 1)
     angle = np.arccos(np.clip(-12.0 * np.sqrt(3.0) / d, -1.0, 1.0)) / 3.0
     u = 2.0 / np.sqrt(3.0) * np.cos(angle[:, None] - np.array([2.0, 0.0]) * np.pi / 3.0)
-    first, last = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
-    high, low = np.minimum(g, first), np.maximum(g - d / 8.0, last)
-    left = _stationary(d, g, near, np.minimum(g - d / 8.0, high), high)
-    right = _stationary(d, g, near, np.minimum(low, g), g)
+    concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
+    left_end = np.minimum(g, concave_from)
+    right_end = np.maximum(g - d / 8.0, concave_to)
+    left = _stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
+    right = _stationary_point(d, g, start, np.minimum(right_end, g), g)
 
     def value(t: Array) -> Array:
         out: Array = d * expit(t) + (t - g) ** 2
@@ -248,29 +261,34 @@ def _lower_minimum(d: Array, g: Array, near: Array) -> Array:
     return np.where(value(left) <= value(right), left, right)
 
 
-def _stationary(d: Array, g: Array, near: Array, low: Array, high: Array) -> Array:
-    """Root of the derivative in a bracket where it rises; the bracket's end if there is none."""
-    none_left = d * expit(high) * expit(-high) + 2.0 * (high - g) <= 0.0
-    low = np.where(none_left, high, low)
-    out = np.clip(near, low, high)
+def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
+    """Root of the derivative in a bracket where it rises; the upper end if there is no root."""
+    slope_at_high = d * expit(high) * expit(-high) + 2.0 * (high - g)
+    low = np.where(slope_at_high <= 0.0, high, low)
+    solution = np.clip(start, low, high)
     rows = np.flatnonzero(low < high)
-    d, g, low, high, t = d[rows], g[rows], low[rows], high[rows], out[rows]
-    before = high - low
+    d, g, low, high, t = d[rows], g[rows], low[rows], high[rows], solution[rows]
+    last_step = high - low
     for _ in range(100):
         if not len(rows):
             break
-        p, rest = expit(t), expit(-t)
-        slope = d * p * rest + 2.0 * (t - g)
-        bend = np.maximum(d * p * rest * (rest - p) + 2.0, 1e-6)
-        newton = t - slope / bend
-        low, high = np.where(slope <= 0.0, t, low), np.where(slope >= 0.0, t, high)
-        # Newton's step where it stays inside and at least halves the one before it
-        good = (newton >= low) & (newton <= high) & (2.0 * np.abs(slope) <= before * bend)
-        ahead = np.where(good, newton, 0.5 * (low + high))
-        before = np.abs(ahead - t)
-        out[rows] = t = ahead
-        left = before > ROUNDING * (1.0 + np.abs(t) + np.abs(g))
-        if not left.all():  # the others are there
-            rows, d, g = rows[left], d[left], g[left]
-            low, high, t, before = low[left], high[left], t[left], before[left]
-    return out
+        # f'(t) = d q (1 - q) + 2 (t - g),  f''(t) = d q (1 - q) (1 - 2 q) + 2
+        q = expit(t)
+        one_minus_q = expit(-t)
+        slope = d * q * one_minus_q + 2.0 * (t - g)
+        curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, 1e-6)
+        newton = t - slope / curvature
+        low = np.where(slope <= 0.0, t, low)
+        high = np.where(slope >= 0.0, t, high)
+        # Newton's step if it stays inside and at least halves the last one, else bisection
+        is_inside = (newton >= low) & (newton <= high)
+        is_short = 2.0 * np.abs(slope) <= last_step * curvature
+        next_t = np.where(is_inside & is_short, newton, 0.5 * (low + high))
+        last_step = np.abs(next_t - t)
+        t = next_t
+        solution[rows] = t
+        moving = last_step > ROUNDING * (1.0 + np.abs(t) + np.abs(g))
+        if not moving.all():
+            rows, d, g = rows[moving], d[moving], g[moving]
+            low, high, t, last_step = low[moving], high[moving], t[moving], last_step[moving]
+    return solution

@@ -15,10 +15,10 @@ from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.stage_bounds import TreeShape
 
 LOG_FLOOR = 1e-12
-"""Probabilities below this count as this: f0 may be certain and wrong."""
+"""Least probability that counts, because f0 may be certain and wrong."""
 
-CODES = 63
-"""Codes of a column at most, for trees on few rows."""
+MAX_CODES = 63
+"""Most codes of a column, for trees on few rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,25 +31,37 @@ class Sample:
     f0_loss: NDArray[np.float64]  # (n,): ``-log p(y | x; f0)`` in nats; 0 without a high-cost model
     n_classes: int
     costs: FeatureCosts
-    tree_shape: TreeShape | None = None  # what boosted trees are best on all rows, where known
+    tree_shape: TreeShape | None = None  # best shape of boosted trees on all rows, where known
 
     @classmethod
     def all_rows(cls, problem: Problem) -> Sample:
         """Take all rows of a problem."""
-        plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
+        plan = problem.plan
+        f0_loss = np.zeros(len(plan.x))
         if problem.high_cost is not None:
             proba = problem.high_cost_probabilities()
             f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
-        n_classes, costs, shape = problem.n_classes, problem.costs, problem.tree_shape
-        return cls(plan.x, plan.y, plan.weight, f0_loss, n_classes, costs, shape)
+        return cls(
+            x=plan.x,
+            y=plan.y,
+            weight=plan.weight,
+            f0_loss=f0_loss,
+            n_classes=problem.n_classes,
+            costs=problem.costs,
+            tree_shape=problem.tree_shape,
+        )
 
     @cached_property
     def codes(self) -> Codes:
         """The columns as codes."""
-        return Codes.of_table(self.x, most=CODES)
+        return Codes.of_table(self.x, max_codes=MAX_CODES)
 
     def take(self, rows: Rows) -> Sample:
-        """Some of the rows."""
-        weight = self.weight[rows] / self.weight[rows].mean()
-        x, y, f0_loss = self.x[rows], self.y[rows], self.f0_loss[rows]
-        return replace(self, x=x, y=y, weight=weight, f0_loss=f0_loss)
+        """Take some of the rows; their weights are scaled to a mean of 1."""
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            weight=self.weight[rows] / self.weight[rows].mean(),
+            f0_loss=self.f0_loss[rows],
+        )

@@ -122,7 +122,7 @@ class ThresholdGrid:
     @classmethod
     def of_table(cls, x: NDArray[np.float32], max_thresholds: int) -> ThresholdGrid:
         """Choose at most `max_thresholds` of each column."""
-        codes = Codes.of_table(x, most=max_thresholds + 1)
+        codes = Codes.of_table(x, max_codes=max_thresholds + 1)
         return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
 
     def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:

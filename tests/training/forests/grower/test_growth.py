@@ -33,7 +33,7 @@ def labelled(n=600, seed=0):
 @settings(deadline=None)
 @given(COLUMNS, st.integers(1, 12))
 def test_codes_keep_the_order_and_their_values(column, most):
-    codes = Codes.of_table(column[:, None], most=most)
+    codes = Codes.of_table(column[:, None], max_codes=most)
     code = codes.codes[0].astype(int)
     order = np.argsort(column, kind="stable")
     assert (np.diff(code[order]) >= 0).all()
@@ -70,7 +70,7 @@ def test_the_narrowest_type_that_holds_the_codes():
 
 def test_bins_lose_no_rows_to_a_frequent_value():
     column = np.concatenate([np.zeros(500), np.arange(1, 101)]).astype(np.float32)
-    codes = Codes.of_table(column[:, None], most=10)
+    codes = Codes.of_table(column[:, None], max_codes=10)
     assert 2 <= codes.n_codes[0] <= 10
     assert (codes.codes[0][:500] == codes.codes[0][0]).all()
 
