@@ -9,7 +9,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise_training.cegb.growth import TreeGrowth, grow
 from gatewise_training.cegb.objectives import Measured
-from gatewise_training.cegb.penalties import Charge
+from gatewise_training.cegb.penalties import Charge, SplitPrices
 from gatewise_training.learners.boosting import tree_params
 
 LEAST = 5  # rows of a leaf, as everywhere in the project
@@ -82,7 +82,7 @@ def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, share, see
     owned, margins = np.zeros(x.shape, bool), np.zeros(len(x))
     rng = np.random.default_rng(0)
     for round_ in (1, 2):
-        charge = Charge(FeatureCosts(price), "lazy", alpha, penalty, x)
+        charge = Charge(SplitPrices(FeatureCosts(price), "lazy", alpha), penalty, x)
         trees, kept = grow(x, target, growth, charge, rounds=round_, seed=0)
         assert kept == round_
         drawn = (rng.random(len(x)) < share) / share
@@ -121,7 +121,7 @@ def test_growth_is_lightgbms_own():
     for accounting, factor in (("lazy", 1), ("coupled", len(x))):
         target = Measured(y, np.ones(len(y)), 1.0)
         growth = TreeGrowth(n_rounds=15, patience=None, num_leaves=15, learning_rate=0.1)
-        charge = Charge(FeatureCosts([1.0, 2, 1, 3]), accounting, 0.2, 0.02, x)
+        charge = Charge(SplitPrices(FeatureCosts([1.0, 2, 1, 3]), accounting, 0.2), 0.02, x)
         trees, _ = grow(x, target, growth, charge)
         each = 2 * 0.02 / 1.75 * factor
         alone = lgb.train(

@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
 from gatewise_training.cegb.objectives import Classes, Measured
-from gatewise_training.cegb.penalties import Charge, check_params
+from gatewise_training.cegb.penalties import Charge, SplitPrices, check_params
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 from tests.support.parted_rows import parted_rows
 
@@ -38,7 +38,7 @@ def test_breadth_first_takes_the_depth_that_its_leaves_fill():
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_without_a_price_it_is_plain_boosting(n_classes):
     x, target = classes(1500, n_classes)
-    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.0, x)
+    charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.0, x)
     assert charge.params == {}
     few = {"min_sum_hessian_in_leaf": 0.0}
     trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7, lightgbm_params=few), charge)
@@ -69,7 +69,7 @@ def test_lazy_group_prices_are_what_rows_owe_on_average():
     x = rng.integers(0, 7, size=(600, 4)).astype(np.float32)
     y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=600)
     costs = FeatureCosts([0.1, 0.2, 0.3, 0.4], group=["a", "a", "b", None], shared={"a": 3, "b": 1})
-    charge = Charge(costs, "lazy", 0.0, 0.02, x)
+    charge = Charge(SplitPrices(costs, "lazy"), 0.02, x)
     factor = 2 * 0.02 / (costs.total / 4)
     name = "cegb_penalty_feature_lazy"
     np.testing.assert_allclose(charge.params[name], factor * np.array([3.1, 3.2, 1.3, 0.4]))
@@ -107,7 +107,10 @@ def test_the_second_of_a_group_is_nearly_free(accounting):
     for costs in (grouped, alone):
         penalty = 0.13 * costs.total / costs.n_features  # the same price a unit of cost
         trees, _ = grow(
-            x, target, settings(n_rounds=40), Charge(costs, accounting, 0.0, penalty, x)
+            x,
+            target,
+            settings(n_rounds=40),
+            Charge(SplitPrices(costs, accounting), penalty, x),
         )
         bill.append(grouped.per_instance(trees.visited(x)).mean())
         if costs is grouped:
@@ -129,13 +132,13 @@ def test_sampled_rows_leave_lazy_prices_right(sampling):
     costs = FeatureCosts.uniform(6)
     bills = []
     for share in (1.0, 0.5):
-        charge = Charge(costs, "lazy", 0.0, 0.02, x)
+        charge = Charge(SplitPrices(costs, "lazy"), 0.02, x)
         trees, _ = grow(x, target, settings(n_rounds=30, subsample=share), charge)
         bills.append(costs.per_instance(trees.visited(x)).mean())
     assert 1.0 < bills[0] < 4.0
     assert bills[1] < 1.25 * bills[0]
     own = tree_params(0) | {"objective": "binary", "num_leaves": 15} | sampling
-    own |= Charge(costs, "lazy", 0.0, 0.02, x).params
+    own |= Charge(SplitPrices(costs, "lazy"), 0.02, x).params
     trees = TreeEnsemble.from_lightgbm(lgb.train(own, lgb.Dataset(x, target.y), 30))
     assert costs.per_instance(trees.visited(x)).mean() > 1.5 * bills[0]
 
@@ -173,7 +176,7 @@ def test_parameters_that_are_not_known_to_be_harmless_are_refused(name):
 
 def test_first_order_leaves_are_mean_gradients():
     x, target = classes(1000)
-    charge = Charge(FeatureCosts.uniform(6), "coupled", 0.0, 0.001, x)
+    charge = Charge(SplitPrices(FeatureCosts.uniform(6), "coupled"), 0.001, x)
     trees, _ = grow(x, target, settings(newton=False), charge)
     start = target.start()
     gradient = (1 / (1 + np.exp(-start[0])) - target.y).astype(np.float64)
@@ -187,14 +190,14 @@ def test_validation_rows_end_the_growth():
     x, target = classes(2000)
     rows, held = np.arange(1000), np.arange(1000, 2000)
     validation = x[held], target.take(held)
-    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
+    charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
     growth = settings(n_rounds=400, patience=10, num_leaves=31)
     trees, kept = grow(x[rows], target.take(rows), growth, charge, held=validation)
     assert 5 < kept < 390
     assert trees.n_trees == kept
 
     def loss(rounds):
-        charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
+        charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
         part, _ = grow(x[rows], target.take(rows), growth, charge, rounds=rounds)
         return validation[1].loss(part.margins(x[held]).astype(np.float64))
 
@@ -208,7 +211,7 @@ def test_validation_rows_end_the_growth():
 def test_what_is_not_worth_its_price_gives_the_prior(accounting, n_classes):
     x, target = classes(500, n_classes)
     for rows, penalty in ((x, 1e6), (np.ones_like(x), 0.0), (np.full_like(x, np.nan), 0.0)):
-        charge = Charge(FeatureCosts.uniform(6), accounting, 0.0, penalty, rows)
+        charge = Charge(SplitPrices(FeatureCosts.uniform(6), accounting), penalty, rows)
         trees, kept = grow(rows, target, settings(n_rounds=5), charge)
         assert kept == 0
         assert not trees.visited(rows).any()

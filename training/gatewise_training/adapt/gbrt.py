@@ -15,14 +15,13 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
-from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
@@ -31,7 +30,7 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import LARGE_ROWS, link_of
-from gatewise_training.learners.growth_settings import Growth
+from gatewise_training.learners.growth_settings import Growth, check_prefixes
 
 Array = NDArray[np.float64]
 
@@ -112,9 +111,7 @@ class AdaptGBRT(Growth, Adapt):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        above_0 = Interval(Real, 0, 1, closed="right")
-        if not (len(self.prefixes) and all(map(above_0.is_satisfied_by, self.prefixes))):
-            raise InputError(f"prefixes must be shares in (0, 1], not {list(self.prefixes)}")
+        check_prefixes(self.prefixes)
 
     def _shared(self, sample: Sample, p_full: float) -> Sequence[float]:
         if self.penalties is not None:

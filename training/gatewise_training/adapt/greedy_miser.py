@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
+from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
-from gatewise_training.learners.growth_settings import Growth
+from gatewise_training.learners.growth_settings import Growth, check_prefixes, first_rounds
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -46,6 +48,9 @@ class GreedyMiser(Growth, SingleModel):
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
         ``gamma``: nats of mean loss that a feature of mean price must save, swept. The
         unpenalised model is always fitted as well.
+    prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
+        Shares of a fit's rounds: the models of its first rounds give operating points as well, as
+        in the papers' curves.
     n_rounds, num_leaves, max_depth, learning_rate, newton
         As for :class:`AdaptGBRT`.
 
@@ -59,6 +64,9 @@ class GreedyMiser(Growth, SingleModel):
     """
 
     penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001)
+    prefixes: Sequence[float] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+
+    _parameter_constraints: ClassVar[Constraints] = {"prefixes": ["array-like"]}
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
@@ -66,8 +74,19 @@ class GreedyMiser(Growth, SingleModel):
         models = [partial(_fit_rows, sample, self, gamma, problem.seed) for gamma in gammas]
         return sweep(problem, models, "sweeping the penalty")
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        check_prefixes(self.prefixes)
 
-def _fit_rows(sample: Sample, growth: Growth, gamma: float, seed: int, rows: Rows) -> list[Stage]:
+
+def _fit_rows(
+    sample: Sample, method: GreedyMiser, gamma: float, seed: int, rows: Rows
+) -> list[Stage]:
+    """Fit one model; get stages of its first rounds and, last, of all of them."""
     sample = sample.take(rows)
-    trees = grow(sample, growth, gamma, p_full=None, seed=seed)
-    return [Stage.from_model(trees, link_of(sample.n_classes))]
+    trees = grow(sample, method, gamma, p_full=None, seed=seed)
+    stages = []
+    for share in sorted({*method.prefixes, 1.0}):
+        prefix = first_rounds(trees, share)
+        stages.append(Stage.from_model(prefix, link_of(sample.n_classes)))
+    return stages

@@ -105,11 +105,14 @@ class FittedStages:
     acquired : tuple of ndarray of bool, or None
         Features that the models behind `outputs` acquired on the validation rows. None: the
         stages' own features, which are the same where all rows acquire alike.
+    evaluation : ndarray of float64, shape (n_validation,), or None
+        Price of evaluating the models on each row, where costs include it.
     """
 
     stages: tuple[Stage, ...]
     outputs: tuple[NDArray[np.float32], ...]
     acquired: tuple[Acquired, ...] | None = None
+    evaluation: NDArray[np.float64] | None = None
 
     def part(self, numbers: Sequence[int]) -> FittedStages:
         """Get the candidate with some of its stages alone."""

@@ -262,10 +262,15 @@ def validation_records(
         labelled = LabelledRows(y, weight, reference, None, splitter)
     x = plan.x[rows]
     n_features = system.n_features_in_
-    return [
-        cascade_record(system, c.stages, c.outputs, c.acquired_on(x, n_features), labelled)
-        for c in candidates
-    ]
+    records = []
+    for c in candidates:
+        acquired = c.acquired_on(x, n_features)
+        record = cascade_record(system, c.stages, c.outputs, acquired, labelled)
+        if c.evaluation is not None:
+            costs = record.exit_costs.reshape(len(record.exit_costs), -1) + c.evaluation
+            record = replace(record, exit_costs=costs)
+        records.append(record)
+    return records
 
 
 def _row_weights(system: Any, plan: ValidationSplit) -> NDArray[np.float64]:

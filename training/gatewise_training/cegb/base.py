@@ -1,15 +1,15 @@
-"""Bases of CEGB's estimators: settings and cost report of all, surface of regressor and ranker.
+"""Bases of CEGB's estimators: shared settings and cost report; interface of regressor and ranker.
 
-The classifier has the surface of every budgeted model
-(:class:`.BudgetedClassifier`). Regressor and ranker have the same one, with a
-score in the place of accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
+The classifier has the interface of every budgeted model (:class:`.BudgetedClassifier`). Regressor
+and ranker have the same one with a score instead of accuracy: `frontier_`, `operating_point_`,
+`at`, `cost`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,16 +25,23 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
-from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.sweep import Fitted, Task, sweep_penalties
+from gatewise_training.cegb.penalties import Accounting, SplitPrices
+from gatewise_training.cegb.sweep import (
+    Fitted,
+    Folds,
+    Goal,
+    Task,
+    evaluation_cost,
+    sweep_penalties,
+)
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
-from gatewise_training.data.validation_split import Rows
+from gatewise_training.learners.growth_settings import check_prefixes
 from gatewise_training.operating_points.frontier import Frontier
 
 
 @dataclass(frozen=True, eq=False)
 class CostReport:
-    """Costs instance by instance, in the unit of the feature costs.
+    """Costs of each instance, in the unit of the feature costs.
 
     Attributes
     ----------
@@ -45,18 +52,21 @@ class CostReport:
     splits : ndarray of int64, shape (n,)
         Splits that the instance passes, over all trees.
     evaluation : ndarray of float64, shape (n,)
-        Price of those (CEGB, equation 6): `penalty_split` each.
+        Price of these splits (CEGB, equation 6): `penalty_split` each.
+    coupled : float
+        Sum of `coupled_costs` over the features that some tree uses, the same for each instance.
     """
 
     acquired: NDArray[np.bool_]
     features: NDArray[np.float64]
     splits: NDArray[np.int64]
     evaluation: NDArray[np.float64]
+    coupled: float = 0.0
 
     @property
     def total(self) -> NDArray[np.float64]:
-        """Features and evaluation together, shape (n,)."""
-        return self.features + self.evaluation
+        """Features, evaluation and coupled prices together, shape (n,)."""
+        return self.features + self.evaluation + self.coupled
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -67,20 +77,26 @@ class CostEfficient(TreeGrowth, BudgetedModel):
     accounting: Accounting = "lazy"
     budget: float | None = None
     max_loss: float | None = 0.01
-    penalty_split: float = 0.0
+    penalty_split: float | Sequence[float] = 0.0
+    coupled_costs: Sequence[float] | None = None
+    budget_counts: Literal["features", "total"] = "features"
     penalties: Sequence[float] | None = None
     n_penalties: int = 12
+    prefixes: Sequence[float] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     allow_missing: bool = False
     random_state: Any = None
 
     _parameter_constraints: ClassVar[Constraints] = {
         "accounting": [StrOptions({"lazy", "coupled"})],
-        "penalty_split": [NOT_NEGATIVE],
+        "penalty_split": [NOT_NEGATIVE, "array-like"],
+        "coupled_costs": ["array-like", None],
+        "budget_counts": [StrOptions({"features", "total"})],
+        "prefixes": ["array-like"],
         "n_penalties": [AT_LEAST_1],
     }
 
     def cost_report(self, X: ArrayLike) -> CostReport:
-        """Count for each instance its features, their price, its splits and their price.
+        """Count each instance's features, their price, its splits and their price.
 
         Parameters
         ----------
@@ -91,42 +107,77 @@ class CostEfficient(TreeGrowth, BudgetedModel):
         CostReport
         """
         x = self._rows(X)
-        acquired, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
-        for stage in self.stages_:
-            acquired |= stage.acquired(x)
-            assert isinstance(stage.model, TreeEnsemble)
-            splits += stage.model.splits_passed(x[:, stage.features])
-        features = self.feature_costs_.per_instance(acquired)
-        evaluation = np.asarray(self.penalty_split * splits, np.float64)
-        return CostReport(acquired, features, splits, evaluation)
+        prices = self._split_prices(self.feature_costs_)
+        (stage,) = self.stages_
+        assert isinstance(stage.model, TreeEnsemble)
+        acquired = np.zeros(x.shape, np.bool_)
+        acquired |= stage.acquired(x)
+        return CostReport(
+            acquired=acquired,
+            features=self.feature_costs_.per_instance(acquired),
+            splits=stage.model.splits_passed(x[:, stage.features]),
+            evaluation=evaluation_cost(stage, x, prices),
+            coupled=prices.coupled_price(stage.features),
+        )
+
+    def _split_prices(self, costs: FeatureCosts) -> SplitPrices:
+        """Prices of equation 13."""
+        return SplitPrices.of_settings(
+            costs, self.accounting, self.penalty_split, self.coupled_costs
+        )
 
     def _sweep(
         self,
         x: NDArray[np.float32],
         target: Target,
-        folds: tuple[tuple[Rows, Rows], ...],
+        folds: Folds,
         costs: FeatureCosts,
         seed: int,
         report: Progress,
         best_leaves: int | None = None,
     ) -> list[Fitted]:
-        split = float(self.penalty_split)
-        growth = self if best_leaves is None else replace(self, num_leaves=best_leaves)
+        task = Task(
+            x=x,
+            target=target,
+            prices=self._split_prices(costs),
+            growth=self if best_leaves is None else replace(self, num_leaves=best_leaves),
+            prefixes=sorted({*self.prefixes, 1.0}),
+            seed=seed,
+        )
+        goal = Goal(
+            budget=self.budget,
+            max_loss=MAX_LOSS if self.max_loss is None else self.max_loss,
+            counts_splits=self._counts_splits,
+        )
         return sweep_penalties(
-            Task(x, target, costs, growth, self.accounting, split, seed),
+            task,
             folds,
             penalties=self.penalties,
             n_penalties=self.n_penalties,
-            budget=self.budget,
-            max_loss=MAX_LOSS if self.max_loss is None else self.max_loss,
+            goal=goal,
             report=report,
         )
 
+    @property
+    def _counts_splits(self) -> bool:
+        return self.budget_counts == "total"
+
+    def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Cost of each row as `budget_counts` says."""
+        report = self.cost_report(X)
+        return report.features + self._counts_splits * report.evaluation
+
     def _check_settings(self) -> None:
         super()._check_settings()
+        check_prefixes(self.prefixes)
         if self.growth == "breadth-first" and (self.max_depth or 0) > 16:
             raise InputError(
-                f"max_depth of breadth-first trees is at most 16, not {self.max_depth}"
+                f"max_depth of breadth-first trees must not be above 16, is {self.max_depth}"
+            )
+        if np.ndim(self.penalty_split) and self.lightgbm_params:
+            raise InputError(
+                "penalty_split by feature: these trees do not grow in LightGBM, so that they take "
+                "no lightgbm_params"
             )
 
 
@@ -140,24 +191,24 @@ class Scored(CostEfficient):
         self,
         x: NDArray[np.float32],
         target: Target,
-        folds: tuple[tuple[Rows, Rows], ...],
+        folds: Folds,
         seed: int,
         groups: NDArray[np.int64] | None = None,
     ) -> None:
         """Fit at all penalties; keep the models that reach the frontier.
 
-        `groups` are those of the merits (rows or queries) on the validation rows, fold after fold.
+        `groups` belong to the merits (of rows or queries) on the validation rows, fold after fold.
         """
         self._measure_ranges(x, x)
         self._check_costs()
         title = f"fit {type(self).__name__}"
-        # one thread a fit: more would mostly wait for each other, joblib is what spreads work
+        # one thread per fit: more would mostly wait for each other, and joblib spreads the fits
         with threadpool_limits(1), progress(title) as report:
             fits = self._sweep(x, target, folds, self.feature_costs_, seed, report)
         points = [
             OperatingPoint(
                 thresholds=(ALWAYS_STOP,),
-                cost=fit.cost,
+                cost=fit.cost + self._counts_splits * fit.evaluation,
                 accuracy=fit.score,
                 offload_rate=0.0,
                 accuracy_error=fit.error_against(fits[-1], groups),
@@ -186,7 +237,7 @@ class Scored(CostEfficient):
         return np.zeros(len(self._rows(X)), np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict a value (of a ranker: a document's score) for each row.
+        """Predict a value for each row; a ranker predicts a document's score.
 
         Parameters
         ----------
@@ -199,7 +250,7 @@ class Scored(CostEfficient):
         return self.stages_[0].margins(self._rows(X))[:, 0].astype(np.float64)
 
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Feature cost of each row.
+        """Cost of each row: of its features, and of its splits where `budget_counts` them.
 
         Parameters
         ----------
@@ -210,4 +261,4 @@ class Scored(CostEfficient):
         ndarray of float64, shape (n,)
             In the unit of the feature costs.
         """
-        return self.cost_report(X).features
+        return self._costs_of_report(X)

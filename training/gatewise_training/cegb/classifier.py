@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cegb.base import CostEfficient
@@ -19,44 +23,54 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, on
-    LightGBM's own implementation. A split is worth what it takes off the loss, less ``penalty *``
-    what it costs (equations 12 and 13). One model is fitted for each penalty; each gives an
-    operating point. There is no cloud.
+    LightGBM's own implementation. A split is worth its decrease of the loss less ``penalty *`` its
+    cost (equations 12 and 13). One model is fitted for each penalty. The model and its first rounds
+    give operating points. There is no cloud.
 
     Parameters
     ----------
     feature_costs : FeatureCosts, optional
-        Prices; 1 a feature by default. Groups' shared prices are renewed between rounds
+        Prices; 1 per feature by default. Groups' shared prices are renewed between rounds
         (:mod:`gatewise_training.cegb.penalties`).
     accounting : {"lazy", "coupled"}
-        Who pays for a feature. Lazy: each instance on whose paths it lies, once (beta in the
-        paper). Coupled: every instance, once some tree uses it (gamma), as in GreedyMiser.
+        Lazy: each instance pays once for the features on its paths (beta in the paper). Coupled:
+        every instance pays for each feature that some tree uses (gamma), as in GreedyMiser.
+    coupled_costs : sequence of n_features floats, optional
+        With lazy accounting: prices in addition, which every instance pays once some tree uses the
+        feature (gamma besides beta, equation 13), such as the share of an instance in installing a
+        sensor. They take part in the growth and in :meth:`cost_report`; budget, frontier and `cost`
+        count `feature_costs`.
     budget : float, optional
-        Mean feature cost per instance that may be spent, met on validation rows.
+        Mean cost per instance that may be spent, met on validation rows.
+    budget_counts : {"features", "total"}, default "features"
+        Costs of budget, frontier and `cost`: features alone, which is the cost on devices, or
+        features and `penalty_split`. Not with a guarantee.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the
         unpenalised model.
     guarantee : float, optional
-        Confidence with which either shall hold on new instances; as for
+        Confidence with which budget or `max_loss` holds on new instances; as for
         :class:`StagedCascade`.
     min_recall, min_precision, class_weight
         As for :class:`StagedCascade`.
-    penalty_split : float, default 0
-        Price of a split that an instance passes (alpha), in the unit of the feature costs. It
-        makes paths short. Budget, frontier and `cost` count features, as devices do;
-        :meth:`cost_report` counts both.
+    penalty_split : float or sequence of n_features floats, default 0
+        Price of a split that an instance passes (alpha), in the unit of the feature costs, which
+        makes paths short. By feature (section 5.2 of the paper) trees grow in a grower of our own,
+        and the prices of groups are exact. :meth:`cost_report` counts it.
     penalties : sequence of float, optional
-        Nats of mean loss that a feature of mean price must save; an unpenalised model is
-        always fitted too. By default they are searched so that the costs cover the range and
+        Nats of mean loss that a feature of mean price must save; the unpenalised model is
+        always fitted as well. By default they are searched so that the costs cover the range and
         close in on the budget.
     n_penalties : int, default 12
         Fits of that search.
+    prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
+        Shares of a fit's rounds: the models of its first rounds give operating points as well.
     growth : {"best-first", "breadth-first"}
         Order in which a tree's nodes are split; the paper compares them in figure 3b.
         Breadth-first trees are full to `max_depth`, or to the depth that `num_leaves` fill,
         wherever splits are worth their price.
     n_rounds : int, default 200
-        Boosting rounds at most; each grows a tree for every margin.
+        Most boosting rounds; each grows a tree for every margin.
     patience : int or None, default 20
         Rounds without improvement on validation rows that end a fit; None never does.
     num_leaves : int, optional
@@ -71,10 +85,10 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         ``growth="breadth-first"`` and ``max_depth=4`` that is GreedyMiser (section 4.3).
     subsample : float, default 1
         Share of the rows that each round is fitted to. Prices stay right: rows that are not
-        drawn do not count in the loss, and still pay. LightGBM's own bagging and GOSS, under
+        drawn do not count in the loss, but still pay. LightGBM's own bagging and GOSS, under
         which lazy prices are silently wrong, are refused.
     lightgbm_params : mapping, optional
-        Further LightGBM parameters by their main names, of those that leave prices right.
+        Further LightGBM parameters by their main names; only parameters that leave prices right.
     allow_missing, random_state
         As for :class:`StagedCascade`.
 
@@ -117,4 +131,37 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         fits = self._sweep(
             plan.x, target, plan.folds, problem.costs, problem.seed, problem.report, leaves
         )
-        return [FittedStages((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
+        return [
+            FittedStages(
+                (fit.stage,),
+                (fit.outputs,),
+                (fit.acquired,),
+                evaluation=fit.evaluation_by_row if self._counts_splits else None,
+            )
+            for fit in fits
+        ]
+
+    def cost(
+        self, X: ArrayLike, accounting: Literal["union", "paper"] = "union"
+    ) -> NDArray[np.float64]:
+        """Cost of each row: of its features, and of its splits where `budget_counts` them.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        accounting : {"union", "paper"}, default "union"
+            The same for a model without a cloud.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+            In the unit of the feature costs.
+        """
+        if accounting not in ("union", "paper"):
+            raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
+        return self._costs_of_report(X)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self._counts_splits and self.guarantee is not None:
+            raise InputError("a guarantee is about feature costs: budget_counts='features'")

@@ -1,13 +1,13 @@
 """Growth of trees under a charge: best-first or breadth-first, and when it stops.
 
-LightGBM grows best-first, as CEGB does (section 4.3): the split that is worth most after its
-price comes next, wherever it lies, until the tree has its leaves. Breadth-first growth (figure
-3b, and GreedyMiser's trees) comes from the same grower: with a bound on the depth d and 2^d
-leaves no split is ever put off for want of a leaf, so every node of every level that is worth
-its price is split.
+LightGBM grows best-first, as CEGB does (section 4.3): the next split is the one that is worth most
+after its price, wherever it lies, until the tree has all its leaves. Breadth-first growth (figure
+3b, and GreedyMiser's trees) comes from the same grower: with a bound d on the depth and 2^d leaves
+no split is ever postponed for lack of a leaf, so every node of every level that is worth its price
+is split.
 
-Rows are sampled by setting derivatives of the rest to 0. LightGBM then still counts and charges
-every row, and a lazy price stays right; with its own bagging it does not.
+Rows are sampled by setting the derivatives of the other rows to 0. LightGBM then still counts and
+charges every row, so that a lazy price stays right; with its own bagging it does not.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.cegb.boosters import Booster, CodedBooster, LightGBMBooster
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.learners.boosting import objective_of, tree_params, varies
+from gatewise_training.learners.boosting import tree_params, varies
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 Array = NDArray[np.float64]
@@ -41,7 +42,7 @@ class TreeGrowth(Growth):
     n_rounds: int = 200
     # rounds without improvement on validation rows that end the growth; None grows them all
     patience: int | None = 20
-    subsample: float = 1.0  # share of the rows, drawn anew each round, that a tree is fitted to
+    subsample: float = 1.0  # share of the rows, drawn again each round, that a tree is fitted to
     lightgbm_params: Mapping[str, Any] | None = None
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -52,7 +53,7 @@ class TreeGrowth(Growth):
 
 
 def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """LightGBM's settings for so many rows; breadth-first trees may be full to their depth.
+    """LightGBM's settings for `n_rows` rows; breadth-first trees may be full to their depth.
 
     >>> cegb_settings(TreeGrowth(growth="breadth-first", num_leaves=31), 1000, 2)
     {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
@@ -76,52 +77,64 @@ def grow(
     rounds: int | None = None,
     seed: int = 0,
 ) -> tuple[TreeEnsemble, int]:
-    """Grow one model."""
-    settings = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
-    settings |= cegb_settings(growth, len(x), max(2, target.n_outputs))
-    settings |= dict(target.native or {}) | charge.params | {"metric": "none"}
-    start = target.start()
+    """Grow one model; get its trees and its number of rounds.
+
+    `held` are validation rows, whose loss ends the growth.
+    """
     if not varies(x):
         return constant(target, x.shape[1]), 0
-    data = lgb.Dataset(x, params=settings, free_raw_data=True, **target.dataset())
-    booster = lgb.Booster(settings, data)
+    start = target.start()
+    booster = _booster(x, target, growth, charge, seed)
+    watch = None if held is None or growth.patience is None else _Watch(*held, start)
+    n_grown = n_kept = 0
+    while n_grown < (rounds or growth.n_rounds):
+        if booster.update():
+            break
+        n_grown += 1
+        if watch is None or watch.improves(booster, n_grown - 1):
+            n_kept = n_grown
+        elif growth.patience is not None and n_grown - n_kept >= growth.patience:
+            break
+    if not n_kept:  # LightGBM keeps a first tree even if it could not split
+        return constant(target, x.shape[1]), 0
+    return target.finish(booster.trees(n_kept), start), n_kept
+
+
+def _booster(
+    x: NDArray[np.float32], target: Target, growth: TreeGrowth, charge: Charge, seed: int
+) -> Booster:
+    """Make the booster of a fit; splits that have prices by feature need our own."""
+    start = target.start()
     rng = np.random.default_rng(seed)
 
     def derivatives(scores: Array) -> tuple[Array, Array]:
         gradient, hessian = target.derivatives(scores + start, newton=growth.newton)
         if growth.subsample < 1.0:
-            drawn = (rng.random((len(x), 1)) < growth.subsample) / growth.subsample
-            gradient, hessian = gradient * drawn, hessian * drawn
+            row_factor = (rng.random((len(x), 1)) < growth.subsample) / growth.subsample
+            gradient = gradient * row_factor
+            hessian = hessian * row_factor
         return gradient, hessian
 
-    objective = None if target.native else objective_of(derivatives)
-    watch = None if held is None or growth.patience is None else _Watch(*held, start)
-    kept = grown = 0
-    while grown < (rounds or growth.n_rounds):
-        if booster.update(fobj=objective):
-            break
-        charge.after(booster, grown)
-        grown += 1
-        if watch is None or watch.improves(booster, grown):
-            kept = grown
-        elif growth.patience is not None and grown - kept >= growth.patience:
-            break
-    if not kept:  # LightGBM keeps a first tree even if it could not split
-        return constant(target, x.shape[1]), 0
-    return target.finish(TreeEnsemble.from_lightgbm(booster, num_iteration=kept), start), kept
+    settings = cegb_settings(growth, len(x), max(2, target.n_outputs))
+    if charge.prices.has_split_prices_by_feature:
+        return CodedBooster(x, target.n_outputs, settings, charge, derivatives)
+    params = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
+    params |= settings | dict(target.native or {}) | charge.params | {"metric": "none"}
+    data = lgb.Dataset(x, params=params, free_raw_data=True, **target.dataset())
+    return LightGBMBooster(data, params, charge, None if target.native else derivatives)
 
 
 class _Watch:
     """The loss on validation rows, round by round."""
 
     def __init__(self, x: NDArray[np.float32], target: Target, start: Array) -> None:
-        self._x, self._target = x, target
+        self._x = x
+        self._target = target
         self._margins = np.tile(start, (len(x), 1))
         self._best = target.loss(self._margins)
 
-    def improves(self, booster: lgb.Booster, grown: int) -> bool:
-        more = booster.predict(self._x, raw_score=True, start_iteration=grown - 1, num_iteration=1)
-        self._margins += np.reshape(np.asarray(more), self._margins.shape)
+    def improves(self, booster: Booster, round_number: int) -> bool:
+        self._margins += booster.round_margins(self._x, round_number)
         loss = self._target.loss(self._margins)
         if loss >= self._best:
             return False
@@ -132,11 +145,17 @@ class _Watch:
 def constant(target: Target, n_features: int) -> TreeEnsemble:
     """Make the model without features: a leaf of 0 for each output, above the best constant."""
     outputs = np.arange(target.n_outputs, dtype=np.int32)
-    leaf = np.full(len(outputs), -1, np.int32)
+    no_node = np.full(len(outputs), -1, np.int32)
     trees = TreeEnsemble(
-        feature=leaf, threshold=np.zeros(len(outputs), np.float32), left=leaf, right=leaf,
+        feature=no_node,
+        threshold=np.zeros(len(outputs), np.float32),
+        left=no_node,
+        right=no_node,
         nan_left=np.zeros(len(outputs), np.bool_),
-        value=np.zeros((len(outputs), 1), np.float32), roots=outputs, output=outputs,
-        base=np.zeros(len(outputs), np.float32), n_features=n_features,
-    )  # fmt: skip
+        value=np.zeros((len(outputs), 1), np.float32),
+        roots=outputs,
+        output=outputs,
+        base=np.zeros(len(outputs), np.float32),
+        n_features=n_features,
+    )
     return target.finish(trees, target.start())

@@ -1,8 +1,8 @@
-"""What the trees learn: classes, measured values, or the order of a query's documents.
+"""Learning targets of the trees: classes, measured values, or the order of a query's documents.
 
-A target has a loss, its derivatives and a merit of outputs, and can be cut down to some rows.
-Growth and sweep (:mod:`gatewise_training.cegb.growth`, :mod:`gatewise_training.cegb.sweep`) need
-no more of it, so that classifier, regressor and ranker share them.
+A target has a loss, its derivatives and a merit of outputs, and can be reduced to some rows. That
+is all that growth and sweep need (:mod:`gatewise_training.cegb.growth`,
+:mod:`gatewise_training.cegb.sweep`), so classifier, regressor and ranker share them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Outputs = NDArray[np.float32]
 Objective = Literal["binary", "regression", "lambdarank"]
 
 DEPTH = 5
-"""Documents of a query that count: Average Precision@5."""
+"""Number of a query's documents that count: Average Precision@5."""
 
 
 class Target(Protocol):
@@ -40,11 +40,11 @@ class Target(Protocol):
 
     @property
     def n_outputs(self) -> int:
-        """Trees grown a round."""
+        """Number of trees of a round."""
 
     @property
     def link(self) -> Link:
-        """From outputs to predictions."""
+        """Function from outputs to predictions."""
 
     @property
     def native(self) -> Mapping[str, Any] | None:
@@ -108,12 +108,12 @@ class Classes:
         if not newton:  # trees fitted to the negative gradient by least squares
             return gradient, np.ones_like(gradient)
         # LightGBM's own factor for classes that share one softmax
-        more = 1.0 if self.n_outputs == 1 else self.n_outputs / (self.n_outputs - 1)
-        return gradient, np.maximum(weight * more * log_loss_hessian(margins), HESSIAN_FLOOR)
+        factor = 1.0 if self.n_outputs == 1 else self.n_outputs / (self.n_outputs - 1)
+        return gradient, np.maximum(weight * factor * log_loss_hessian(margins), HESSIAN_FLOOR)
 
     def loss(self, margins: Array) -> float:
-        each = log_loss(margins, one_hot(self.y, self.n_classes))
-        return float(np.average(each, weights=self.weight))
+        losses = log_loss(margins, one_hot(self.y, self.n_classes))
+        return float(np.average(losses, weights=self.weight))
 
     def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
         return replace(trees, base=start.astype(np.float32))
@@ -126,8 +126,8 @@ class Classes:
 class Measured:
     """Measured values under half the squared error, in units of their standard deviation.
 
-    So a penalty means the same whatever the values' unit: the share of the variance that a
-    price must explain is twice the penalty. The score is R².
+    Hence a penalty means the same whatever the values' unit: a price must explain twice the
+    penalty as a share of the variance. The score is R².
     """
 
     y: Array  # (n,)
@@ -157,18 +157,18 @@ class Measured:
         return gradient, np.maximum(weight, HESSIAN_FLOOR) if newton else np.ones_like(gradient)
 
     def loss(self, margins: Array) -> float:
-        gap = margins[:, 0] - self.y / self.scale
-        return float(np.average(gap**2, weights=self.weight)) / 2.0
+        residual = margins[:, 0] - self.y / self.scale
+        return float(np.average(residual**2, weights=self.weight)) / 2.0
 
     def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
         value = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
         return replace(trees, value=value, base=(start * self.scale).astype(np.float32))
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
-        centre = np.average(self.y, weights=self.weight)
-        spread = float(np.average((self.y - centre) ** 2, weights=self.weight))
-        error = (outputs[:, 0].astype(np.float64) - self.y) ** 2
-        return 1.0 - error / (spread or 1.0), self.weight
+        mean = np.average(self.y, weights=self.weight)
+        variance = float(np.average((self.y - mean) ** 2, weights=self.weight))
+        square = (outputs[:, 0].astype(np.float64) - self.y) ** 2
+        return 1.0 - square / (variance or 1.0), self.weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +204,8 @@ class Ranking:
     def dataset(self) -> dict[str, Any]:
         if self.native is None:
             return self.inner.dataset()
-        opens = np.flatnonzero(np.append(True, self.qid[1:] != self.qid[:-1]))
-        return {"label": self.y, "group": np.diff(np.append(opens, len(self.qid)))}
+        starts = np.flatnonzero(np.append(True, self.qid[1:] != self.qid[:-1]))
+        return {"label": self.y, "group": np.diff(np.append(starts, len(self.qid)))}
 
     def take(self, rows: Rows) -> Self:
         return replace(self, y=self.y[rows], qid=self.qid[rows], inner=self.inner.take(rows))
@@ -225,5 +225,5 @@ class Ranking:
         return self.inner.finish(trees, start) if self.native is None else trees
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
-        each = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)
-        return each, np.ones(len(each))
+        precisions = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)
+        return precisions, np.ones(len(precisions))

@@ -1,24 +1,32 @@
-"""Charges of a split while trees grow: LightGBM's three penalties of CEGB, and their traps.
+"""Charges of a split while trees grow: the three penalties of CEGB, and their traps in LightGBM.
 
-CEGB (NIPS 2017, equation 13) charges a split of a node of n rows ``n alpha`` for its evaluation,
-``beta_m`` for every row that has not acquired feature m before (lazy), and ``gamma_m`` for the
-first use of feature m by any row (coupled). LightGBM knows no shared price of a group, but takes
-new prices between rounds:
+CEGB (NIPS 2017, equation 13) charges a split of a node with the rows ``I_p`` on feature ``m`` ::
+
+    |I_p| alpha_m + gamma_m (1 - D_m) + sum over i in I_p of beta_m (1 - C_im)
+
+for its evaluation, for the first use of the feature by any tree (``D_m = 1`` once there was one:
+coupled), and for every row that has not acquired the feature before (``C_im``: lazy). The paper has
+one ``alpha``, and prices of splits by feature in section 5.2.
+
+LightGBM has all three, with one ``alpha``. It knows no shared price of a group, but takes new
+prices between rounds:
 
 - coupled: a feature carries its group's shared price until a member is in use;
-- lazy: rows differ in whether they have touched a group. A feature's price is its own and the
-  shared price times the share, among the rows that lack the feature, of those that have not
-  touched its group. At the start that is the full price, once all rows have touched the group
-  nothing, and in between right on average. Within one round prices stand still, so two members
+- lazy: rows differ in whether they have touched a group. Among the rows that lack the feature, some
+  share has not touched its group. The feature's price is its own plus that share of the shared
+  price. That is the full price at the start, nothing of the shared price once all rows have touched
+  the group, and right on average in between. Prices stand still within one round, so two members
   may both pay.
 
-What instances are charged in the end is exact in either case
+The charges of instances after the fit are exact in either case
 (:meth:`gatewise.costs.FeatureCosts.per_instance`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import lightgbm as lgb
@@ -31,6 +39,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import FirstUsePrices
 
 Accounting = Literal["lazy", "coupled"]
+Array = NDArray[np.float64]
 
 HARMLESS = frozenset({
     "bin_construct_sample_cnt", "extra_seed", "extra_trees", "feature_fraction",
@@ -43,7 +52,7 @@ HARMLESS = frozenset({
 Left out with reason: ``boosting`` (dart and rf rescale trees that have been paid for),
 ``categorical_feature``, ``linear_tree`` and ``zero_as_missing`` (no form in the flat arrays),
 ``feature_fraction_bynode`` and ``interaction_constraints`` (a first use re-opens splits that a
-leaf was not to consider), ``forcedsplits_filename`` (splits without a charge).
+leaf should not consider), ``forcedsplits_filename`` (splits without a charge).
 """
 
 SAMPLING = {
@@ -92,56 +101,151 @@ def _check_lazy(params: Mapping[str, Any], n_rows: int, n_features: int) -> None
             )
 
 
-class Charge:
-    """The penalties of one fit, and what changes in them from round to round.
+@dataclass(frozen=True, eq=False)
+class SplitPrices:
+    """Prices of equation 13, in the unit of the feature costs.
 
-    `penalty_split` is the price of one split for one row that passes it, in the unit of the
-    feature costs (alpha); `strength` the mean loss that a feature of mean price must save.
-    LightGBM's gain is twice the drop of the summed loss, hence the factor 2 in `params`, which
-    are LightGBM's at the start, and empty where nothing is charged.
+    Attributes
+    ----------
+    costs : FeatureCosts
+        ``beta`` with lazy accounting, ``gamma`` with coupled accounting.
+    accounting : {"lazy", "coupled"}
+    split : float or ndarray of shape (n_features,)
+        ``alpha``: price of one split for one row that passes it.
+    coupled : ndarray of shape (n_features,), or None
+        ``gamma`` besides lazy prices.
     """
 
-    def __init__(
-        self,
+    costs: FeatureCosts
+    accounting: Accounting
+    split: float | Array = 0.0
+    coupled: Array | None = None
+
+    @classmethod
+    def of_settings(
+        cls,
         costs: FeatureCosts,
         accounting: Accounting,
-        penalty_split: float,
-        strength: float,
-        x: NDArray[np.float32],
-    ) -> None:
-        unit = costs.total / costs.n_features or 1.0
-        self._costs, self._x = costs, x
-        each = 2.0 * strength / unit
-        self._coupled = FirstUsePrices(costs, each * len(x)) if accounting == "coupled" else None
-        self._factor, self._open = each, bool(costs.shared.any()) and strength > 0
-        self.params: dict[str, Any] = {}
-        if self._coupled is not None:
-            self.params |= self._coupled.params
-        elif (each * costs.alone).any():
-            self.params["cegb_penalty_feature_lazy"] = (each * costs.alone).tolist()
-        if each * penalty_split > 0:
-            self.params["cegb_penalty_split"] = each * penalty_split
-        if self.params:
-            self.params["cegb_tradeoff"] = 1.0
-        if self._coupled is None and self._open:
-            self._acquired = np.zeros(x.shape, np.bool_)
-            self._groups = [costs.group == g for g in range(len(costs.shared))]
+        split: float | Sequence[float],
+        coupled: Sequence[float] | None,
+    ) -> SplitPrices:
+        """Check prices by feature and bring them to the features of the costs."""
+        if coupled is not None and accounting == "coupled":
+            raise InputError("coupled_costs are prices besides lazy ones: accounting='lazy'")
+        by_feature = None
+        if coupled is not None:
+            by_feature = _by_feature("coupled_costs", coupled, costs.n_features)
+        if isinstance(split, int | float | np.number):
+            return cls(costs, accounting, float(split), by_feature)
+        prices = _by_feature("penalty_split", split, costs.n_features)
+        if (prices == prices[0]).all():
+            return cls(costs, accounting, float(prices[0]), by_feature)
+        return cls(costs, accounting, prices, by_feature)
 
-    def after(self, booster: lgb.Booster, round_: int) -> None:
+    @property
+    def has_split_prices_by_feature(self) -> bool:
+        """Whether splits have prices that LightGBM does not know."""
+        return isinstance(self.split, np.ndarray)
+
+    def take(self, features: NDArray[np.intp]) -> SplitPrices:
+        """Keep the prices of splits on some columns, of the trees that read these alone."""
+        if not isinstance(self.split, np.ndarray):
+            return self
+        return replace(self, split=self.split[features])
+
+    def evaluation(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> Array:
+        """Price of the splits that each row passes (equation 6), shape (n,)."""
+        if not isinstance(self.split, np.ndarray):
+            return np.asarray(self.split * trees.splits_passed(x), np.float64)
+        # price of the path to each node: a parent's index is below its children's
+        path_price = np.zeros(trees.n_nodes)
+        for node, parent in enumerate(trees.parent):
+            if parent >= 0:
+                path_price[node] = path_price[parent] + self.split[trees.feature[parent]]
+        leaves, _ = trees.first_visits(x)
+        return np.asarray(path_price[leaves].sum(axis=0))
+
+    def coupled_price(self, used: NDArray[np.intp]) -> float:
+        """Sum of the coupled prices of features that some tree uses."""
+        return 0.0 if self.coupled is None else float(self.coupled[used].sum())
+
+
+def _by_feature(name: str, prices: Sequence[float], n_features: int) -> Array:
+    """Check prices by feature."""
+    values = np.asarray(prices, np.float64)
+    if values.shape != (n_features,) or not (np.isfinite(values) & (values >= 0.0)).all():
+        raise InputError(f"{name} must hold {n_features} numbers of at least 0, one per feature")
+    return values
+
+
+class Charge:
+    """The penalties of one fit, and how they change from round to round.
+
+    A unit of cost counts as ``strength / (mean price of a feature)`` nats of mean loss, so that
+    `strength` is the mean loss that a feature of mean price must save. LightGBM's gain is twice the
+    decrease of the summed loss, hence the factor 2 in `factor`. `params` are LightGBM's at the
+    start, and empty where nothing is charged.
+    """
+
+    def __init__(self, prices: SplitPrices, strength: float, x: NDArray[np.float32]) -> None:
+        costs = prices.costs
+        unit = costs.total / costs.n_features or 1.0
+        self.prices = prices
+        self.factor = 2.0 * strength / unit
+        self._x = x
+        self._groups_open = bool(costs.shared.any()) and strength > 0
+
+    @cached_property
+    def _first_uses(self) -> FirstUsePrices | None:
+        """Coupled prices of features and groups, where accounting is coupled."""
+        if self.prices.accounting == "lazy":
+            return None
+        return FirstUsePrices(self.prices.costs, self.factor * len(self._x))
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """LightGBM's parameters."""
+        params: dict[str, Any] = {}
+        lazy = self.factor * self.prices.costs.alone
+        if self._first_uses is not None:
+            params |= self._first_uses.params
+        elif lazy.any():
+            params["cegb_penalty_feature_lazy"] = lazy.tolist()
+        coupled = self.prices.coupled
+        if coupled is not None and (self.factor * coupled).any():
+            # a mean over rows of gamma * factor is a sum of n * gamma * factor
+            params["cegb_penalty_feature_coupled"] = (self.factor * len(self._x) * coupled).tolist()
+        if not self.prices.has_split_prices_by_feature and self.factor * self.prices.split > 0:
+            params["cegb_penalty_split"] = self.factor * self.prices.split
+        if params:
+            params["cegb_tradeoff"] = 1.0
+        return params
+
+    @cached_property
+    def _acquired(self) -> NDArray[np.bool_]:
+        """Features that each row has acquired, kept up to date by :meth:`after`."""
+        return np.zeros(self._x.shape, np.bool_)
+
+    def after(self, booster: lgb.Booster, round_number: int) -> None:
         """Renew the prices of priced groups after a round, numbered from 0."""
-        if self._coupled is not None:
-            self._coupled.after(booster)
-        elif self._open:
-            price = self._lazy_prices(booster, round_)
+        if self._first_uses is not None:
+            self._first_uses.after(booster)
+        elif self._groups_open:
+            price = self._lazy_prices(booster, round_number)
             booster.reset_parameter({"cegb_penalty_feature_lazy": price.tolist()})
 
-    def _lazy_prices(self, booster: lgb.Booster, round_: int) -> NDArray[np.float64]:
-        """Own price, and of the shared price what a row that lacks the feature owes on average."""
-        trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_, num_iteration=1)
+    def _lazy_prices(self, booster: lgb.Booster, round_number: int) -> Array:
+        """Own price, and the share of the group's price that a row without the feature owes."""
+        costs = self.prices.costs
+        trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_number, num_iteration=1)
         self._acquired |= trees.visited(self._x)
-        lacking = (~self._acquired).sum(axis=0)
-        untouched = [(~self._acquired[:, members].any(axis=1)).sum() for members in self._groups]
-        self._open = bool(np.any(untouched))
-        owed = np.append(self._costs.shared_alone * untouched, 0.0)[self._costs.group]
-        price = self._costs.own + owed / np.maximum(lacking, 1)
-        return np.asarray(self._factor * price, np.float64)
+        n_lacking = (~self._acquired).sum(axis=0)
+        n_untouched = [
+            (~self._acquired[:, costs.group == g].any(axis=1)).sum()
+            for g in range(len(costs.shared))
+        ]
+        self._groups_open = bool(np.any(n_untouched))
+        # own + shared * (rows that have not touched the group) / (rows that lack the feature)
+        owed = np.append(costs.shared_alone * n_untouched, 0.0)[costs.group]
+        price = costs.own + owed / np.maximum(n_lacking, 1)
+        return np.asarray(self.factor * price, np.float64)

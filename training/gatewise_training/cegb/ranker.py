@@ -19,7 +19,7 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import after, folds_of
 
 HIGHEST_GRADE = 30
-"""Highest grade of which LightGBM's LambdaRank has a gain, 2**grade."""
+"""Highest grade that LightGBM's LambdaRank has a gain for, 2**grade."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -29,23 +29,25 @@ class CEGBRanker(Scored):
     Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
     As :class:`CEGBClassifier`, with the papers' Average Precision@5
-    (:func:`gatewise_training.data.metrics.average_precision_at`) in the place of accuracy:
-    `frontier_` holds it against the mean cost of a document of the validation queries, and
+    (:func:`gatewise_training.data.metrics.average_precision_at`) instead of accuracy: `frontier_`
+    holds it against the mean cost of a document of the validation queries, and
     `max_loss` is a loss of it. A document is relevant if its grade is above 0. Queries are held
     out whole.
 
     Parameters
     ----------
     objective : {"regression", "binary", "lambdarank"}
-        What trees are fitted to: the grade, by squared error, as in the paper; relevant or not,
-        by the log loss; or LightGBM's LambdaRank, for which steps are always second-order and
-        rows are not sampled.
-    feature_costs, accounting, budget, max_loss, penalty_split, penalties, n_penalties, growth
+        Target of the trees: the grade, by squared error, as in the paper; relevant or not, by
+        the log loss; or LightGBM's LambdaRank, for which steps are always second-order, rows are
+        not sampled and `penalty_split` is one number.
+    feature_costs, accounting, coupled_costs, budget, budget_counts, max_loss, penalty_split
+        As for :class:`CEGBClassifier`.
+    penalties, n_penalties, prefixes, growth
         As for :class:`CEGBClassifier`.
     n_rounds, patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
         As for :class:`CEGBClassifier`, but for 15 leaves and a learning rate of 0.1 at any size:
-        grades are noisy. With LambdaRank patience waits for the validation queries' Average
-        Precision@5, else for the loss.
+        grades are noisy. With LambdaRank the validation queries' Average Precision@5 ends a fit,
+        otherwise the loss does.
     allow_missing, random_state
         As for :class:`CEGBClassifier`.
 
@@ -94,9 +96,9 @@ class CEGBRanker(Scored):
             Validation queries. By default a fifth of the queries is held out, or on up to 5,000
             documents five-fold cross-fitting makes every query one.
         groups : array-like of shape (n,), optional
-            Group of each document, the user of its query say: whole groups of queries fit or
-            validate, and `max_loss` keeps two standard errors between groups in hand. Not beside
-            `validation`.
+            Group of each document, such as the user of its query: whole groups of queries fit or
+            validate, and `max_loss` keeps two standard errors between groups in hand. Not together
+            with `validation`.
 
         Returns
         -------
@@ -111,18 +113,20 @@ class CEGBRanker(Scored):
         x, grade = check_values(self, X, y)
         query = _queries(len(x), qid, group)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        own = None
+        query_groups = None
         if validation is not None and groups is not None:
             raise InputError("give groups or validation, not both: the validation rows are chosen")
         if validation is not None:
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
             x_val, y_val = check_values(self, *validation[:2], reset=False)
-            more = _queries(len(x_val), validation[2], None)
-            rows, held = np.argsort(query, kind="stable"), np.argsort(more, kind="stable")
+            query_val = _queries(len(x_val), validation[2], None)
+            order = np.argsort(query, kind="stable")
+            order_val = np.argsort(query_val, kind="stable")
             folds = after(len(x), len(x_val))
-            x, grade = np.concatenate([x[rows], x_val[held]]), np.append(grade[rows], y_val[held])
-            query = np.append(query[rows], query.max() + 1 + more[held])
+            x = np.concatenate([x[order], x_val[order_val]])
+            grade = np.append(grade[order], y_val[order_val])
+            query = np.append(query[order], query.max() + 1 + query_val[order_val])
         else:
             order = np.argsort(query, kind="stable")
             x, grade, query = x[order], grade[order], query[order]
@@ -132,9 +136,10 @@ class CEGBRanker(Scored):
             folds = folds_of(unit, seed)
             if groups is not None:
                 held = np.concatenate([rows for _, rows in folds])
-                own = unit[held][np.diff(query[held], prepend=-1) != 0]
+                is_first = np.diff(query[held], prepend=-1) != 0
+                query_groups = unit[held][is_first]
         target = Ranking.by(_grades(grade, self.objective), query, self.objective)
-        self._settle(x, target, folds, seed, own)
+        self._settle(x, target, folds, seed, query_groups)
         return self
 
     def score(
@@ -164,6 +169,8 @@ class CEGBRanker(Scored):
         super()._check_settings()
         if self.objective == "lambdarank" and (self.subsample < 1.0 or not self.newton):
             raise InputError("objective='lambdarank' takes newton=True and subsample=1 only")
+        if self.objective == "lambdarank" and np.ndim(self.penalty_split):
+            raise InputError("objective='lambdarank' takes one penalty_split for all features")
 
 
 def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDArray[np.int64]:
@@ -184,25 +191,26 @@ def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDA
 
 
 def _groups(
-    given: ArrayLike, query: NDArray[np.int64], order: NDArray[np.intp]
+    labels: ArrayLike, query: NDArray[np.int64], order: NDArray[np.intp]
 ) -> NDArray[np.int64]:
     """Number of each document's group, in the `order` in which a query's documents lie together."""
-    checked = RowSplitter.checked(len(order), groups=given).groups
-    assert checked is not None
-    found = checked[order]
-    parted = np.flatnonzero((np.diff(query) == 0) & (np.diff(found) != 0))
-    if len(parted):
+    numbers = RowSplitter.checked(len(order), groups=labels).groups
+    assert numbers is not None
+    ordered = numbers[order]
+    changes = np.flatnonzero((np.diff(query) == 0) & (np.diff(ordered) != 0))
+    if len(changes):
         raise InputError(
-            f"groups: the documents of a query are in two groups (row {order[parted[0] + 1]}); "
+            f"groups: the documents of a query are in two groups (row {order[changes[0] + 1]}); "
             "queries are held out whole"
         )
-    return found
+    return ordered
 
 
 def _grades(values: NDArray[np.float64], objective: Objective) -> NDArray[np.int64]:
-    wrong = (values < 0) | (values != np.floor(values))
-    if wrong.any():
-        raise InputError(f"relevance must be whole numbers of at least 0, not {values[wrong][0]:g}")
+    is_wrong = (values < 0) | (values != np.floor(values))
+    if is_wrong.any():
+        first = values[is_wrong][0]
+        raise InputError(f"relevance must be whole numbers of at least 0, not {first:g}")
     if objective == "lambdarank" and values.max() > HIGHEST_GRADE:
         raise InputError(f"LambdaRank takes grades up to {HIGHEST_GRADE}, not {values.max():g}")
     return values.astype(np.int64)

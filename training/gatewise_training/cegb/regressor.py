@@ -22,15 +22,17 @@ class CEGBRegressor(RegressorMixin, Scored):
 
     Peter, Diego, Hamprecht & Nadler, NIPS 2017, section 3.
 
-    As :class:`CEGBClassifier`, with R² in the place of accuracy: `frontier_` holds R² against
-    mean cost on validation rows, and `max_loss` is a loss of R².
+    As :class:`CEGBClassifier`, with R² instead of accuracy: `frontier_` holds R² against mean
+    cost on validation rows, and `max_loss` is a loss of R².
 
     Parameters
     ----------
     penalties : sequence of float, optional
-        In units of half the values' variance: what share of it a feature of mean price must
-        explain. Searched by default.
-    feature_costs, accounting, budget, max_loss, penalty_split, n_penalties, growth, n_rounds
+        Share of half the values' variance that a feature of mean price must explain. Searched by
+        default.
+    feature_costs, accounting, coupled_costs, budget, budget_counts, max_loss, penalty_split
+        As for :class:`CEGBClassifier`.
+    n_penalties, prefixes, growth, n_rounds
         As for :class:`CEGBClassifier`.
     patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
         As for :class:`CEGBClassifier`, but for 31 leaves and a learning rate of 0.1 at any size.
@@ -69,7 +71,7 @@ class CEGBRegressor(RegressorMixin, Scored):
         y : array-like of shape (n,)
             Measured values.
         sample_weight : array-like of shape (n,), optional
-            What each row counts; 1 by default.
+            Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
             Validation rows. By default a fifth of the rows is held out, or on up to 5,000 rows
             five-fold cross-fitting makes every row one.
@@ -91,8 +93,8 @@ class CEGBRegressor(RegressorMixin, Scored):
         self._check_settings()
         x, value = check_values(self, X, y)
         weight, validation, splitter = checked_splits(x, sample_weight, groups, time, validation)
-        seen = weight > 0
-        x, value, weight = x[seen], value[seen], weight[seen]
+        counts = weight > 0
+        x, value, weight = x[counts], value[counts], weight[counts]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:
             folds = folds_of(np.arange(len(x)), seed)
@@ -101,9 +103,12 @@ class CEGBRegressor(RegressorMixin, Scored):
         else:
             x_val, y_val = check_values(self, *validation, reset=False)
             folds = after(len(x), len(x_val))
-            x, value = np.concatenate([x, x_val]), np.concatenate([value, y_val])
+            x = np.concatenate([x, x_val])
+            value = np.concatenate([value, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])
-        held = np.concatenate([rows for _, rows in folds])
-        own = None if splitter.groups is None else splitter.groups[held]
-        self._settle(x, Measured.standardised(value, weight), folds, seed, own)
+        validation_groups = None
+        if splitter.groups is not None:
+            validation_groups = splitter.groups[np.concatenate([rows for _, rows in folds])]
+        target = Measured.standardised(value, weight)
+        self._settle(x, target, folds, seed, validation_groups)
         return self

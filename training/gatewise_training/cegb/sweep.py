@@ -1,8 +1,9 @@
 """The search over penalties: one fit each, scored on rows that it has not seen.
 
-Without penalties of the user's own, the first fits are spread so that their costs cover the
-range from a feature to what the unpenalised model costs: the next penalty always goes into the
-widest gap, on a log scale. The last fits close in on the budget, or on the loss that is allowed.
+Without the user's own penalties, the first fits are spread so that their costs cover the range from
+one feature to the cost of the unpenalised model: the next penalty always goes into the widest gap,
+on a log scale. The last fits close in on the budget, or on the loss that is allowed. Each fit also
+gives models of its first rounds, which are cheaper and are scored alike.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import joblib
 import numpy as np
@@ -18,37 +20,58 @@ from numpy.typing import NDArray
 
 from gatewise.acquisition import Acquired, Acquisition
 from gatewise.console import Progress
-from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cascades.penalty_search import FIRST, between, in_widest_gap
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
-from gatewise_training.cegb.penalties import Accounting, Charge, check_params
+from gatewise_training.cegb.penalties import Charge, SplitPrices, check_params
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.learners.growth_settings import first_rounds
 from gatewise_training.operating_points.group_losses import loss_bounds
 
-CLOSING = 4
+CLOSING_FITS = 4
 """Fits of a search that close in on its goal."""
 
-NEAR = 0.97
-"""A cost from here to the whole budget is near enough."""
+NEAR_BUDGET = 0.97
+"""Share of the budget from which on a cost is near enough."""
+
+Folds = Sequence[tuple[Rows, Rows]]
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The model of one penalty, and its outputs and score on the validation rows."""
+    """One model of a penalty, and its outputs and score on the validation rows.
 
-    penalty: float  # 0 of the unpenalised model, infinity of the constant one
+    Attributes
+    ----------
+    penalty : float
+        0 of the unpenalised model, infinity of the constant one.
+    stage : Stage
+    outputs : ndarray of float32, shape (n_held, n_outputs)
+        Out of fold, from models that have not seen the row.
+    acquired : ndarray of bool, shape (n_features,) or (n_held, n_features)
+        Features of the model, the same for every row, or the features that the models of the
+        outputs acquired for each row.
+    cost : float
+        Mean feature cost over the validation rows.
+    evaluation_by_row : ndarray of float64, shape (n_held,)
+        Price of the splits that each row passes.
+    evaluation : float
+        Mean of these prices.
+    merits : ndarray of float64, shape (n_held,) or (n_queries,)
+        How good each answer is; the weighted mean is the score.
+    weights : ndarray of float64, of the shape of `merits`
+    """
+
+    penalty: float
     stage: Stage
-    # (n_held, n_outputs): out of fold, of models that have not seen the row
     outputs: NDArray[np.float32]
-    # (n_features,) or (n_held, n_features): features of the model, the same for every row, or
-    # those that the models of the outputs acquired for each
     acquired: Acquired
-    cost: float  # mean over the validation rows
-    # (n_held,) or (n_queries,): how good each answer is; the weighted mean is the score
+    cost: float
+    evaluation_by_row: NDArray[np.float64]
+    evaluation: float
     merits: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -60,19 +83,28 @@ class Fitted:
     def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
         """Standard error of the difference of two scores, paired by row or query.
 
-        With the `groups` of these, how much more new groups may lose, and never less.
+        With the `groups` of these, how much more new groups may lose, if that is more.
         """
-        gap = self.merits - other.merits
+        difference = self.merits - other.merits
         share = self.weights / self.weights.sum()
-        parts = share * (gap - np.sum(share * gap))
-        error = float(np.sqrt(np.sum(parts**2)))
+        residuals = share * (difference - np.sum(share * difference))
+        error = float(np.sqrt(np.sum(residuals**2)))
         if groups is None:
             return error
         rows = RowSplitter(len(groups), groups)
-        weights, mean = len(gap) * share, float(np.sum(share * gap))
-        lost = rows.group_sums(-weights * gap)
-        variance = float(np.sum(share * (gap - mean) ** 2))
-        return max(error, float(loss_bounds(lost, rows.group_sums(weights), variance)) + mean)
+        weights = len(difference) * share
+        mean = float(np.sum(share * difference))
+        losses = rows.group_sums(-weights * difference)
+        variance = float(np.sum(share * (difference - mean) ** 2))
+        bound = float(loss_bounds(losses, rows.group_sums(weights), variance))
+        return max(error, bound + mean)
+
+
+class Model(NamedTuple):
+    """Trees of a fit, and its number of rounds."""
+
+    trees: TreeEnsemble
+    n_rounds: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,108 +113,175 @@ class Task:
 
     x: NDArray[np.float32]  # (n, n_features)
     target: Target  # of the same rows
-    costs: FeatureCosts
+    prices: SplitPrices
     growth: TreeGrowth
-    accounting: Accounting
-    penalty_split: float
+    prefixes: Sequence[float]  # shares of the rounds, of which 1 is the last
     seed: int
 
     def fit(
         self, penalty: float, rows: Rows, held: Rows | None, rounds: int | None = None
-    ) -> tuple[Stage, int]:
-        """Fit some rows; held rows end the growth, or else `rounds` do."""
+    ) -> Model:
+        """Fit some rows; the loss of held rows ends the growth, or `rounds` do."""
         target = self.target.take(rows)
         if math.isinf(penalty) or rounds == 0:
-            return self._stage(constant(target, self.x.shape[1])), 0
+            return Model(constant(target, self.x.shape[1]), 0)
         x = np.ascontiguousarray(self.x[rows])
-        charge = Charge(self.costs, self.accounting, self.penalty_split, penalty, x)
+        charge = Charge(self.prices, penalty, x)
         validation = None if held is None else (self.x[held], self.target.take(held))
-        trees, kept = grow(
-            x, target, self.growth, charge, held=validation, rounds=rounds, seed=self.seed
+        return Model(
+            *grow(x, target, self.growth, charge, held=validation, rounds=rounds, seed=self.seed)
         )
-        return self._stage(trees), kept
 
-    def score(self, penalty: float, stage: Stage, folds: list[Stage], held: list[Rows]) -> Fitted:
+    def score_rounds(
+        self, penalty: float, kept: Model, folds: Sequence[Model], held: Sequence[Rows]
+    ) -> list[Fitted]:
+        """Score the kept model and its first rounds, the whole model last."""
+        fits = []
+        last_size = -1
+        for share in self.prefixes:
+            stage = self._stage(first_rounds(kept.trees, share))
+            if stage.n_trees == last_size:
+                continue
+            last_size = stage.n_trees
+            fold_stages = [stage]
+            if len(folds) > 1:
+                fold_stages = [self._stage(first_rounds(fold.trees, share)) for fold in folds]
+            fits.append(self.score(penalty, stage, fold_stages, held))
+        return fits
+
+    def score(
+        self, penalty: float, stage: Stage, folds: Sequence[Stage], held: Sequence[Rows]
+    ) -> Fitted:
         """Score the stage that is kept by the folds' stages on their held rows."""
         parts = [np.ascontiguousarray(self.x[rows]) for rows in held]
-        outputs = np.concatenate([s.margins(x) for s, x in zip(folds, parts, strict=True)])
+        pairs = list(zip(folds, parts, strict=True))
+        outputs = np.concatenate([fold.margins(x) for fold, x in pairs])
         target = self.target.take(np.concatenate(held))
+        costs = self.prices.costs
         acquired = stage.at_most(self.x.shape[1])
         if stage.acquisition == "node":
-            acquired = np.concatenate([s.acquired(x) for s, x in zip(folds, parts, strict=True)])
-            cost = float(np.average(self.costs.per_instance(acquired), weights=target.weight))
+            acquired = np.concatenate([fold.acquired(x) for fold, x in pairs])
+            cost = float(np.average(costs.per_instance(acquired), weights=target.weight))
         else:
-            cost = self.costs.price(acquired)
-        return Fitted(penalty, stage, outputs, acquired, cost, *target.merits(outputs))
+            cost = costs.price(acquired)
+        evaluation = np.zeros(len(outputs))
+        if np.any(self.prices.split):
+            evaluation = np.concatenate([evaluation_cost(s, x, self.prices) for s, x in pairs])
+        merits, weights = target.merits(outputs)
+        return Fitted(
+            penalty=penalty,
+            stage=stage,
+            outputs=outputs,
+            acquired=acquired,
+            cost=cost,
+            evaluation_by_row=evaluation,
+            evaluation=float(np.average(evaluation, weights=target.weight)),
+            merits=merits,
+            weights=weights,
+        )
 
     def _stage(self, trees: TreeEnsemble) -> Stage:
-        acquisition: Acquisition = "node" if self.accounting == "lazy" else "stage"
+        acquisition: Acquisition = "node" if self.prices.accounting == "lazy" else "stage"
         return Stage.from_model(trees, self.target.link, acquisition=acquisition)
+
+
+def evaluation_cost(
+    stage: Stage, x: NDArray[np.float32], prices: SplitPrices
+) -> NDArray[np.float64]:
+    """Price of the splits that each row passes in a stage, shape (n,)."""
+    assert isinstance(stage.model, TreeEnsemble)
+    return prices.take(stage.features).evaluation(stage.model, x[:, stage.features])
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The goal that a search closes in on.
+
+    Attributes
+    ----------
+    budget : float or None
+        Mean cost per row.
+    max_loss : float
+        Without a budget: allowed loss against the best score.
+    counts_splits : bool
+        Whether a budget counts the price of splits besides that of features.
+    """
+
+    budget: float | None
+    max_loss: float
+    counts_splits: bool = False
+
+    def cost(self, fit: Fitted) -> float:
+        """Cost of a fit that the budget bounds."""
+        return fit.cost + self.counts_splits * fit.evaluation
+
+    def next_penalty(self, fits: Mapping[float, Fitted]) -> float | None:
+        """Penalty between the neighbours that the goal lies between; None if one is near enough."""
+        if self.budget is not None:
+            limit = self.budget
+            if any(NEAR_BUDGET * limit <= self.cost(fit) <= limit for fit in fits.values()):
+                return None
+        turns = [
+            (a, b)
+            for a, b in pairwise(sorted(fits))
+            if self._may_cost_less(fits[a], fits) and not self._may_cost_less(fits[b], fits)
+        ]
+        return between(*turns[-1], fits) if turns else None
+
+    def _may_cost_less(self, fit: Fitted, fits: Mapping[float, Fitted]) -> bool:
+        if self.budget is None:
+            return fit.score >= fits[0.0].score - self.max_loss
+        return self.cost(fit) > self.budget
 
 
 def sweep_penalties(
     task: Task,
-    folds: Sequence[tuple[Rows, Rows]],
+    folds: Folds,
     *,
     penalties: Sequence[float] | None,
     n_penalties: int,
-    budget: float | None,
-    max_loss: float,
+    goal: Goal,
     report: Progress,
 ) -> list[Fitted]:
     """Fit the constant model and all penalties, from high to none.
 
-    `penalties` are the user's own, beside none; without them `n_penalties` fits, the unpenalised
-    one included, close in on the `budget` or, where there is none, on `max_loss` of the best score.
-    The constant model comes first, the unpenalised last.
+    `penalties` are the user's own, besides none. Without them `n_penalties` fits, the unpenalised
+    one included, close in on the goal. The constant model comes first, the unpenalised one last.
     """
-    check_params(task.growth.lightgbm_params, task.accounting, *task.x.shape)
+    check_params(task.growth.lightgbm_params, task.prices.accounting, *task.x.shape)
     first = FIRST[: n_penalties - 1] if penalties is None else penalties
-    found = _fit_all(task, folds, sorted({0.0, math.inf, *first}))
-    while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:
-        report(len(found) - 1, n_penalties, "sweeping the penalty")
-        left, penalty = n_penalties + 1 - len(found), None
-        if left <= min(CLOSING, n_penalties // 2):
-            penalty = _towards(budget, max_loss, found)
+    fits = _fit_all(task, folds, sorted({0.0, math.inf, *first}))
+    while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
+        report(len(fits) - 1, n_penalties, "sweeping the penalty")
+        whole_models = {p: rounds[-1] for p, rounds in fits.items()}
+        n_left = n_penalties + 1 - len(fits)
+        penalty = None
+        if n_left <= min(CLOSING_FITS, n_penalties // 2):
+            penalty = goal.next_penalty(whole_models)
         if penalty is None:
-            penalty = in_widest_gap({p: fit.cost for p, fit in found.items()}, task.costs)
+            costs = {p: fit.cost for p, fit in whole_models.items()}
+            penalty = in_widest_gap(costs, task.prices.costs)
         if penalty is None:
             break
-        found |= _fit_all(task, folds, [penalty])
-    return [found[p] for p in sorted(found, reverse=True)]
+        fits |= _fit_all(task, folds, [penalty])
+    return [fit for p in sorted(fits, reverse=True) for fit in fits[p]]
 
 
-def _fit_all(
-    task: Task,
-    folds: Sequence[tuple[Rows, Rows]],
-    penalties: Sequence[float],
-) -> dict[float, Fitted]:
+def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float, list[Fitted]]:
     """Fit each penalty; of several folds the model that is kept is fitted on all rows."""
-    fit, k = joblib.delayed(task.fit), len(folds)
+    fit = joblib.delayed(task.fit)
+    n_folds = len(folds)
     parallel = joblib.Parallel()
-    fits = parallel(fit(p, *fold) for p in penalties for fold in folds)
-    parts = [fits[i * k : (i + 1) * k] for i in range(len(penalties))]
-    kept = [part[0] for part in parts]
-    if k > 1:
-        every = np.arange(len(task.x))
-        rounds = [round(float(np.mean([r for _, r in part]))) for part in parts]
-        kept = parallel(fit(p, every, None, r) for p, r in zip(penalties, rounds, strict=True))
+    models = parallel(fit(p, *fold) for p in penalties for fold in folds)
+    by_penalty = [models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
+    kept = [fold_models[0] for fold_models in by_penalty]
+    if n_folds > 1:
+        all_rows = np.arange(len(task.x))
+        rounds = [round(float(np.mean([m.n_rounds for m in models]))) for models in by_penalty]
+        jobs = zip(penalties, rounds, strict=True)
+        kept = parallel(fit(p, all_rows, None, n_rounds) for p, n_rounds in jobs)
     held = [rows for _, rows in folds]
     return {
-        p: task.score(p, stage, [s for s, _ in part], held)
-        for p, (stage, _), part in zip(penalties, kept, parts, strict=True)
+        p: task.score_rounds(p, model, fold_models, held)
+        for p, model, fold_models in zip(penalties, kept, by_penalty, strict=True)
     }
-
-
-def _towards(budget: float | None, max_loss: float, found: Mapping[float, Fitted]) -> float | None:
-    """The penalty between the two neighbours that the goal lies between; None if near enough."""
-    best = found[0.0].score
-
-    def may_cost_less(fit: Fitted) -> bool:
-        return fit.score >= best - max_loss if budget is None else fit.cost > budget
-
-    if budget is not None and any(NEAR * budget <= fit.cost <= budget for fit in found.values()):
-        return None
-    turns = [(a, b) for a, b in pairwise(sorted(found))
-             if may_cost_less(found[a]) and not may_cost_less(found[b])]  # fmt: skip
-    return between(*turns[-1], found) if turns else None

@@ -7,7 +7,8 @@ and hessians of a leaf's rows, a split gains ::
     G_left^2 / H_left + G_right^2 / H_right - G^2 / H
 
 less the price of the feature, and of its group, if no tree has used them yet. A price is paid once:
-the other leaves of the same tree then use the feature for free.
+the other leaves of the same tree then use the feature for free. Where :class:`RowPrices` has any, a
+split is also charged for each row of its leaf (CEGB, NIPS 2017, equation 13).
 """
 
 from __future__ import annotations
@@ -49,6 +50,15 @@ class FirstUse(NamedTuple):
     paid: Any  # (n_features + n_groups,), bool
 
 
+class RowPrices(NamedTuple):
+    """Prices that each row of a leaf pays for its split; empty arrays where nobody pays."""
+
+    split: Any  # (n_features,): of passing a split on the feature
+    own: Any  # (n_features,): of the feature, where the row has not acquired it
+    shared: Any  # (n_groups,): of its group, where the row has not touched it
+    acquired: Any  # (n_features + n_groups, n), bool
+
+
 class TreeSettings(NamedTuple):
     """Settings of a tree's growth."""
 
@@ -65,7 +75,8 @@ class BoostWork(NamedTuple):
     is_left: Any  # (n,), bool
     toll: Any  # (n_features,): price of a first use of each feature now
     leaf_sums: Any  # (n_leaves, n_features, n_codes + 1, 3): by code; the last is NaN's
-    gain: Any  # (n_leaves, n_features): of the best split of each column, without its price
+    # (n_leaves, n_features): of the best split of each column, without the price of its first use
+    gain: Any
     last_code: Any  # (n_leaves, n_features): on the left of that split
     nan_left: Any  # (n_leaves, n_features), bool: side of NaN
 
@@ -79,6 +90,7 @@ class BoostFit(NamedTuple):
     work: Any  # BoostWork
     nodes: Any  # GrownNodes of all trees
     value: Any  # (n_nodes,), float32
+    row_prices: Any  # RowPrices
 
 
 class GrowingTree(NamedTuple):
@@ -91,6 +103,12 @@ class GrowingTree(NamedTuple):
     totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
     best_gain: Any  # (n_leaves,): less the split's price
     best_feature: Any  # (n_leaves,)
+
+
+@numba.njit(cache=True, nogil=True)
+def no_row_prices() -> Any:
+    """Make the prices of rows that pay for first uses alone."""
+    return RowPrices(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, 0), np.bool_))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -208,6 +226,8 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
     last_code = work.last_code[leaf, k]
     split = LeafSplit(k, last_code, last_code + 1, work.nan_left[leaf, k])
     rows = work.rows[begin:end]
+    if len(fit.row_prices.split):
+        _acquire(fit, rows, k)
     mark_left(fit.columns, split, rows, work.is_left)
     middle = begin + partition(rows, work.is_left, work.spare)
     write_split(fit.nodes, leaves[leaf, NODE], fit.columns, split, split.nan_left, child)
@@ -227,6 +247,38 @@ def _pay_first_use(fit: Any, feature: int) -> bool:
         prices.paid[len(prices.own) + prices.group[feature]] = True
     set_tolls(prices, fit.work.toll)
     return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _acquire(fit: Any, rows: Any, feature: int) -> None:
+    """Mark a feature and its group as acquired by some rows."""
+    acquired = fit.row_prices.acquired
+    group = fit.prices.group[feature]
+    for i in range(len(rows)):
+        acquired[feature, rows[i]] = True
+        if group >= 0:
+            acquired[len(fit.prices.own) + group, rows[i]] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def _row_toll(fit: Any, rows: Any, feature: int) -> float:
+    """Price that the rows of a leaf pay for a split on a feature.
+
+    ``sum_i [ split + own (1 - has_feature_i) + shared (1 - has_group_i) ]``
+    """
+    prices = fit.row_prices
+    toll = len(rows) * prices.split[feature]
+    group = fit.prices.group[feature]
+    n_owing = n_owing_group = 0
+    if prices.own[feature] > 0.0:
+        for i in range(len(rows)):
+            n_owing += not prices.acquired[feature, rows[i]]
+    if group >= 0 and prices.shared[group] > 0.0:
+        item = len(fit.prices.own) + group
+        for i in range(len(rows)):
+            n_owing_group += not prices.acquired[item, rows[i]]
+        toll += prices.shared[group] * n_owing_group
+    return float(toll + prices.own[feature] * n_owing)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -317,7 +369,7 @@ def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any,
 
 @numba.njit(cache=True, nogil=True)
 def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
-    """Find the best split of a leaf on each active column."""
+    """Find the best split of a leaf on each active column, and its gain less its rows' prices."""
     start = fit.columns.start
     work = fit.work
     n = tree.leaves[leaf, END] - tree.leaves[leaf, BEGIN]
@@ -360,6 +412,9 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                     # rows without a value that come later go with the heavier side
                     heavier = 2.0 * n_left >= n
                     work.nan_left[leaf, k] = heavier if n_missing < 0.5 else nan_left == 1
+        if len(fit.row_prices.split):
+            rows = work.rows[tree.leaves[leaf, BEGIN] : tree.leaves[leaf, END]]
+            best_gain -= _row_toll(fit, rows, k)
         work.gain[leaf, k] = best_gain
 
 

@@ -21,6 +21,7 @@ from gatewise_training.learners.boost_kernel import (
     FirstUse,
     TreeSettings,
     grow_boosted_tree,
+    no_row_prices,
     work_arrays,
 )
 from gatewise_training.learners.losses import HESSIAN_FLOOR
@@ -112,7 +113,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
         most_codes = max(most_codes, columns.start[k + 1] - columns.start[k])
     # start from the base margins
     work = work_arrays(n, len(columns.codes), most_codes, settings.n_leaves)
-    fit = BoostFit(columns, prices, settings, work, nodes, value)
+    fit = BoostFit(columns, prices, settings, work, nodes, value, no_row_prices())
     scores = np.zeros((n_outputs, n))
     for m in range(n_margins):
         scores[m] = base[m]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -9,6 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import LARGE_ROWS
 
@@ -35,6 +38,22 @@ class Growth:
         "max_depth": [AT_LEAST_1, None],
         "learning_rate": [Interval(Real, 0, np.inf, closed="neither"), None],
     }
+
+
+def check_prefixes(prefixes: Sequence[float]) -> None:
+    """Refuse shares of a fit's rounds that are not in (0, 1]."""
+    is_share = Interval(Real, 0, 1, closed="right").is_satisfied_by
+    if not (len(prefixes) and all(map(is_share, prefixes))):
+        raise InputError(f"prefixes must be shares in (0, 1], not {list(prefixes)}")
+
+
+def first_rounds(trees: TreeEnsemble, share: float) -> TreeEnsemble:
+    """Take the trees of a share of a fit's rounds, at least of one."""
+    n_rounds = trees.n_trees / trees.n_outputs
+    n_trees = max(1, round(share * n_rounds)) * trees.n_outputs
+    if n_trees >= trees.n_trees:
+        return trees
+    return trees.select_trees(range(n_trees))[0]
 
 
 def tree_settings(

@@ -1,0 +1,201 @@
+"""Trees under all prices of CEGB's equation 13, against a grower in plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training import CEGBClassifier, CEGBRegressor
+from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.objectives import Measured
+from gatewise_training.cegb.penalties import Charge, SplitPrices
+
+MIN_ROWS = 5
+RATE = 0.5
+N = 240
+
+
+def table(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 6, size=(N, 4)).astype(np.float32)
+    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N)
+    return x, y - y.mean()
+
+
+class PlainGrower:
+    """Best-first trees of squares by equations 12 and 13, every price written out."""
+
+    def __init__(self, x, costs, accounting, split, coupled, penalty, n_leaves):
+        unit = penalty / (costs.total / costs.n_features)
+        self.x, self.n_leaves, self.group = x, n_leaves, costs.group
+        self.alpha = unit * np.broadcast_to(split, 4)
+        lazy, once = (1.0, 0.0) if accounting == "lazy" else (0.0, 1.0)
+        self.beta, self.beta_group = lazy * unit * costs.own, lazy * unit * costs.shared
+        self.gamma = once * unit * costs.own + unit * np.asarray(coupled)
+        self.gamma_group = once * unit * costs.shared
+        self.has_feature = np.zeros((len(x), 4), bool)
+        self.has_group = np.zeros((len(x), len(costs.shared)), bool)
+        self.used, self.used_group = np.zeros(4, bool), np.zeros(len(costs.shared), bool)
+
+    def price(self, rows, k):
+        """Equation 13."""
+        g = self.group[k]
+        price = len(rows) * self.alpha[k]
+        price += self.beta[k] * (~self.has_feature[rows, k]).sum()
+        price += len(self.x) * self.gamma[k] * (not self.used[k])
+        if g >= 0:
+            price += self.beta_group[g] * (~self.has_group[rows, g]).sum()
+            price += len(self.x) * self.gamma_group[g] * (not self.used_group[g])
+        return price
+
+    def best_split(self, rows, gradient):
+        """Equation 12, for hessians of 1."""
+        best = (1e-9, None)
+        for k in range(4):
+            for value in np.unique(self.x[rows, k])[:-1]:
+                left = self.x[rows, k] <= value
+                sides = rows[left], rows[~left]
+                if min(map(len, sides)) < MIN_ROWS:
+                    continue
+                gain = sum(gradient[side].sum() ** 2 / len(side) for side in sides)
+                gain = 0.5 * (gain - gradient[rows].sum() ** 2 / len(rows)) - self.price(rows, k)
+                if gain > best[0] + 1e-9:
+                    best = (gain, (k, sides))
+        return best
+
+    def tree(self, gradient):
+        """Features and rows of the splits, in their order, and each row's step."""
+        leaves, splits = [np.arange(len(self.x))], []
+        while len(leaves) < self.n_leaves:
+            found = [self.best_split(rows, gradient) for rows in leaves]
+            leaf = max(range(len(leaves)), key=lambda i: found[i][0])
+            if found[leaf][1] is None:
+                break
+            k, sides = found[leaf][1]
+            splits.append((k, len(leaves[leaf])))
+            self.has_feature[leaves[leaf], k] = self.used[k] = True
+            if self.group[k] >= 0:
+                self.has_group[leaves[leaf], self.group[k]] = True
+                self.used_group[self.group[k]] = True
+            leaves[leaf : leaf + 1] = [sides[0]]
+            leaves.append(sides[1])
+        step = np.zeros(len(self.x))
+        for rows in leaves:
+            step[rows] = -RATE * gradient[rows].mean()
+        return splits, step
+
+
+GROUPED = FeatureCosts([0.5, 1.0, 0.3, 2.0], group=["a", "a", "b", None], shared={"a": 2, "b": 0.5})
+PLAIN = FeatureCosts([0.5, 1.0, 0.3, 2.0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("costs", [GROUPED, PLAIN], ids=["groups", "plain"])
+@pytest.mark.parametrize(
+    ("accounting", "coupled"),
+    [("lazy", (0, 0, 0, 0)), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", (0, 0, 0, 0))],
+)
+def test_trees_of_splits_with_prices_by_feature_are_those_of_equation_13(
+    accounting, coupled, costs, seed
+):
+    x, y = table(seed)
+    split, penalty = (0.05, 0.4, 0.1, 0.0), 0.15
+    growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=RATE)
+    prices = SplitPrices(
+        costs, accounting, np.array(split), np.array(coupled) if any(coupled) else None
+    )
+    target = Measured(y, np.ones(N), 1.0)
+    plain = PlainGrower(x, costs, accounting, split, coupled, penalty, 8)
+    margins, n_splits = np.zeros(N), 0
+    for n_rounds in (1, 2, 3):
+        trees, kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
+        splits, step = plain.tree(margins - y)
+        margins = margins + step
+        if kept < n_rounds:  # nothing is worth its price any more
+            assert not splits
+            break
+        np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
+        assert (trees.feature >= 0).sum() == n_splits + len(splits)
+        n_splits += len(splits)
+    assert n_splits >= 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lightgbm_charges_lazy_and_coupled_prices_at_once(seed):
+    """Stumps: below the root LightGBM credits other leaves too highly on a first use."""
+    x, y = table(seed)
+    costs, coupled, penalty = PLAIN, (0.5, 0.1, 3.0, 0.2), 0.05
+    growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=RATE)
+    prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled))
+    target = Measured(y, np.ones(N), 1.0)
+    plain = PlainGrower(x, costs, "lazy", 0.3, coupled, penalty, 2)
+    margins, features = np.zeros(N), []
+    for _ in range(12):
+        splits, step = plain.tree(margins - y)
+        if not splits:
+            break
+        margins = margins + step
+        features.append(splits[0][0])
+    trees, kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
+    assert kept == len(features) >= 3
+    assert trees.feature[trees.roots].tolist() == features
+    np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
+
+
+def test_a_report_counts_splits_by_feature_and_coupled_prices():
+    x, y = table(0)
+    alpha, gamma = np.array([0.1, 0.2, 0.3, 0.4]), np.array([1.0, 2.0, 4.0, 8.0])
+    model = CEGBRegressor(
+        penalty_split=alpha.tolist(), coupled_costs=gamma.tolist(), n_rounds=8, max_loss=0.0,
+        penalties=(), random_state=0,
+    ).fit(x, y)  # fmt: skip
+    report = model.cost_report(x[:20])
+    trees, features = model.stages_[0].model, model.stages_[0].features
+    for i, row in enumerate(x[:20, features]):
+        price = 0.0
+        for node in trees.roots:
+            while trees.feature[node] >= 0:
+                price += alpha[features[trees.feature[node]]]
+                goes_left = row[trees.feature[node]] <= trees.threshold[node]
+                node = trees.left[node] if goes_left else trees.right[node]
+        assert report.evaluation[i] == pytest.approx(price)
+    assert report.coupled == gamma[features].sum()
+    np.testing.assert_allclose(report.total, report.features + report.evaluation + report.coupled)
+
+
+def test_a_budget_may_count_splits():
+    x, y = table(1)
+    label = (y > 0).astype(int)
+    settings = {"penalty_split": 0.2, "budget_counts": "total", "n_rounds": 15, "random_state": 0}
+    validation = x[160:], label[160:]
+    model = CEGBClassifier(budget=3.0, **settings, n_penalties=6).fit(
+        x[:160], label[:160], validation=validation
+    )
+    assert len(model.frontier_.points) >= 2
+    for point in model.frontier_.points:
+        moved = model.at(budget=point.cost)
+        report = moved.cost_report(x[160:])
+        total = report.features + report.evaluation
+        assert point.cost == pytest.approx(total.mean())
+        np.testing.assert_allclose(moved.cost(x[160:]), total)
+    assert model.operating_point_.cost <= 3.0
+    with pytest.raises(InputError, match="guarantee"):
+        CEGBClassifier(guarantee=0.9, **settings).fit(x, label)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"penalty_split": [1.0, 2.0]}, "penalty_split must hold 4 numbers"),
+        ({"coupled_costs": [1.0, 2.0, 3.0, -1.0]}, "coupled_costs must hold 4 numbers"),
+        ({"coupled_costs": [1.0] * 4, "accounting": "coupled"}, "besides lazy ones"),
+        ({"penalty_split": [1.0] * 4, "lightgbm_params": {"max_bin": 7}}, "no lightgbm_params"),
+        ({"prefixes": (0.0, 1.0)}, "prefixes must be shares"),
+    ],
+)
+def test_prices_that_cannot_be_used_are_refused(settings, message):
+    x, y = table(0)
+    with pytest.raises(InputError, match=message):
+        CEGBRegressor(n_rounds=2, **settings).fit(x, y)

@@ -1,0 +1,189 @@
+"""Boosters that grow one round of trees at a time: LightGBM's, and a compiled one of our own.
+
+LightGBM has one price of a split for all features. Where splits have prices by feature (CEGB, NIPS
+2017, section 5.2), trees grow on codes instead (:mod:`gatewise_training.learners.boost_kernel`),
+and all prices of equation 13 are exact, those of groups included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.cegb.penalties import Charge
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growing import ColumnCodes, GrownNodes
+from gatewise_training.learners.boost_kernel import (
+    BoostFit,
+    FirstUse,
+    RowPrices,
+    TreeSettings,
+    grow_boosted_tree,
+    work_arrays,
+)
+from gatewise_training.learners.boosting import objective_of
+
+Array = NDArray[np.float64]
+Derivatives = Callable[[Array], tuple[Array, Array]]
+
+MAX_BINS = 255
+"""Most codes of a column, as LightGBM's bins."""
+
+
+class Booster(Protocol):
+    """Trees that grow round by round, an output's tree after the other."""
+
+    def update(self) -> bool:
+        """Grow a round; returns whether there was nothing more to split."""
+
+    def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
+        """Margins that a round adds, shape (n, n_outputs)."""
+
+    def trees(self, n_rounds: int) -> TreeEnsemble:
+        """The trees of the first rounds."""
+
+
+class LightGBMBooster:
+    """LightGBM under a charge."""
+
+    def __init__(
+        self,
+        data: lgb.Dataset,
+        settings: Mapping[str, Any],
+        charge: Charge,
+        derivatives: Derivatives | None,
+    ) -> None:
+        self._booster = lgb.Booster(dict(settings), data)
+        self._objective = None if derivatives is None else objective_of(derivatives)
+        self._charge = charge
+        self._n_rounds = 0
+
+    def update(self) -> bool:
+        if self._booster.update(fobj=self._objective):
+            return True
+        self._charge.after(self._booster, self._n_rounds)
+        self._n_rounds += 1
+        return False
+
+    def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
+        margins = self._booster.predict(
+            x, raw_score=True, start_iteration=round_number, num_iteration=1
+        )
+        return np.reshape(np.asarray(margins), (len(x), -1))
+
+    def trees(self, n_rounds: int) -> TreeEnsemble:
+        return TreeEnsemble.from_lightgbm(self._booster, num_iteration=n_rounds)
+
+
+class CodedBooster:
+    """Trees on codes, under every price of equation 13."""
+
+    def __init__(
+        self,
+        x: NDArray[np.float32],
+        n_outputs: int,
+        settings: Mapping[str, Any],
+        charge: Charge,
+        derivatives: Derivatives,
+    ) -> None:
+        codes = Codes.of_table(x, max_codes=MAX_BINS)
+        self._columns = ColumnCodes(codes.codes, codes.start, codes.lower, codes.upper)
+        self._n_features = x.shape[1]
+        self._settings = TreeSettings(
+            float(settings["learning_rate"]),
+            int(settings["num_leaves"]),
+            int(settings["max_depth"]),
+        )
+        self._first_uses, self._row_prices = kernel_prices(charge, len(x))
+        n_codes = np.int64(codes.n_codes.max(initial=1))
+        self._work = work_arrays(len(x), x.shape[1], n_codes, self._settings.n_leaves)
+        self._derivatives = derivatives
+        self._scores = np.zeros((n_outputs, len(x)))
+        self._rounds: list[list[TreeEnsemble]] = []
+
+    def update(self) -> bool:
+        gradient, hessian = (np.ascontiguousarray(d.T) for d in self._derivatives(self._scores.T))
+        trees = []
+        for output, scores in enumerate(self._scores):
+            tree = self._grow(gradient[output], hessian[output], scores, output)
+            if tree is not None:
+                trees.append(tree)
+        if trees:
+            self._rounds.append(trees)
+        return not trees
+
+    def round_margins(self, x: NDArray[np.float32], round_number: int) -> Array:
+        return self._join(self._rounds[round_number]).margins(x).astype(np.float64)
+
+    def trees(self, n_rounds: int) -> TreeEnsemble:
+        return self._join([tree for trees in self._rounds[:n_rounds] for tree in trees])
+
+    def _join(self, trees: list[TreeEnsemble]) -> TreeEnsemble:
+        return TreeEnsemble.join(trees, trees[0].base, self._n_features)
+
+    def _grow(
+        self, gradient: Array, hessian: Array, scores: Array, output: int
+    ) -> TreeEnsemble | None:
+        """Grow the tree of one output, and add it to the scores; None without a split."""
+        most_nodes = 2 * self._settings.n_leaves - 1
+        nodes = GrownNodes(
+            feature=np.full(most_nodes, -1, np.int32),
+            threshold=np.zeros(most_nodes, np.float32),
+            left=np.full(most_nodes, -1, np.int32),
+            right=np.full(most_nodes, -1, np.int32),
+            nan_left=np.zeros(most_nodes, np.bool_),
+        )
+        value = np.zeros(most_nodes, np.float32)
+        fit = BoostFit(
+            columns=self._columns,
+            prices=self._first_uses,
+            settings=self._settings,
+            work=self._work,
+            nodes=nodes,
+            value=value,
+            row_prices=self._row_prices,
+        )
+        n_nodes = grow_boosted_tree(fit, gradient, hessian, scores, np.int64(0))
+        if not n_nodes:
+            return None
+        return TreeEnsemble(
+            feature=nodes.feature[:n_nodes],
+            threshold=nodes.threshold[:n_nodes],
+            left=nodes.left[:n_nodes],
+            right=nodes.right[:n_nodes],
+            nan_left=nodes.nan_left[:n_nodes],
+            value=value[:n_nodes, np.newaxis],
+            roots=np.zeros(1, np.int32),
+            output=np.full(1, output, np.int32),
+            base=np.zeros(len(self._scores), np.float32),
+            n_features=self._n_features,
+        )
+
+
+def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
+    """Prices of equation 13 as the compiled grower takes them."""
+    prices = charge.prices
+    costs = prices.costs
+    n_features, n_groups = costs.n_features, len(costs.shared)
+    own = charge.factor * costs.own
+    shared = charge.factor * costs.shared_alone
+    is_lazy = prices.accounting == "lazy"
+    coupled = np.zeros(n_features) if prices.coupled is None else prices.coupled
+    first_uses = FirstUse(
+        own=n_rows * (charge.factor * coupled if is_lazy else own),
+        group=costs.group.astype(np.int64),
+        shared=n_rows * (np.zeros(n_groups) if is_lazy else shared),
+        paid=np.zeros(n_features + n_groups, np.bool_),
+    )
+    row_prices = RowPrices(
+        split=charge.factor * np.broadcast_to(prices.split, (n_features,)).astype(np.float64),
+        own=own if is_lazy else np.zeros(n_features),
+        shared=shared if is_lazy else np.zeros(n_groups),
+        acquired=np.zeros((n_features + n_groups, n_rows), np.bool_),
+    )
+    return first_uses, row_prices
