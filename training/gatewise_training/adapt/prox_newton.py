@@ -88,7 +88,7 @@ def newton_step(
         move = goal - w_0
         decrease = problem.gamma * (penalty.value(goal) - penalty.value(w_0))
         decrease += float(np.vdot(slope, move))
-        direction = Direction(features, move, columns @ move, decrease)
+        direction = WeightMove(features, move, columns @ move, decrease)
         accepted = _search_line(problem, iterate, value, direction)
         if accepted is not None:
             return accepted
@@ -281,7 +281,7 @@ def _measure_move(moments: Any, w_0: Any, work: Any) -> Any:
     return square, curvature, longest
 
 
-class Direction(NamedTuple):
+class WeightMove(NamedTuple):
     """A move of the weights of some features, and of the intercepts as its last row."""
 
     features: NDArray[np.intp]
@@ -291,7 +291,7 @@ class Direction(NamedTuple):
 
 
 def _search_line(
-    problem: MStep, iterate: Iterate, value: float, direction: Direction
+    problem: MStep, iterate: Iterate, value: float, direction: WeightMove
 ) -> tuple[Iterate, float] | None:
     """Halve a move until the objective falls as predicted; None if it never does."""
     if not direction.decrease < 0.0:

@@ -144,7 +144,7 @@ class SplitPrices:
 
     @property
     def has_split_prices_by_feature(self) -> bool:
-        """Whether splits have prices that LightGBM does not know."""
+        """Whether splits have prices by feature, which LightGBM lacks."""
         return isinstance(self.split, np.ndarray)
 
     def take(self, features: NDArray[np.intp]) -> SplitPrices:

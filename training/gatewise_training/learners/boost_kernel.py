@@ -51,7 +51,7 @@ class FirstUse(NamedTuple):
 
 
 class RowPrices(NamedTuple):
-    """Prices that each row of a leaf pays for its split; empty arrays where nobody pays."""
+    """Prices that each row of a leaf pays for its split; empty arrays where splits are free."""
 
     split: Any  # (n_features,): of passing a split on the feature
     own: Any  # (n_features,): of the feature, where the row has not acquired it

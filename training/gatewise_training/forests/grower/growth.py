@@ -17,7 +17,7 @@ from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
 from gatewise_training.forests.grower.tree_kernel import (
     GrowthRule,
     SparseColumns,
-    SplitPrices,
+    TreePrices,
     grow_tree,
 )
 from gatewise_training.prune.forest import Forest
@@ -105,7 +105,7 @@ def grow(
         drawn[rows].astype(np.int32),
         n_classes,
         rule,
-        SplitPrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
+        TreePrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
         acquired.items,
         seed,
     )

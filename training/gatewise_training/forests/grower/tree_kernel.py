@@ -70,8 +70,8 @@ class GrowthRule(NamedTuple):
     log_table: Any  # (n_examples + 1,), of :func:`.log_table`, for ENTROPY
 
 
-class SplitPrices(NamedTuple):
-    """SplitPrices of features, (n_features,), and of groups, (n_groups,)."""
+class TreePrices(NamedTuple):
+    """TreePrices of features, (n_features,), and of groups, (n_groups,)."""
 
     alone: Any  # of a feature with its groups
     own: Any
