@@ -16,13 +16,8 @@ from gatewise_training.prune.solvers.highs import acquisitions, incidence, minim
 
 def papers_optimum(problem: PruneProblem, lam: float) -> float:
     """Solve with variables z of all nodes, w of each first use, and w of each acquisition."""
-    n, n_columns, uses = problem.n_nodes, problem.n_columns, len(problem.column_nodes)
-    inner, paths, own = problem.inner, _paths(problem), sp.eye_array(uses)
-    equal = sp.block_array([
-        [paths[~inner], None, None],
-        [paths[problem.column_nodes], own, sp.csr_array((uses, n_columns))],
-    ], format="csr")  # fmt: skip
-    upper = sp.hstack([sp.csr_array((uses, n)), own, -acquisitions(problem)], format="csr")
+    equal, upper = papers_constraints(problem)
+    inner, paths, uses = problem.inner, _paths(problem), len(problem.column_nodes)
     # y_h = 1 - sum of z along the path to h: what depth costs is charged to the z above it
     depth = lam * np.where(inner, problem.depth_price, 0.0)
     cost = np.concatenate(
@@ -33,6 +28,18 @@ def papers_optimum(problem: PruneProblem, lam: float) -> float:
         bounds=(0.0, 1.0),
     )  # fmt: skip
     return float(cost @ x + depth.sum())
+
+
+def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_array]:
+    """Matrices of the equalities and of the inequalities of (IP3)."""
+    n, n_columns, uses = problem.n_nodes, problem.n_columns, len(problem.column_nodes)
+    inner, paths, own = problem.inner, _paths(problem), sp.eye_array(uses)
+    equal = sp.block_array([
+        [paths[~inner], None, None],
+        [paths[problem.column_nodes], own, sp.csr_array((uses, n_columns))],
+    ], format="csr")  # fmt: skip
+    upper = sp.hstack([sp.csr_array((uses, n)), own, -acquisitions(problem)], format="csr")
+    return equal, upper
 
 
 def _paths(problem: PruneProblem) -> sp.csr_array:

@@ -156,6 +156,11 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         -------
         ndarray of float64, shape (n,)
             In the unit of the feature costs.
+
+        Raises
+        ------
+        InputError
+            If `accounting` is neither.
         """
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")

@@ -33,11 +33,8 @@ from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingFore
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
-from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.pruning import SOLVERS, forest_of
-from gatewise_training.prune.tree_by_tree import per_tree
 
 PRUNING_ROWS = 16_000
 """Of more growing rows so many are drawn: each makes some hundred acquisitions."""
@@ -104,13 +101,19 @@ class BudgetPrune(ForestModel):
         Rows of which the costs are minimised. "training": the rows that grow the trees (or, for a
         fitted forest, the rows given), at most 16,000 of them, as in the predecessor. "validation":
         the validation rows, as in the paper.
+    node_errors : {"in-bag", "training"}, default "in-bag"
+        Rows whose errors count at a node: each tree's bootstrap sample, as in the paper, or all
+        rows that grow the trees, as in the predecessor. Leaves answer by the bootstrap samples.
 
     Attributes
     ----------
     forest_ : Forest
         The forest of which the operating point is a pruning, before pruning.
     path_ : PruningPath
-        The whole exact frontier of its prunings, on the pruning rows.
+        The whole exact frontier of its prunings, on the pruning rows, with the sequences of
+        per-tree pruning and GreedyPrune.
+    grown_ : tuple of pairs (Forest, PruningPath)
+        The forest and the frontier of each operating point, by its `chain`.
 
     Examples
     --------
@@ -129,6 +132,7 @@ class BudgetPrune(ForestModel):
     solver: str = "mincut"
     n_points: int = 30
     pruning_rows: Literal["training", "validation"] = "training"
+    node_errors: Literal["in-bag", "training"] = "in-bag"
 
     _parameter_constraints: ClassVar[Constraints] = {
         "n_estimators": [AT_LEAST_1],
@@ -138,6 +142,7 @@ class BudgetPrune(ForestModel):
         "solver": [StrOptions(set(SOLVERS))],
         "n_points": [Interval(Integral, 2, None, closed="left")],
         "pruning_rows": [StrOptions({"training", "validation"})],
+        "node_errors": [StrOptions({"in-bag", "training"})],
     }
 
     @property
@@ -186,6 +191,9 @@ class BudgetPrune(ForestModel):
         plan, costs = problem.plan, problem.costs
         forest = given or self._grow(problem, rows, mu, n_jobs)
         pruning = self._pruning_rows(problem.seed, rows, held)
+        training = None
+        if self.node_errors == "training":
+            training = plan.x[rows], plan.y[rows]
         path = prune(
             forest,
             np.ascontiguousarray(plan.x[pruning]),
@@ -193,10 +201,10 @@ class BudgetPrune(ForestModel):
             costs,
             solver=self.solver,
             depth_cost=self.depth_cost,
+            training=training,
         )
-        baselines = per_tree(path.problem), greedy_prune(path.problem, forest, costs)
         gap = GAP * float(path.sequence.costs[0]) / self.n_points
-        return _Pruned(forest, path, baselines, gap)
+        return _Pruned(forest, path, gap)
 
     def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
         """Grow trees apart or, at a price of acquisitions, one after another."""
@@ -271,19 +279,17 @@ class BudgetPrune(ForestModel):
 
 @dataclass(frozen=True, eq=False)
 class _Pruned:
-    """A forest, its exact path, and the prunings that fill the path's gaps."""
+    """A forest and its exact path."""
 
     forest: Forest
     path: PruningPath
-    baselines: tuple[PruneSequence, ...]  # for the gaps of the path
     gap: float  # how far the cost may stay below a budget before a gap is filled
 
     def stage(self, budget: float | None) -> Stage:
         """The pruning within a budget, or the whole forest, as a device runs it."""
         forest = self.forest
         if budget is not None:
-            exact = self.path.sequence
-            forest = forest.pruned(keep_within(exact, budget, self.baselines, gap=self.gap))
+            forest = self.path.within(budget=budget, gap=self.gap).forest
         return Stage.from_model(forest.trees, "identity", acquisition="node")
 
 

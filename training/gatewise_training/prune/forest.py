@@ -1,4 +1,4 @@
-"""Forests with the class counts of every node: what growing hands to pruning."""
+"""Forests with the class counts of every node, the input of pruning."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ Voting = Literal["mean", "majority"]
 
 @dataclass(frozen=True, eq=False)
 class Forest:
-    """Classification trees, and beside them the class counts of every node.
+    """Classification trees, with the class counts of every node.
 
-    In `trees` every node, inner ones too, has its class distribution divided by the number of trees
-    as its value, so that it can become a leaf; the margins are averaged leaf distributions.
-    `counts`, (n_nodes, n_classes), are the weighted training rows of each class in the tree's own
-    bootstrap sample; InputError if they do not match.
+    Attributes
+    ----------
+    trees : TreeEnsemble
+        The value of every node, inner nodes included, is its class distribution divided by the
+        number of trees, so that it can become a leaf. The margins are averaged leaf distributions.
+    counts : ndarray of float64, shape (n_nodes, n_classes)
+        Weighted training rows of each class in the tree's own bootstrap sample.
+
+    Raises
+    ------
+    InputError
+        If the counts do not match the nodes.
     """
 
     trees: TreeEnsemble
@@ -39,7 +47,7 @@ class Forest:
 
     @classmethod
     def of_counts(cls, trees: TreeEnsemble, counts: NDArray[np.float64]) -> Forest:
-        """Make a forest of a structure and its counts, (n_nodes, n_classes); values are shares."""
+        """Make a forest from a structure and its counts, (n_nodes, n_classes)."""
         n_classes = counts.shape[1]
         total = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
         value = (counts / total / max(trees.n_trees, 1)).astype(np.float32)
@@ -71,9 +79,9 @@ class Forest:
         return cls.of_counts(trees, np.concatenate([f.counts for f in forests]))
 
     def select(self, trees: Sequence[int]) -> Forest:
-        """Some of the trees, in the order given, averaged among themselves."""
-        part, nodes = self.trees.select_trees(trees)
-        return Forest.of_counts(part, self.counts[nodes])
+        """Make a forest of some of the trees, in that order."""
+        selected, nodes = self.trees.select_trees(trees)
+        return Forest.of_counts(selected, self.counts[nodes])
 
     @property
     def n_trees(self) -> int:
@@ -100,6 +108,31 @@ class Forest:
         """Weighted training rows that each node gets wrong as a leaf, shape (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
+    def recounted(
+        self,
+        x: NDArray[np.float32],
+        y: NDArray[np.int64],
+        weight: NDArray[np.float64] | None = None,
+    ) -> Forest:
+        """Count other rows at every node: all training rows, as in the predecessor of 2016.
+
+        Shapes: `x` (n, n_features), `y` (n,), class indices.
+        """
+        weight = np.ones(len(y)) if weight is None else weight
+        leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
+        counts = np.zeros_like(self.counts)
+        for leaf in leaves:
+            np.add.at(counts, (leaf, y), weight)
+        # a parent's index is below its children's
+        for node in range(self.n_nodes - 1, -1, -1):
+            if self.parent[node] >= 0:
+                counts[self.parent[node]] += counts[node]
+        return replace(self, counts=counts)
+
+    def usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Share of the rows that meet each feature on some path, shape (n_features,)."""
+        return np.asarray(self.trees.visited(x).mean(axis=0), np.float64)
+
     def cost(self, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
         """Cost of the paths of each row, features and groups once over all trees, shape (n,)."""
         return costs.per_instance(self.trees.visited(x))
@@ -114,10 +147,10 @@ class Forest:
         return votes.proba(x).astype(np.float64)
 
     def node_shares(self, voting: Voting) -> NDArray[np.float64]:
-        """Class shares that each node stands for, shape (n_nodes, n_classes).
+        """Answer of each node as class shares, shape (n_nodes, n_classes).
 
-        Its class distribution, or for a majority vote 1 for its most frequent class, the lowest
-        of equals.
+        Its class distribution; for a majority vote 1 for its most frequent class, of ties the
+        lowest class.
         """
         if voting == "mean":
             return np.asarray(self.counts / self.counts.sum(axis=1, keepdims=True))
@@ -126,16 +159,16 @@ class Forest:
         return shares
 
     def pruned(self, keep: NDArray[np.bool_]) -> Forest:
-        """Turn inner nodes that `keep`, bool (n_nodes,), leaves out into leaves."""
-        stays = keep & (self.trees.left >= 0)
-        nodes = np.flatnonzero(_reached(stays, self.parent))
-        return Forest(self.trees.take_nodes(nodes, inner=stays), self.counts[nodes])
+        """Turn inner nodes outside `keep`, bool (n_nodes,), into leaves."""
+        is_inner = keep & (self.trees.left >= 0)
+        nodes = np.flatnonzero(_reached(is_inner, self.parent))
+        return Forest(self.trees.take_nodes(nodes, inner=is_inner), self.counts[nodes])
 
 
 @numba.njit(cache=True, nogil=True)
-def _reached(stays: Any, parent: Any) -> Any:
-    """Nodes above which all stay."""
-    there = np.zeros(len(stays), np.bool_)
-    for h in range(len(stays)):  # a parent's index is below its child's
-        there[h] = parent[h] < 0 or (there[parent[h]] and stays[parent[h]])
-    return there
+def _reached(is_inner: Any, parent: Any) -> Any:
+    """Mark the nodes that have only inner nodes above them."""
+    reached = np.zeros(len(is_inner), np.bool_)
+    for h in range(len(is_inner)):  # a parent's index is below its children's
+        reached[h] = parent[h] < 0 or (reached[parent[h]] and is_inner[parent[h]])
+    return reached

@@ -1,13 +1,15 @@
 """Nested prunings, from the whole forest to single leaves, and prunings between two of them.
 
-Every node stays up to a level of its own, so a sequence is one number a node. All costs and errors
-of a sequence come from one pass: an acquisition is made up to the largest level of its nodes.
+Every node stays an inner node up to its own level, so a sequence is one number per node. All costs
+and errors of a sequence come from one pass: an acquisition is made up to the largest level of its
+nodes.
 
-The exact frontier is a convex hull: where dropping one feature pays only if it is dropped almost
-everywhere, neighbours lie far apart, and a budget between them gives no more than the cheaper one.
-Nothing better is optimal for any price there, but much is better for that budget. With ``low``
-inside ``high``, any baseline's pruning b gives one between them, ``low | (high & b)``; of several
-baselines the one that loses least training error is taken (:func:`keep_within`).
+The exact frontier is a convex hull. Where dropping one feature pays only if it is dropped almost
+everywhere, neighbouring prunings lie far apart, and for a budget between their costs the hull has
+only the cheaper one. Other prunings are better for that budget, although they are optimal at no
+price. With ``low`` inside ``high``, any baseline's pruning b gives a pruning between them,
+``low | (high & b)``. Of several baselines the one that loses least training error is taken
+(:func:`keep_within`).
 """
 
 from __future__ import annotations
@@ -22,14 +24,24 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import Floats, Keep, PruneProblem
 
+ROUNDING = 1e-9
+"""A cost may be above a budget by this."""
+
 
 @dataclass(frozen=True, eq=False)
 class PruneSequence:
-    """Prunings of one forest, each a pruning of the one before."""
+    """Prunings of one forest, each a pruning of the one before.
 
-    problem: PruneProblem  # what measures cost and training error
-    # (n_nodes,): a node stays an inner node at every level below this; no child's is above its
-    # parent's
+    Attributes
+    ----------
+    problem : PruneProblem
+        Measures costs and training errors.
+    until : ndarray of float64, shape (n_nodes,)
+        Each node is an inner node at all levels below its `until`, which is never above its
+        parent's.
+    """
+
+    problem: PruneProblem
     until: Floats
 
     @cached_property
@@ -42,40 +54,42 @@ class PruneSequence:
     def costs(self) -> Floats:
         """Mean cost on the pruning rows at each level, shape (n_points,), falling."""
         problem = self.problem
-        uses = self.until[problem.column_nodes]
-        acquired = np.maximum.reduceat(uses, problem.column_start[:-1])
-        return self._above(
-            np.concatenate([acquired, self.until]),
+        acquired_until = np.zeros(0)
+        if problem.n_columns:
+            uses = self.until[problem.column_nodes]
+            acquired_until = np.maximum.reduceat(uses, problem.column_start[:-1])
+        return self._remaining(
+            np.concatenate([acquired_until, self.until]),
             np.concatenate([problem.column_price, problem.depth_price]),
         )
 
     @cached_property
     def errors(self) -> Floats:
         """Training error, averaged over the trees, at each level; shape (n_points,), rising."""
-        return self.problem.base_error - self._above(self.until, self.problem.profit)
+        return self.problem.base_error - self._remaining(self.until, self.problem.profit)
 
     def keep(self, level: float) -> NDArray[np.bool_]:
-        """Nodes that stay at a level, shape (n_nodes,): for :meth:`Forest.pruned`."""
+        """Inner nodes at a level, shape (n_nodes,), for :meth:`Forest.pruned`."""
         return np.asarray(self.until > level)
 
     def level_at(self, *, budget: float) -> float:
         """Lowest level with a cost on the pruning rows of at most `budget`."""
-        within = np.flatnonzero(self.costs <= budget + 1e-9)
-        if not len(within):
+        affordable = np.flatnonzero(self.costs <= budget + ROUNDING)
+        if not len(affordable):
             raise InputError(
                 f"no pruning costs at most {budget:g}; the cheapest costs {self.costs[-1]:g}"
             )
-        return float(self.levels[within[0]])
+        return float(self.levels[affordable[0]])
 
     def thinned(self, n_points: int = 50) -> Floats:
         """Levels with about evenly spaced costs, first and last among them."""
-        wanted = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
-        places = np.searchsorted(-self.costs, -wanted).clip(max=len(self.levels) - 1)
-        chosen = np.unique(np.concatenate([[0], places, [len(self.levels) - 1]]))
-        return np.asarray(self.levels[chosen])
+        wanted_costs = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
+        last = len(self.levels) - 1
+        numbers = np.searchsorted(-self.costs, -wanted_costs).clip(max=last)
+        return np.asarray(self.levels[np.unique([0, *numbers, last])])
 
-    def _above(self, until: Floats, weight: Floats) -> Floats:
-        """Total weight of what stays, at each level."""
+    def _remaining(self, until: Floats, weight: Floats) -> Floats:
+        """Total weight at each level."""
         order = np.argsort(until)
         total = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
         return np.asarray(total[np.searchsorted(until[order], self.levels, side="right")])
@@ -84,18 +98,19 @@ class PruneSequence:
 def keep_within(
     exact: PruneSequence, budget: float, baselines: Sequence[PruneSequence], *, gap: float = 0.0
 ) -> Keep:
-    """Find the best pruning known within a budget.
+    """Find the most accurate pruning within a budget, among the exact and those between them.
 
-    Shapes: returns (n_nodes,).
+    An exact pruning is taken if its cost is within `gap` of the budget; returns (n_nodes,).
     """
     problem = exact.problem
-    place = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
-    low = exact.keep(float(exact.levels[place]))
-    if place == 0 or budget - exact.costs[place] <= gap:
+    number = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
+    low = exact.keep(float(exact.levels[number]))
+    if number == 0 or budget - exact.costs[number] <= gap:
         return low
-    high = exact.keep(float(exact.levels[place - 1]))
-    found = [low, *(_between(problem, low, high, b, budget) for b in baselines)]
-    return found[int(np.argmin([problem.training_error(keep) for keep in found]))]
+    high = exact.keep(float(exact.levels[number - 1]))
+    prunings = [low]
+    prunings += [_between(problem, low, high, baseline, budget) for baseline in baselines]
+    return min(prunings, key=problem.training_error)
 
 
 def _between(
@@ -103,16 +118,17 @@ def _between(
 ) -> Keep:
     """Bisect for the baseline's least pruned step that is within the budget."""
 
-    def mixed(step: int) -> Keep:
+    def mixture(step: int) -> Keep:
         return np.asarray(low | (high & baseline.keep(float(baseline.levels[step]))))
 
-    over, within = -1, len(baseline.levels) - 1
-    if problem.cost(mixed(within)) > budget + 1e-9:  # what stays for good may lie between
+    too_costly = -1
+    affordable = len(baseline.levels) - 1
+    if problem.cost(mixture(affordable)) > budget + ROUNDING:  # some nodes are never pruned
         return low
-    while within - over > 1:
-        middle = (over + within) // 2
-        if problem.cost(mixed(middle)) <= budget + 1e-9:
-            within = middle
+    while affordable - too_costly > 1:
+        middle = (too_costly + affordable) // 2
+        if problem.cost(mixture(middle)) <= budget + ROUNDING:
+            affordable = middle
         else:
-            over = middle
-    return mixed(within)
+            too_costly = middle
+    return mixture(affordable)

@@ -3,21 +3,22 @@
 Pruning turns inner nodes into leaves. That saves acquisitions and adds training errors. At a price
 ``lam`` of cost the optimal pruning minimises ``error + lam * cost``.
 
-**One number a node.** A node that goes at one price goes at every higher one. So each node has a
-breakpoint, the price at which it goes, and the breakpoints hold every optimal pruning: at ``lam``
-those nodes stay whose breakpoint is above it.
+**One number per node.** A node that is pruned at one price is pruned at every higher one. So each
+node has a breakpoint, the price at which it is pruned, and the breakpoints hold every optimal
+pruning: at ``lam`` the inner nodes are the nodes whose breakpoint is above ``lam``.
 
-**How they are found.** Take a set of nodes whose fate is open, at first all of them. Together they
-save ``worth`` errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all is as good as
-keeping none. Ask for the best choice among them at that price (one minimum cut):
+**The search.** Take a set of undecided nodes, at first all nodes. Together they save ``worth``
+errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all is as good as keeping none.
+Find the best choice among them at that price (one minimum cut):
 
-- nothing is better than all or none: they go together, and ``lam`` is the breakpoint of each;
-- some choice is better: what it keeps has breakpoints above ``lam``, what it drops below. Go on
-  with both parts by themselves. In the dropped part, what the kept nodes acquire is free already.
+- no choice is better than all or none: ``lam`` is the breakpoint of each of them;
+- some choice is better: the nodes that it keeps have breakpoints above ``lam``, the nodes that it
+  prunes below. Search both parts separately. In the pruned part, acquisitions of the kept nodes are
+  free.
 
 Each node and each acquisition is in one part at a time, and a minimum cut carries no flow from one
-part to the other, so that each part starts with the flow that the cut before has found. (This is
-the principal partition of a submodular function; Gallo, Grigoriadis & Tarjan, 1989.)
+part to the other. So each part starts with the flow of the cut before. (This is the principal
+partition of a submodular function; Gallo, Grigoriadis & Tarjan, 1989.)
 """
 
 from __future__ import annotations
@@ -31,85 +32,88 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
+from gatewise_training.prune.tree_by_tree import per_tree
 
 Solve = Callable[[PruneProblem, float], Solution]
 
-NOTHING = 1e-10
-"""A gain so small beside the profits at stake is rounding: nothing lies between."""
+ROUNDING = 1e-10
+"""A gain of at most this share of the profits at stake is rounding."""
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node goes, by minimum cuts on ever smaller parts.
+    """Price of cost at which each node is pruned, by minimum cuts on ever smaller parts.
 
     Shapes: returns (n_nodes,).
     """
-    closure, place = reduce_problem(problem)
-    found = np.zeros(closure.n_nodes)
+    closure, number = reduce_problem(problem)
+    prices = np.zeros(closure.n_nodes)
     parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
     parts = [(closure, None, np.arange(closure.n_nodes))]
     while parts:
         part, flow, nodes = parts.pop()
         if not len(nodes):
             continue
-        worth, cost = part.worth, part.cost
-        if cost <= 0.0:  # all that is left is paid already
-            found[nodes] = np.inf
+        worth = part.worth
+        if part.cost <= 0.0:  # everything is paid already
+            prices[nodes] = np.inf
             continue
-        lam = worth / cost
+        lam = worth / part.cost
         if flow is None:
             flow = first_flow(part, lam)
-        kept, reached, _ = best_closure(part, lam, flow)
-        if worth - reached <= NOTHING * worth or kept.all() or not kept.any():
-            found[nodes] = lam
+        keep, reached, _ = best_closure(part, lam, flow)
+        if worth - reached <= ROUNDING * worth or keep.all() or not keep.any():
+            prices[nodes] = lam
             continue
-        every = np.ones(len(part.column_price), np.bool_)
-        parts.append((*part.part(kept, every, flow), nodes[kept]))
-        parts.append((*part.part(~kept, ~part.acquired(kept), flow), nodes[~kept]))
-    return _spread(problem, place, found)
+        all_columns = np.ones(len(part.column_price), np.bool_)
+        parts.append((*part.part(keep, all_columns, flow), nodes[keep]))
+        parts.append((*part.part(~keep, ~part.acquired(keep), flow), nodes[~keep]))
+    return _of_all_nodes(problem, number, prices)
 
 
 def breakpoints_by(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
-    """Price of cost at which each node goes, by any exact solver of the whole problem.
+    """Price of cost at which each node is pruned, by any exact solver of the whole problem.
 
-    Slower than :func:`breakpoints`, and there to check it.
+    Slower than :func:`breakpoints`, which it serves to check.
     """
     inner = problem.inner
-    place = reduce_problem(problem)[1]
-    everything, free = inner & (place != DROPPED), place == FREE
-    until = np.where(inner, 0.0, -np.inf)
-    until[free] = np.inf
-    parts = [(everything, free)]  # what stays at the low and at the high end
-    while parts:
-        low, high = parts.pop()
-        worth = float(problem.profit[low & ~high].sum())
-        cost = problem.cost(low) - problem.cost(high)
-        between = low & ~high
-        if not between.any():
+    _, number = reduce_problem(problem)
+    is_free = number == FREE
+    prices = np.where(inner, 0.0, -np.inf)
+    prices[is_free] = np.inf
+    ranges = [(inner & (number != DROPPED), is_free)]  # inner nodes at a low and at a high price
+    while ranges:
+        at_low, at_high = ranges.pop()
+        undecided = at_low & ~at_high
+        if not undecided.any():
             continue
+        worth = float(problem.profit[undecided].sum())
+        cost = problem.cost(at_low) - problem.cost(at_high)
         if cost <= 0.0:
-            until[between] = np.inf
+            prices[undecided] = np.inf
             continue
         lam = worth / cost
-        keep = (solve(problem, lam).keep | high) & low
-        gain = problem.objective(low, lam) - problem.objective(keep, lam)
-        if gain <= NOTHING * worth or (keep == low).all() or (keep == high).all():
-            until[between] = lam
+        keep = (solve(problem, lam).keep | at_high) & at_low
+        gain = problem.objective(at_low, lam) - problem.objective(keep, lam)
+        if gain <= ROUNDING * worth or (keep == at_low).all() or (keep == at_high).all():
+            prices[undecided] = lam
             continue
-        parts += [(keep, high), (low, keep)]
-    return until
+        ranges += [(keep, at_high), (at_low, keep)]
+    return prices
 
 
-def _spread(
-    problem: PruneProblem, place: NDArray[np.int32], found: NDArray[np.float64]
+def _of_all_nodes(
+    problem: PruneProblem, number: NDArray[np.int32], prices: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """From the reduced problem's nodes to all; a child's breakpoint is never above its parent's."""
-    until = np.append(found, [0.0, np.inf])[place]
+    """Breakpoints of all nodes from the closure's; no child's is above its parent's."""
+    until = np.append(prices, [0.0, np.inf])[number]
     until[~problem.inner] = -np.inf
     _cap(until, problem.parent)
     return np.asarray(until)
@@ -117,7 +121,7 @@ def _spread(
 
 @numba.njit(cache=True, nogil=True)
 def _cap(until: Any, parent: Any) -> None:
-    for h in range(len(parent)):  # parents come first
+    for h in range(len(parent)):  # a parent's index is below its children's
         if parent[h] >= 0:
             until[h] = min(until[h], until[parent[h]])
 
@@ -126,10 +130,19 @@ def _cap(until: Any, parent: Any) -> None:
 class PrunedPoint:
     """One pruning of the frontier.
 
-    `lam` is a price of cost at which it is optimal, `objective` the training error plus ``lam``
-    times the cost, `cost` the mean over the instances that the problem was set up for,
-    `training_error` a share of the training rows, averaged over the trees, and `keep`, bool
-    (n_nodes,), the nodes that stay inner nodes.
+    Attributes
+    ----------
+    lam : float
+        A price of cost at which it is optimal; for a pruning between two optimal ones the price at
+        which they are equal.
+    objective : float
+        Training error plus ``lam`` times the cost.
+    cost : float
+        Mean over the instances that the problem was set up for.
+    training_error : float
+        Share of the training rows, averaged over the trees.
+    keep : ndarray of bool, shape (n_nodes,)
+        The inner nodes.
     """
 
     lam: float
@@ -147,9 +160,9 @@ class PrunedPoint:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Two neighbouring prunings of the hull, drawn at random: a budget is met exactly on average.
+    """Two neighbouring prunings of the hull, drawn at random to meet a budget on average.
 
-    `share` is the probability of `expensive`, to be drawn for each instance.
+    `share` is the probability of `expensive`, drawn for each instance.
     """
 
     cheap: PrunedPoint
@@ -164,25 +177,35 @@ class Mixture:
     @property
     def training_error(self) -> float:
         """Expected training error, averaged over the trees."""
-        low, high = self.cheap.training_error, self.expensive.training_error
-        return (1.0 - self.share) * low + self.share * high
+        cheap, expensive = self.cheap.training_error, self.expensive.training_error
+        return (1.0 - self.share) * cheap + self.share * expensive
 
     def proba(self, x: NDArray[np.float32], random_state: Any = None) -> NDArray[np.float32]:
-        """Averaged leaf distributions, each row of a pruning drawn for it, (n, n_classes)."""
+        """Averaged leaf distributions of the pruning drawn for each row, (n, n_classes)."""
         from sklearn.utils import check_random_state
 
-        drawn = check_random_state(random_state).uniform(size=len(x)) < self.share
-        out = self.cheap.forest.proba(x)
-        out[drawn] = self.expensive.forest.proba(x[drawn])
-        return out
+        is_expensive = check_random_state(random_state).uniform(size=len(x)) < self.share
+        proba = self.cheap.forest.proba(x)
+        proba[is_expensive] = self.expensive.forest.proba(x[is_expensive])
+        return proba
 
 
 @dataclass(frozen=True, eq=False)
 class PruningPath:
     """All optimal prunings of a forest.
 
-    A node stays an inner node for every ``lam`` below its own of the `breakpoints`, (n_nodes,). `x`
-    and `y` are rows and class indices for accuracies, or None.
+    Attributes
+    ----------
+    forest : Forest
+    problem : PruneProblem
+    breakpoints : ndarray of float64, shape (n_nodes,)
+        Each node is an inner node at every ``lam`` below its breakpoint.
+    x : ndarray of float32, shape (n, n_features), or None
+        Rows for accuracies.
+    y : ndarray of int64, shape (n,), or None
+        Their class indices.
+    costs : FeatureCosts or None
+        Prices, for prunings between two optimal ones.
     """
 
     forest: Forest
@@ -190,11 +213,24 @@ class PruningPath:
     breakpoints: NDArray[np.float64]
     x: NDArray[np.float32] | None = field(default=None, repr=False)
     y: NDArray[np.int64] | None = field(default=None, repr=False)
+    costs: FeatureCosts | None = field(default=None, repr=False)
 
     @cached_property
     def sequence(self) -> PruneSequence:
         """The prunings by price, with all costs and training errors."""
         return PruneSequence(self.problem, self.breakpoints)
+
+    @cached_property
+    def per_tree(self) -> PruneSequence:
+        """Optimal prunings of each tree alone, by price: the papers' "ind. pruning"."""
+        return per_tree(self.problem)
+
+    @cached_property
+    def greedy(self) -> PruneSequence:
+        """Prunings of GreedyPrune, which drops one feature after the other."""
+        if self.costs is None:
+            raise InputError("GreedyPrune needs the costs of the path")
+        return greedy_prune(self.problem, self.forest, self.costs)
 
     def __len__(self) -> int:
         """Number of prunings, from the whole forest (as far as it saves errors) to the least."""
@@ -208,7 +244,8 @@ class PruningPath:
         lam : float, optional
             At least 0. Exactly at a breakpoint both neighbours are optimal; this is the cheaper.
         budget : float, optional
-            Mean cost of an instance at most. Hull gaps are left to :meth:`mixed`.
+            Largest mean cost of an instance. :meth:`within` and :meth:`mixed` fill gaps of the
+            hull.
 
         Raises
         ------
@@ -222,8 +259,28 @@ class PruningPath:
             lam = self.sequence.level_at(budget=budget)
         return self._point(check_price(lam))
 
+    def within(self, *, budget: float, gap: float = 0.0) -> PrunedPoint:
+        """Take the most accurate known pruning within a budget, as :class:`.BudgetPrune` does.
+
+        Between two neighbours of the hull it is the better of per-tree pruning and GreedyPrune.
+
+        Parameters
+        ----------
+        budget : float
+            Largest mean cost of an instance.
+        gap : float, default 0.0
+            A pruning of the hull is taken if its cost is at most this much below the budget.
+
+        Raises
+        ------
+        InputError
+            If nothing is within the budget.
+        """
+        keep = keep_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
+        return self._pruned(self.sequence.level_at(budget=budget), keep)
+
     def mixed(self, *, budget: float) -> Mixture:
-        """Meet a budget exactly on average, by drawing one of the two prunings on its sides.
+        """Meet a budget exactly on average, by drawing one of its two neighbouring prunings.
 
         Raises
         ------
@@ -232,8 +289,8 @@ class PruningPath:
         """
         sequence = self.sequence
         cheap = self._point(sequence.level_at(budget=budget))
-        at = int(np.searchsorted(sequence.levels, cheap.lam))
-        expensive = self._point(float(sequence.levels[max(at - 1, 0)]))
+        number = int(np.searchsorted(sequence.levels, cheap.lam))
+        expensive = self._point(float(sequence.levels[max(number - 1, 0)]))
         gap = expensive.cost - cheap.cost
         share = 0.0 if gap <= 0 else float(np.clip((budget - cheap.cost) / gap, 0.0, 1.0))
         return Mixture(cheap, expensive, share)
@@ -244,7 +301,7 @@ class PruningPath:
         Parameters
         ----------
         n_points : int, optional
-            So many, about evenly spaced in cost; all by default.
+            Number of prunings, about evenly spaced in cost; all by default.
 
         Returns
         -------
@@ -254,8 +311,12 @@ class PruningPath:
         """
         sequence = self.sequence
         levels = sequence.levels if n_points is None else sequence.thinned(n_points)
-        at = np.searchsorted(sequence.levels, levels)
-        table = {"lam": levels, "cost": sequence.costs[at], "training_error": sequence.errors[at]}
+        number = np.searchsorted(sequence.levels, levels)
+        table = {
+            "lam": levels,
+            "cost": sequence.costs[number],
+            "training_error": sequence.errors[number],
+        }
         if self.x is not None and self.y is not None:
             table["accuracy"] = np.array([self._accuracy(level) for level in levels])
         return table
@@ -266,6 +327,9 @@ class PruningPath:
         return float(np.mean(answers == self.y))
 
     def _point(self, lam: float) -> PrunedPoint:
-        keep = self.sequence.keep(lam)
-        cost, error = self.problem.cost(keep), self.problem.training_error(keep)
+        return self._pruned(lam, self.sequence.keep(lam))
+
+    def _pruned(self, lam: float, keep: NDArray[np.bool_]) -> PrunedPoint:
+        cost = self.problem.cost(keep)
+        error = self.problem.training_error(keep)
         return PrunedPoint(lam, error + lam * cost, cost, error, keep, self.forest)

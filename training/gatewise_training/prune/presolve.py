@@ -1,14 +1,15 @@
 """Exact reductions: the same optimum with fewer nodes and acquisitions.
 
-- A node whose whole subtree saves no error is dropped: keeping it can only cost.
-- A node that acquires nothing stays whenever its parent does, and joins it: profits are at least 0.
-- Acquisitions of the same nodes are one. An acquisition of one node is that node's own price.
+- A node whose whole subtree saves no error is dropped, because keeping it can only cost.
+- A node that acquires nothing stays whenever its parent does, so it is merged with the parent:
+  profits are at least 0.
+- Acquisitions by the same nodes are merged. An acquisition by one node is that node's own price.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from gatewise_training.prune.problem import PruneProblem
 
 DROPPED, FREE = -2, -1
-"""Places of nodes not to be decided: indices from the end, of values put behind the others'."""
+"""Numbers of nodes that need no decision: indices from the end, of values that are appended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +29,14 @@ class Closure:
     # (n_nodes,): -1 where there is none. A parent's index is below its children's
     parent: NDArray[np.int32]
     profit: NDArray[np.float64]  # (n_nodes,)
-    price: NDArray[np.float64]  # (n_nodes,): what a node pays alone, before ``lam``
+    price: NDArray[np.float64]  # (n_nodes,): price that a node pays alone, before ``lam``
     start: NDArray[np.int64]  # (n_nodes + 1,): where each node's acquisitions start in `columns`
     columns: NDArray[np.int32]
     column_price: NDArray[np.float64]  # (n_columns,)
 
     @property
     def n_nodes(self) -> int:
-        """Nodes that are left."""
+        """Number of nodes."""
         return len(self.parent)
 
     @property
@@ -55,10 +56,10 @@ class Closure:
 
         Shapes: `chosen` (n_nodes,), `unpaid` (n_columns,).
         """
-        *arrays, acquired, up = _part(
+        closure = (
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
-            flow.acquired, flow.up, chosen, unpaid,
         )  # fmt: skip
+        *arrays, acquired, up = _part(closure, (flow.acquired, flow.up), chosen, unpaid)
         return Closure(*arrays), Flow(acquired, up)
 
     def acquired(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -70,134 +71,172 @@ class Closure:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What the nodes of a closure problem send: profit that pays for acquisitions."""
+    """Profit that the nodes of a closure problem send to pay for acquisitions."""
 
     acquired: NDArray[np.float64]  # (n_edges,): to each entry of `columns`
     up: NDArray[np.float64]  # (n_nodes,): to the parent
 
     @classmethod
     def none(cls, closure: Closure) -> Flow:
-        """Nothing sent."""
+        """Make a flow of 0."""
         return cls(np.zeros(len(closure.columns)), np.zeros(closure.n_nodes))
 
 
 def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
-    """Reduce a pruning problem to the nodes that are to be decided.
+    """Reduce a pruning problem to the nodes that need a decision.
 
-    Shapes: returns `place` (n_nodes of the problem,).
+    Shapes: returns `number` (n_nodes of the problem,), each node's number in the closure.
     """
     uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
     priced = uses | (problem.depth_price > 0)
-    place = _place(problem.parent, problem.inner, problem.profit, priced)
-    decided = np.flatnonzero((place >= 0) & priced)
-    number = np.full(problem.n_nodes, FREE, np.int32)
-    number[decided] = np.arange(len(decided), dtype=np.int32)
-    place = np.where(place >= 0, number[place], place).astype(np.int32)
-    profit = _summed(place[place >= 0], problem.profit[place >= 0], len(decided))
-    above = problem.parent[decided]
-    parent = np.where(above >= 0, place[above], FREE).astype(np.int32)
+    # nodes that are merged take the number of the node that they stay with
+    decider = _decider(problem.parent, problem.inner, problem.profit, priced)
+    decided = np.flatnonzero((decider >= 0) & priced)
+    closure_number = np.full(problem.n_nodes, FREE, np.int32)
+    closure_number[decided] = np.arange(len(decided), dtype=np.int32)
+    is_open = decider >= 0
+    number = np.where(is_open, closure_number[np.maximum(decider, 0)], decider).astype(np.int32)
+    profit = _summed(number[is_open], problem.profit[is_open], len(decided))
+    parent_node = problem.parent[decided]
+    parent = np.where(parent_node >= 0, number[parent_node], FREE).astype(np.int32)
     parent[parent < 0] = -1
-    use, column, starts = place[problem.column_nodes], problem.use_column, problem.column_start[:-1]
-    live = use >= 0
-    # a sum of random numbers stands for a column's set of nodes; those not decided count as 0
-    names = np.random.default_rng(0).integers(1, 2**63, len(decided), dtype=np.uint64)
-    key = np.add.reduceat(np.append(names, np.zeros(2, np.uint64))[use], starts)
-    size = np.add.reduceat(live, starts, dtype=np.int64)
-    alone = live & (size == 1)[column]
-    price = problem.depth_price[decided] + _summed(
-        use[alone], problem.column_price[column[alone]], len(decided)
+    columns = _merged_columns(problem, number, len(decided))
+    return (
+        Closure(
+            parent=parent,
+            profit=profit,
+            price=problem.depth_price[decided] + columns.own_price,
+            start=columns.start,
+            columns=columns.columns,
+            column_price=columns.price,
+        ),
+        number,
     )
-    wanted = np.flatnonzero(size > 1)
-    _, first, merged = np.unique(key[wanted], return_index=True, return_inverse=True)
-    column_price = _summed(merged, problem.column_price[wanted], len(first))
-    stands = np.full(problem.n_columns, -1)
-    stands[wanted[first]] = np.arange(len(first))
-    live &= stands[column] >= 0
+
+
+class MergedColumns(NamedTuple):
+    """Acquisitions by the nodes of a closure, and the acquisitions that one node makes alone."""
+
+    own_price: NDArray[np.float64]  # (n_nodes,)
+    start: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    price: NDArray[np.float64]  # (n_columns,)
+
+
+def _merged_columns(
+    problem: PruneProblem, number: NDArray[np.int32], n_decided: int
+) -> MergedColumns:
+    """Merge the acquisitions that are made by the same nodes of the closure."""
+    use = number[problem.column_nodes]
+    column = problem.use_column
+    is_open = use >= 0
+    key = np.zeros(0, np.uint64)
+    size = np.zeros(0, np.int64)
+    if problem.n_columns:
+        # a sum of random numbers identifies a column's set of nodes; others count as 0
+        names = np.random.default_rng(0).integers(1, 2**63, n_decided, dtype=np.uint64)
+        starts = problem.column_start[:-1]
+        key = np.add.reduceat(np.append(names, np.zeros(2, np.uint64))[use], starts)
+        size = np.add.reduceat(is_open, starts, dtype=np.int64)
+    # acquisitions of one node
+    is_alone = is_open & (size == 1)[column]
+    own_price = _summed(use[is_alone], problem.column_price[column[is_alone]], n_decided)
+    # acquisitions of several nodes
+    shared = np.flatnonzero(size > 1)
+    _, first, merged = np.unique(key[shared], return_index=True, return_inverse=True)
+    price = _summed(merged, problem.column_price[shared], len(first))
+    representative = np.full(problem.n_columns, -1)
+    representative[shared[first]] = np.arange(len(first))
+    is_open &= representative[column] >= 0
     entries = sp.csr_array(
-        (np.ones(live.sum(), np.int8), (use[live], stands[column[live]])),
-        shape=(len(decided), len(first)),
+        (np.ones(is_open.sum(), np.int8), (use[is_open], representative[column[is_open]])),
+        shape=(n_decided, len(first)),
     )
-    start, columns = entries.indptr.astype(np.int64), entries.indices.astype(np.int32)
-    return Closure(parent, profit, price, start, columns, column_price), place
+    start = entries.indptr.astype(np.int64)
+    return MergedColumns(own_price, start, entries.indices.astype(np.int32), price)
 
 
-def _summed(place: NDArray[Any], weight: NDArray[np.float64], length: int) -> NDArray[np.float64]:
-    return np.bincount(place, weights=weight, minlength=length).astype(np.float64)
+def _summed(number: NDArray[Any], weight: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    return np.bincount(number, weights=weight, minlength=length).astype(np.float64)
 
 
 @numba.njit(cache=True, nogil=True)
-def _place(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
-    """For each node the node that decides over it, or that nothing does."""
+def _decider(parent: Any, inner: Any, profit: Any, priced: Any) -> Any:
+    """For each node, the node that decides over it, or DROPPED or FREE."""
     n = len(parent)
-    below = profit.copy()  # what the subtree saves
+    subtree_profit = profit.copy()
     for h in range(n - 1, -1, -1):
         if parent[h] >= 0:
-            below[parent[h]] += below[h]
-    place = np.empty(n, np.int64)
+            subtree_profit[parent[h]] += subtree_profit[h]
+    decider = np.empty(n, np.int64)
     for h in range(n):
-        if not inner[h] or below[h] <= 0.0:
-            place[h] = DROPPED
+        if not inner[h] or subtree_profit[h] <= 0.0:
+            decider[h] = DROPPED
         elif priced[h]:
-            place[h] = h
+            decider[h] = h
         else:
-            place[h] = FREE if parent[h] < 0 else place[parent[h]]
-    return place
+            decider[h] = FREE if parent[h] < 0 else decider[parent[h]]
+    return decider
 
 
 @numba.njit(cache=True, nogil=True)
-def _part(
-    parent: Any, profit: Any, price: Any, start: Any, columns: Any, column_price: Any,
-    flow: Any, up: Any, chosen: Any, unpaid: Any,
-) -> Any:  # fmt: skip
-    """Some nodes and the unpaid acquisitions that they make; those of one node join its price."""
-    n, size = 0, 0
+def _part(closure: Any, flow: Any, chosen: Any, unpaid: Any) -> Any:
+    """Some nodes and the unpaid acquisitions that they make; lone acquisitions join own prices."""
+    parent, profit, price, start, columns, column_price = closure
+    acquired, up = flow
+    # numbers of the nodes, and uses of each acquisition
+    n = 0
+    n_edges = 0
     number = np.full(len(parent), -1, np.int32)
-    uses = np.zeros(len(column_price), np.int32)
+    n_uses = np.zeros(len(column_price), np.int32)
     for v in range(len(parent)):
         if chosen[v]:
             number[v] = n
             n += 1
             for e in range(start[v], start[v + 1]):
                 if unpaid[columns[e]]:
-                    uses[columns[e]] += 1
-                    size += 1
-    column = np.full(len(column_price), -1, np.int32)
+                    n_uses[columns[e]] += 1
+                    n_edges += 1
+    # numbers of the acquisitions that several nodes make
+    column_number = np.full(len(column_price), -1, np.int32)
     n_columns = 0
     for c in range(len(column_price)):
-        if uses[c] > 1:
-            column[c] = n_columns
+        if n_uses[c] > 1:
+            column_number[c] = n_columns
             n_columns += 1
-        elif uses[c] == 1:
-            size -= 1
-    out_parent = np.full(n, -1, np.int32)
-    out_profit, out_price = np.empty(n), np.empty(n)
-    out_start = np.zeros(n + 1, np.int64)
-    out_columns = np.empty(size, np.int32)
-    out_column_price = np.empty(n_columns)
-    out_flow, out_up = np.empty(size), np.zeros(n)
+        elif n_uses[c] == 1:
+            n_edges -= 1
+    new_parent = np.full(n, -1, np.int32)
+    new_profit = np.empty(n)
+    new_price = np.empty(n)
+    new_start = np.zeros(n + 1, np.int64)
+    new_columns = np.empty(n_edges, np.int32)
+    new_column_price = np.empty(n_columns)
+    new_acquired = np.empty(n_edges)
+    new_up = np.zeros(n)
     for c in range(len(column_price)):
-        if column[c] >= 0:
-            out_column_price[column[c]] = column_price[c]
-    end = 0
+        if column_number[c] >= 0:
+            new_column_price[column_number[c]] = column_price[c]
+    # the nodes with their edges
+    edge = 0
     for v in range(len(parent)):
-        if chosen[v]:
-            here = number[v]
-            if parent[v] >= 0:
-                out_parent[here] = number[parent[v]]
-                if out_parent[here] >= 0:
-                    out_up[here] = up[v]
-            out_profit[here] = profit[v]
-            out_price[here] = price[v]
-            for e in range(start[v], start[v + 1]):
-                c = columns[e]
-                if column[c] >= 0:
-                    out_columns[end] = column[c]
-                    out_flow[end] = flow[e]
-                    end += 1
-                elif unpaid[c]:
-                    out_price[here] += column_price[c]
-            out_start[here + 1] = end
-    return (
-        out_parent, out_profit, out_price, out_start, out_columns, out_column_price, out_flow,
-        out_up,
-    )  # fmt: skip
+        if not chosen[v]:
+            continue
+        i = number[v]
+        if parent[v] >= 0:
+            new_parent[i] = number[parent[v]]
+            if new_parent[i] >= 0:
+                new_up[i] = up[v]
+        new_profit[i] = profit[v]
+        new_price[i] = price[v]
+        for e in range(start[v], start[v + 1]):
+            c = columns[e]
+            if column_number[c] >= 0:
+                new_columns[edge] = column_number[c]
+                new_acquired[edge] = acquired[e]
+                edge += 1
+            elif unpaid[c]:
+                new_price[i] += column_price[c]
+        new_start[i + 1] = edge
+    arrays = new_parent, new_profit, new_price, new_start, new_columns, new_column_price
+    return (*arrays, new_acquired, new_up)

@@ -7,17 +7,17 @@ its parent does) so that ::
 
 is least, where ``z_h = 1`` at the leaves of the pruned trees, ``e_h`` counts the training rows
 that node h gets wrong, and ``w_ki = 1`` if instance i acquires feature k anywhere in the forest
-(BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). Staying earns the profit
-``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i acquires k if a node stays
-that uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves
-exactly (:mod:`.solvers.mincut`). A feature's own price, its group's shared price and those of the
-groups that this one requires are acquisitions of their own.
+(BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). A node that stays earns the
+profit ``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``. Instance i acquires k if some node
+stays that uses k *first* on a path of i. That is a maximum closure, which one minimum cut solves
+exactly (:mod:`.solvers.mincut`). A feature's own price, its group's shared price and the prices of
+the groups that its group requires are acquisitions of their own.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -37,13 +37,26 @@ Floats = NDArray[np.float64]
 class PruneProblem:
     """Nodes with profits, and acquisitions (columns) with prices and the nodes that make them.
 
-    Nodes, (n_nodes,): `parent`, -1 at a root, an index below its children's; `inner`, whether the
-    node has children (leaves are never kept); `error`, the share of the training error if the node
-    becomes a leaf; `profit`, ``error[h] - error[left] - error[right]``, at least 0, and 0 at
-    leaves; `depth_price`, what keeping the node adds to the price of expected depth. A column is
-    the first-use nodes of one instance and one feature, or group, all distinct: `column_nodes` from
-    `column_start`, (n_columns + 1,), on; `column_price`, (n_columns,), is divided by the number of
-    instances.
+    A column is the set of nodes at which one instance first uses one feature, or group.
+
+    Attributes
+    ----------
+    parent : ndarray of int32, shape (n_nodes,)
+        -1 at a root; a parent's index is below its children's.
+    inner : ndarray of bool, shape (n_nodes,)
+        Whether the node has children; leaves are never kept.
+    error : ndarray of float64, shape (n_nodes,)
+        Share of the training error if the node becomes a leaf.
+    profit : ndarray of float64, shape (n_nodes,)
+        ``error[h] - error[left] - error[right]``, at least 0; 0 at leaves.
+    column_start : ndarray of int64, shape (n_columns + 1,)
+        Index into `column_nodes` at which each column begins.
+    column_nodes : ndarray of int32
+        Nodes of the columns.
+    column_price : ndarray of float64, shape (n_columns,)
+        Price, divided by the number of instances.
+    depth_price : ndarray of float64, shape (n_nodes,)
+        Price that an inner node adds for expected depth.
     """
 
     parent: NDArray[np.int32]
@@ -57,12 +70,12 @@ class PruneProblem:
 
     @property
     def n_nodes(self) -> int:
-        """Nodes, leaves included."""
+        """Number of nodes, leaves included."""
         return len(self.parent)
 
     @property
     def n_columns(self) -> int:
-        """Acquisitions that may be made."""
+        """Number of possible acquisitions."""
         return len(self.column_price)
 
     @property
@@ -91,10 +104,18 @@ class PruneProblem:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A pruning, and what is proved of it.
+    """A pruning with its proof.
 
-    `keep`, bool (n_nodes,): nodes that stay inner nodes. No pruning's objective is below `bound`,
-    which equals `objective` for an exact solver. `iterations` are the solver's own.
+    Attributes
+    ----------
+    keep : ndarray of bool, shape (n_nodes,)
+        The inner nodes.
+    objective : float
+    bound : float
+        Proved lower bound of all prunings' objectives; an exact solver's equals `objective`.
+    lam : float
+    iterations : int
+        In the solver's own unit.
     """
 
     keep: NDArray[np.bool_]
@@ -105,7 +126,7 @@ class Solution:
 
 
 def check_price(lam: float) -> float:
-    """Refuse a price of cost that is no number of at least 0."""
+    """Refuse a price of cost that is not a number of at least 0."""
     if not (np.isfinite(lam) and lam >= 0):
         raise InputError(f"lam must be a number of at least 0, not {lam!r}")
     return float(lam)
@@ -117,12 +138,26 @@ def build_problem(
     costs: FeatureCosts,
     *,
     depth_cost: float = 0.0,
+    training_counts: NDArray[np.float64] | None = None,
 ) -> PruneProblem:
-    """Set up the pruning of a forest for the cost of some instances, `x` (n, n_features).
+    """Set up the pruning of a forest for the cost of some instances.
 
-    `depth_cost` is the price of passing one node in one tree, divided by the number of trees: the
-    price of a unit of expected depth. InputError if rows, prices and forest do not have the same
-    features, or there are no rows.
+    Parameters
+    ----------
+    forest : Forest
+    x : ndarray of float32, shape (n, n_features)
+        Instances whose mean cost counts.
+    costs : FeatureCosts
+    depth_cost : float, default 0.0
+        Price of a unit of expected depth: of passing one node in every tree.
+    training_counts : ndarray of float64, shape (n_nodes, n_classes), optional
+        Training rows of each class at each node, for the node errors; by default the forest's
+        counts, which are in-bag.
+
+    Raises
+    ------
+    InputError
+        If rows, prices and forest do not have the same features, or there are no rows.
     """
     trees = forest.trees
     if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:
@@ -133,19 +168,26 @@ def build_problem(
     if not (np.isfinite(depth_cost) and depth_cost >= 0):
         raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
     inner = trees.left >= 0
-    wrong, counted = forest.errors, forest.counts[trees.roots].sum()  # N_train T, in-bag
-    saved = wrong - np.where(inner, wrong[trees.left] + wrong[trees.right], wrong)
-    item_start, items = _items(costs)
-    start, nodes, price, passes = _columns(
-        np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
-        trees.right, trees.nan_left, trees.roots, item_start, items,
-        np.append(costs.own, costs.shared),
-    )  # fmt: skip
+    counts = forest.counts if training_counts is None else training_counts
+    e = counts.sum(axis=1) - counts.max(axis=1)
+    n_train = counts[trees.roots].sum()  # N_train T
+    saved = e - np.where(inner, e[trees.left] + e[trees.right], e)
+    paths = PathTables(
+        feature=trees.feature,
+        threshold=trees.threshold,
+        left=trees.left,
+        right=trees.right,
+        nan_left=trees.nan_left,
+        roots=trees.roots,
+        **_items(costs),
+    )
+    prices = np.append(costs.own, costs.shared)
+    start, nodes, price, passes = _columns(np.ascontiguousarray(x, np.float32), paths, prices)
     return PruneProblem(
         parent=forest.parent,
         inner=inner,
-        error=wrong / counted,
-        profit=np.maximum(saved, 0.0) / counted,  # bootstrap weights may leave rounding below 0
+        error=e / n_train,
+        profit=np.maximum(saved, 0.0) / n_train,  # bootstrap weights may leave rounding below 0
         column_start=start,
         column_nodes=nodes,
         column_price=price,
@@ -153,23 +195,37 @@ def build_problem(
     )
 
 
-def _items(costs: FeatureCosts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """List what a use of each feature acquires at a price: itself, its groups behind the features.
+class PathTables(NamedTuple):
+    """Trees, and the items that a use of each feature acquires: features, then groups."""
 
-    Shapes: (n_features + 1,), where each feature's items begin; (n_items,).
-    """
-    each = []
+    feature: Any
+    threshold: Any
+    left: Any
+    right: Any
+    nan_left: Any
+    roots: Any
+    item_start: Any  # (n_features + 1,): where each feature's items begin in `items`
+    items: Any
+
+
+def _items(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
+    """List the priced items that a use of each feature acquires: itself and its groups."""
+    items_of_features = []
     for k, price in enumerate(costs.own):
         groups = costs.paid_groups(k)
         own = [k] if price > 0 else []
-        each.append(np.append(own, costs.n_features + groups[costs.shared[groups] > 0]))
-    start = np.cumsum([0, *map(len, each)]).astype(np.int64)
-    return start, np.concatenate(each).astype(np.int64)
+        items_of_features.append(
+            np.append(own, costs.n_features + groups[costs.shared[groups] > 0])
+        )
+    return {
+        "item_start": np.cumsum([0, *map(len, items_of_features)]).astype(np.int64),
+        "items": np.concatenate(items_of_features).astype(np.int64),
+    }
 
 
 @numba.njit(cache=True, nogil=True)
 def _paid(start: Any, nodes: Any, keep: Any) -> Any:
-    """Which columns have a kept node."""
+    """Mark the columns that have a kept node."""
     paid = np.zeros(len(start) - 1, np.bool_)
     for c in range(len(paid)):
         for e in range(start[c], start[c + 1]):
@@ -179,71 +235,87 @@ def _paid(start: Any, nodes: Any, keep: Any) -> Any:
     return paid
 
 
+class RowUses(NamedTuple):
+    """Working arrays of a row's first uses."""
+
+    item: Any  # (n_uses,)
+    node: Any  # (n_uses,)
+    last_path: Any  # (n_items,): the last path that has acquired each item
+
+
 @numba.njit(cache=True, nogil=True)
-def _columns(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    item_start: Any, items: Any, prices: Any,
-) -> Any:  # fmt: skip
-    """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
-    trees = (feature, threshold, left, right, nan_left, roots, item_start, items)
+def _columns(x: Any, paths: Any, prices: Any) -> Any:
+    """List each row's acquisitions: the nodes on its paths that first use a feature or group.
+
+    Rows are walked twice: first to count, then to fill.
+    """
+    n_items = len(prices)
+    n_trees = len(paths.roots)
     share = 1.0 / len(x)
-    n_columns, n_uses = 0, 0
-    seen = np.full(len(prices), -1, np.int64)
-    held = np.full(len(prices), -1, np.int64)  # the last path that has acquired each item
-    passes = np.zeros(len(feature))
-    most = min(len(feature) * np.diff(item_start).max(), len(roots) * len(prices))
-    item, node = np.empty(most, np.int64), np.empty(most, np.int32)
-    for i in range(len(x)):  # first count, then fill
-        n = _first_uses(x[i], trees, i * len(roots), held, item, node, passes, share)
+    most_uses = min(len(paths.feature) * np.diff(paths.item_start).max(), n_trees * n_items)
+    uses = RowUses(
+        np.empty(most_uses, np.int64),
+        np.empty(most_uses, np.int32),
+        np.full(n_items, -1, np.int64),
+    )
+    # count columns and uses, and the share of the rows that pass each node
+    passes = np.zeros(len(paths.feature))
+    last_row = np.full(n_items, -1, np.int64)
+    n_columns = 0
+    n_uses = 0
+    for i in range(len(x)):
+        n = _first_uses(x[i], paths, i * n_trees, uses, passes, share)
         n_uses += n
         for e in range(n):
-            if seen[item[e]] != i:
-                seen[item[e]] = i
+            if last_row[uses.item[e]] != i:
+                last_row[uses.item[e]] = i
                 n_columns += 1
+    # fill the columns of each row
     start = np.zeros(n_columns + 1, np.int64)
     nodes = np.empty(n_uses, np.int32)
     price = np.empty(n_columns)
-    column = np.empty(len(prices), np.int64)  # the row's column of each item
-    count = np.zeros(len(prices), np.int64)
-    done = 0
-    held[:] = -1
+    row_column = np.empty(n_items, np.int64)
+    count = np.zeros(n_items, np.int64)
+    column = 0
+    uses.last_path[:] = -1
     for i in range(len(x)):
-        n = _first_uses(x[i], trees, i * len(roots), held, item, node, passes, 0.0)
-        before = done
+        n = _first_uses(x[i], paths, i * n_trees, uses, passes, 0.0)
+        first_column = column
         for e in range(n):
-            k = item[e]
-            if count[k] == 0:
-                column[k] = done
-                price[done] = share * prices[k]
-                done += 1
-            count[k] += 1
-            start[column[k] + 1] += 1
-        for c in range(before, done):
+            item = uses.item[e]
+            if count[item] == 0:
+                row_column[item] = column
+                price[column] = share * prices[item]
+                column += 1
+            count[item] += 1
+            start[row_column[item] + 1] += 1
+        for c in range(first_column, column):
             start[c + 1] += start[c]
         for e in range(n):
-            k = item[e]
-            count[k] -= 1
-            nodes[start[column[k]] + count[k]] = node[e]
+            item = uses.item[e]
+            count[item] -= 1
+            nodes[start[row_column[item]] + count[item]] = uses.node[e]
     return start, nodes, price, passes
 
 
 @numba.njit(cache=True, nogil=True)
-def _first_uses(
-    row: Any, trees: Any, path: int, held: Any, item: Any, node: Any, passes: Any, share: float
-) -> int:
-    """Write what a row acquires on each of its paths, numbered from `path` on; returns how much."""
-    feature, threshold, left, right, nan_left, roots, item_start, items = trees
+def _first_uses(row: Any, paths: Any, path: int, uses: Any, passes: Any, share: float) -> int:
+    """Write the items that a row acquires on each path, numbered from `path`; get their number."""
     n = 0
-    for root in roots:
+    for root in paths.roots:
         h = root
-        while feature[h] >= 0:
+        while paths.feature[h] >= 0:
             passes[h] += share
-            for e in range(item_start[feature[h]], item_start[feature[h] + 1]):
-                if held[items[e]] != path:
-                    held[items[e]] = path
-                    item[n], node[n] = items[e], h
+            k = paths.feature[h]
+            for e in range(paths.item_start[k], paths.item_start[k + 1]):
+                item = paths.items[e]
+                if uses.last_path[item] != path:
+                    uses.last_path[item] = path
+                    uses.item[n] = item
+                    uses.node[n] = h
                     n += 1
-            v = row[feature[h]]
-            h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+            v = row[k]
+            goes_left = v <= paths.threshold[h] or (np.isnan(v) and paths.nan_left[h])
+            h = paths.left[h] if goes_left else paths.right[h]
         path += 1
     return n

@@ -1,4 +1,4 @@
-"""The public function of the package: a forest, rows and prices in, all optimal prunings out."""
+"""The public function of the package: all optimal prunings of a forest for rows and prices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
@@ -20,7 +20,7 @@ _SOLVERS: dict[str, Solve] = {
     "dantzig_wolfe": dantzig_wolfe.solve,
     "primal_dual": primal_dual.solve,
 }
-"""Solvers for one price of cost; the minimum cut has a way of its own to all prices."""
+"""Solvers for one price of cost; the minimum cut solves all prices together."""
 
 SOLVERS = ("mincut", *_SOLVERS)
 """Names of the solvers; all but the last are exact."""
@@ -34,6 +34,7 @@ def prune(
     *,
     solver: str = "mincut",
     depth_cost: float = 0.0,
+    training: tuple[ArrayLike, ArrayLike] | None = None,
     **settings: Any,
 ) -> PruningPath:
     """Find every optimal pruning of a forest, from the whole one to single leaves.
@@ -45,14 +46,18 @@ def prune(
     X_val : array-like of shape (n, n_features)
         Instances whose mean cost counts.
     y_val : array-like of shape (n,), or None
-        Their labels, for the accuracies of :meth:`PruningPath.frontier` only.
+        Their labels, for the accuracies of :meth:`PruningPath.frontier` alone.
     costs : FeatureCosts
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
-        The others solve the whole problem again for each price, and are for checking.
+        The others solve the whole problem again for each price, and serve as checks.
     depth_cost : float, default 0.0
         Price of a unit of expected depth: of passing one node in every tree.
+    training : pair (X, y), optional
+        Training rows whose errors count at the nodes, as in "Optimally pruning decision tree
+        ensembles with feature cost", 2016. By default each tree's own bootstrap sample counts, as
+        in BudgetPrune.
     **settings
-        The solver's own.
+        Settings of the solver.
 
     Returns
     -------
@@ -61,7 +66,7 @@ def prune(
     Raises
     ------
     InputError
-        For an unknown solver, labels that are no class of the forest, or shapes that do not agree.
+        For an unknown solver, labels outside the forest's classes, or shapes that do not agree.
 
     Examples
     --------
@@ -75,30 +80,42 @@ def prune(
     """
     if solver not in SOLVERS:
         raise InputError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
-    known = forest_of(forest)
-    classes = np.asarray(getattr(forest, "classes_", np.arange(known.n_classes)))
-    x = np.ascontiguousarray(np.asarray(X_val), np.float32)
-    y = None
-    if y_val is not None:
-        place = np.searchsorted(classes, np.asarray(y_val)).clip(max=len(classes) - 1)
-        unknown = classes[place] != np.asarray(y_val)
-        if unknown.any():
-            example = np.asarray(y_val)[unknown].tolist()[0]
-            raise InputError(f"the forest does not know class {example!r} of y_val")
-        y = place.astype(np.int64)
-    problem = build_problem(known, x, costs, depth_cost=depth_cost)
+    trees = forest_of(forest)
+    classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
+    x = _as_rows(X_val)
+    y = None if y_val is None else _class_indices(classes, y_val, "y_val")
+    training_counts = None
+    if training is not None:
+        labels = _class_indices(classes, training[1], "the training rows")
+        training_counts = trees.recounted(_as_rows(training[0]), labels).counts
+    problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
         until = breakpoints(problem)
     else:
         until = breakpoints_by(partial(_SOLVERS[solver], **settings), problem)
-    return PruningPath(known, problem, until, x, y)
+    return PruningPath(trees, problem, until, x, y, costs)
+
+
+def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
+    return np.ascontiguousarray(np.asarray(X), np.float32)
+
+
+def _class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np.int64]:
+    """Index of each label among the forest's classes."""
+    labels = np.asarray(y)
+    index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    is_unknown = classes[index] != labels
+    if is_unknown.any():
+        example = labels[is_unknown].tolist()[0]
+        raise InputError(f"the forest does not know class {example!r} of {name}")
+    return index.astype(np.int64)
 
 
 def forest_of(estimator: Any) -> Forest:
-    """Get the flat form of a forest, or of an estimator's."""
-    own = getattr(estimator, "forest_", estimator)
-    if isinstance(own, Forest):
-        return own
+    """Get the flat form of a forest, or of an estimator's forest."""
+    forest = getattr(estimator, "forest_", estimator)
+    if isinstance(forest, Forest):
+        return forest
     if not hasattr(estimator, "estimators_") or not hasattr(estimator, "classes_"):
         raise InputError(
             "forest must be a Forest, a fitted RandomForestClassifier or ExtraTreesClassifier, or "

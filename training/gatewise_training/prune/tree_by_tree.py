@@ -1,14 +1,14 @@
-"""Prune each tree by itself: all prices of cost at once, by weakest links.
+"""Prune each tree separately: all prices of cost at once, by weakest links.
 
 :func:`per_tree` is the papers' "ind.pru." ("Optimally pruning decision tree ensembles with feature
 cost", 2016, table 1): the same exact program for each tree alone. A tree then pays for a feature
-although others have acquired it for the row.
+even if other trees have acquired it for the row.
 
-Where each node has a price of its own, the best pruning at price ``lam`` keeps the nodes whose
+Where each node has its own price, the best pruning at price ``lam`` keeps the nodes whose
 part of the tree earns more than its price. Solutions are nested in ``lam``, and each node has one
-breakpoint: Breiman's weakest links ("Classification and regression trees", 1984, chapter 3), found
-bottom up by merging each node with those below it that earn more per unit of price than it does,
-as pooling adjacent violators does on a line. O(n log n).
+breakpoint: Breiman's weakest links ("Classification and regression trees", 1984, chapter 3). They
+are computed bottom up: each node is merged with the nodes below it that earn more per unit of price
+than it does, as pooling adjacent violators does on a line. O(n log n).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
     """Optimal prunings of each tree alone, for all prices of cost.
 
     Within one tree a row's first use of a feature is at one node, so nothing is shared and every
-    node has a price of its own: the problem has a closed solution for all prices at once.
+    node has its own price: the problem has a closed solution for all prices at once.
     """
-    price = problem.column_price[problem.use_column]
-    own = np.bincount(problem.column_nodes, price, problem.n_nodes)
-    until = weakest_links(problem.parent, problem.profit, own + problem.depth_price)
+    use_price = problem.column_price[problem.use_column]
+    node_price = np.bincount(problem.column_nodes, use_price, problem.n_nodes)
+    until = weakest_links(problem.parent, problem.profit, node_price + problem.depth_price)
     return PruneSequence(problem, np.where(problem.inner, until, -np.inf))
 
 
@@ -45,30 +45,33 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     >>> weakest_links(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
     array([1.  , 1.  , 0.25])
     """
-    n, profit, price = len(parent), profit.copy(), price.copy()
-    key = np.empty(n)
-    below = np.full(n, -1, np.int32)  # heap of the blocks that hang below a node's block
-    left = np.full(n, -1, np.int32)
+    n = len(parent)
+    profit = profit.copy()
+    price = price.copy()
+    ratio = np.empty(n)
+    heap = np.full(n, -1, np.int32)  # top of the heap of the blocks directly below a node's block
+    left = np.full(n, -1, np.int32)  # children in the heaps
     right = np.full(n, -1, np.int32)
-    merged = np.full(n, -1, np.int32)
+    merged_into = np.full(n, -1, np.int32)
     for h in range(n - 1, -1, -1):
-        key[h] = _ratio(profit[h], price[h])
-        while below[h] >= 0 and key[below[h]] >= key[h]:
-            top = below[h]
-            below[h] = _meld(left[top], right[top], key, left, right)
+        ratio[h] = _ratio(profit[h], price[h])
+        # merge with the best block below while it earns more per unit of price
+        while heap[h] >= 0 and ratio[heap[h]] >= ratio[h]:
+            top = heap[h]
+            heap[h] = _meld(left[top], right[top], ratio, left, right)
             left[top] = -1
             right[top] = -1
-            below[h] = _meld(below[h], below[top], key, left, right)
+            heap[h] = _meld(heap[h], heap[top], ratio, left, right)
             profit[h] += profit[top]
             price[h] += price[top]
-            key[h] = _ratio(profit[h], price[h])
-            merged[top] = h
+            ratio[h] = _ratio(profit[h], price[h])
+            merged_into[top] = h
         if parent[h] >= 0:
-            below[parent[h]] = _meld(below[parent[h]], h, key, left, right)
-    for h in range(n):
-        if merged[h] >= 0:  # into a node above, which is done
-            key[h] = key[merged[h]]
-    return key
+            heap[parent[h]] = _meld(heap[parent[h]], h, ratio, left, right)
+    for h in range(n):  # ancestors, whose ratios are final, come first
+        if merged_into[h] >= 0:
+            ratio[h] = ratio[merged_into[h]]
+    return ratio
 
 
 @numba.njit(cache=True, nogil=True)
@@ -79,22 +82,23 @@ def _ratio(profit: float, price: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _meld(a: int, b: int, key: Any, left: Any, right: Any) -> int:
-    """Merge two skew heaps, the largest key on top; returns the top."""
-    top, last = -1, -1
+def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
+    """Merge two skew heaps, the largest ratio on top; returns the top."""
+    top = -1
+    bottom = -1
     while a >= 0 and b >= 0:
-        if key[a] < key[b]:
+        if ratio[a] < ratio[b]:
             a, b = b, a
-        if last < 0:
+        if bottom < 0:
             top = a
         else:
-            left[last] = a
-        last = a
-        rest = right[a]
+            left[bottom] = a
+        bottom = a
+        right_child = right[a]
         right[a] = left[a]
-        a = rest
+        a = right_child
     remaining = a if a >= 0 else b
-    if last < 0:
+    if bottom < 0:
         return remaining
-    left[last] = remaining
+    left[bottom] = remaining
     return top

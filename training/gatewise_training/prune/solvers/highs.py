@@ -23,8 +23,8 @@ def minimise(
 
     Shapes: returns `x` (n_variables,), `multipliers` (n_inequalities,), and HiGHS's iterations.
     """
-    size = np.abs(cost)
-    scale = float(size[size > 0].mean()) if size.any() else 1.0
+    magnitude = np.abs(cost)
+    scale = float(magnitude[magnitude > 0].mean()) if magnitude.any() else 1.0
     options = {} if time_limit is None else {"time_limit": time_limit}
     run: Any = linprog  # its overloads do not know sparse programs in parts
     result = run(cost / scale, method=method, options=options, **program)
@@ -35,34 +35,40 @@ def minimise(
 
 
 def minimise_shares(
-    problem: PruneProblem, lam: float, kept: sp.csr_array, rows: sp.csr_array, most: float,
+    problem: PruneProblem,
+    lam: float,
+    node_matrix: sp.csr_array,
+    rows: sp.csr_array,
+    bound: float,
     **settings: Any,
-) -> tuple[Floats, Floats, int]:  # fmt: skip
-    """Solve the relaxed problem for nodes that stay by shares ``y = kept @ x``.
+) -> tuple[Floats, Floats, int]:
+    """Solve the relaxed problem for nodes that stay by shares ``y = node_matrix @ x``.
 
     The program is ::
 
         min  lam (sum price_c w_c + sum depth_price_h y_h) - sum profit_h y_h
-        s.t. y_h <= w_c for each first use h in c,   rows @ x <= most,   0 <= x, w <= 1
+        s.t. y_h <= w_c for each first use h in c,   rows @ x <= bound,   0 <= x, w <= 1
 
-    Shapes: `kept` (n_nodes, n_variables), `rows` (any, n_variables); returns `share` (n_nodes,),
-    `multipliers` (len(column_nodes),) of the first uses, and HiGHS's iterations.
+    Shapes: `node_matrix` (n_nodes, n_variables), `rows` (any, n_variables); returns `share`
+    (n_nodes,), `multipliers` (len(column_nodes),) of the first uses, and HiGHS's iterations.
     """
     nodes = problem.column_nodes
-    upper = sp.block_array([[kept[nodes], -acquisitions(problem)], [rows, None]], format="csr")
-    bound = np.repeat([0.0, most], [len(nodes), rows.shape[0]])
-    price = lam * problem.depth_price - problem.profit
-    cost = np.concatenate([kept.T @ price, lam * problem.column_price])
-    x, multipliers, iterations = minimise(
-        cost, A_ub=upper, b_ub=bound, bounds=(0.0, 1.0), **settings
+    inequalities = sp.block_array(
+        [[node_matrix[nodes], -acquisitions(problem)], [rows, None]], format="csr"
     )
-    return kept @ x[: kept.shape[1]], multipliers[: len(nodes)], iterations
+    bounds = np.repeat([0.0, bound], [len(nodes), rows.shape[0]])
+    price = lam * problem.depth_price - problem.profit
+    cost = np.concatenate([node_matrix.T @ price, lam * problem.column_price])
+    x, multipliers, iterations = minimise(
+        cost, A_ub=inequalities, b_ub=bounds, bounds=(0.0, 1.0), **settings
+    )
+    return node_matrix @ x[: node_matrix.shape[1]], multipliers[: len(nodes)], iterations
 
 
-def closure_rows(problem: PruneProblem, kept: sp.csr_array) -> sp.csr_array:
+def closure_rows(problem: PruneProblem, node_matrix: sp.csr_array) -> sp.csr_array:
     """Rows of ``y_child - y_parent``, for all nodes that have both a parent and children."""
-    below = np.flatnonzero(problem.inner & (problem.parent >= 0))
-    rows: sp.csr_array = kept[below] - kept[problem.parent[below]]
+    children = np.flatnonzero(problem.inner & (problem.parent >= 0))
+    rows: sp.csr_array = node_matrix[children] - node_matrix[problem.parent[children]]
     return rows
 
 
@@ -73,5 +79,5 @@ def acquisitions(problem: PruneProblem) -> sp.csr_array:
 
 
 def incidence(rows: NDArray[Any], columns: NDArray[Any], shape: tuple[int, int]) -> sp.csr_array:
-    """Put ones at some places of a matrix of zeros."""
+    """Make a matrix of zeros with ones at some rows and columns."""
     return sp.csr_array((np.ones(len(rows)), (rows, columns)), shape=shape)

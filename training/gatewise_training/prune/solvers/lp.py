@@ -1,4 +1,4 @@
-"""The pruning problem as a linear program, given to HiGHS: exact, because it is integral.
+"""The pruning problem as a linear program for HiGHS: exact, because it is integral.
 
 A variable for each node and each acquisition::
 
@@ -9,7 +9,7 @@ It is (IP3) of "Optimally pruning decision tree ensembles with feature cost" (20
 BudgetPrune (NIPS 2016) with ``y_parent - y_h`` for ``z_h``, 1 where h becomes a leaf. Their
 theorems 4.2 and 3.2 say that the relaxation is integral.
 
-The bound is not HiGHS's word for it: its multipliers, made feasible, go through the tree
+The bound does not rely on HiGHS's objective: its multipliers, made feasible, go through the tree
 recursion, which proves a bound in floating-point sums alone.
 """
 
@@ -36,12 +36,18 @@ def solve(
     if not inner.any():
         return Solution(inner, problem.base_error, problem.base_error, lam, 0)
     nodes = np.flatnonzero(inner)
-    kept = incidence(nodes, np.arange(len(nodes)), (problem.n_nodes, len(nodes)))
+    node_matrix = incidence(nodes, np.arange(len(nodes)), (problem.n_nodes, len(nodes)))
     share, multipliers, iterations = minimise_shares(
-        problem, lam, kept, closure_rows(problem, kept), 0.0, method=method, time_limit=time_limit
+        problem,
+        lam,
+        node_matrix,
+        closure_rows(problem, node_matrix),
+        0.0,
+        method=method,
+        time_limit=time_limit,
     )
     share = np.where(inner, share, 0.0)
-    # closed up to the solver's tolerance only: make it closed
+    # the solver closes it up to its tolerance only
     for h in np.flatnonzero(inner & (problem.parent >= 0)):
         share[h] = min(share[h], share[problem.parent[h]])
     keep, objective = level_sets(problem, share, lam)

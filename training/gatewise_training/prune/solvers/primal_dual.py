@@ -11,10 +11,10 @@ Beyond the paper, all of it safe because any feasible multipliers prove their bo
   up to there), so that a step is projected onto a simplex for each acquisition;
 - the step length is Polyak's, from the gap itself, on steps weighted by the prices;
 - the direction is an average over steps, whose limit is the fractional optimum (Barahona & Anbil,
-  "The volume algorithm", 2000); its level sets, and the trees' own prunings, are repaired into good
-  ones (:func:`.tree_recursion.improved`).
+  "The volume algorithm", 2000); its level sets, and the trees' own prunings, are repaired
+  (:func:`.tree_recursion.improved`).
 
-The gap between `objective` and `bound` is what the method proves. Where the frontier is steep, many
+The method proves the gap between `objective` and `bound`. Where the frontier is steep, many
 prunings are nearly optimal and the gap closes slowly: the minimum cut is the solver to use.
 """
 
@@ -52,43 +52,51 @@ def solve(
     max_iterations: int = 500,
 ) -> Solution:
     """Prune by dual ascent; not exact, but its gap is proved. Acquisitions are merged first."""
-    lam, problem = check_price(lam), merged(problem)
+    lam = check_price(lam)
+    problem = merged(problem)
     start, nodes = problem.column_start, problem.column_nodes
     trees = PricedTrees(problem, lam)
     price = trees.full_price
     beta = even_shares(problem, lam)
-    best_beta, bound = beta.copy(), -np.inf
-    keep = np.zeros(problem.n_nodes, np.bool_)
-    objective = float(problem.objective(keep, lam))
+    best_beta = beta.copy()
+    bound = -np.inf
+    best_keep = np.zeros(problem.n_nodes, np.bool_)
+    objective = float(problem.objective(best_keep, lam))
     average: Floats | None = None
-    length, waiting, step = 1.0, 0, 0
+    length = 1.0
+    n_waited = step = 0
     for step in range(1, max_iterations + 1):
-        found, gain = trees.best(trees.charges(beta))
+        keep, gain = trees.best(trees.charges(beta))
         value = trees.bound(gain)
+        # longer steps while the bound rises; else, again from the best multipliers, shorter ones
         if value > bound + 1e-3 * max(objective - bound, 0.0):
-            length, waiting = min(1.1 * length, 2.0), 0
+            length = min(1.1 * length, 2.0)
+            n_waited = 0
         else:
-            waiting += 1
-            if waiting >= PATIENCE:
-                # start again from the best multipliers, with half the step
-                length, waiting = 0.5 * length, 0
+            n_waited += 1
+            if n_waited >= PATIENCE:
+                length *= 0.5
+                n_waited = 0
                 beta = best_beta.copy()
         if value > bound:
             bound = value
             best_beta[:] = beta
-        share = found.astype(np.float64)
+        # prunings from this step and, now and then, from the average of the steps
+        share = keep.astype(np.float64)
         average = share if average is None else average + AVERAGING * (share - average)
         if step % REPAIR_EVERY == 1:
             mixture, _ = level_sets(problem, average, lam)
-            tried = [improved(problem, each, lam) for each in (found, mixture)]
+            candidates = [improved(problem, keep, lam), improved(problem, mixture, lam)]
         else:
-            tried = [(found, float(problem.objective(found, lam)))]
-        for other, cost in tried:
-            if cost < objective:
-                keep, objective = other, cost
+            candidates = [(keep, float(problem.objective(keep, lam)))]
+        for candidate, candidate_objective in candidates:
+            if candidate_objective < objective:
+                best_keep = candidate
+                objective = candidate_objective
         gap = objective - bound
         if gap <= tolerance * abs(objective) or gap <= 1e-14:
             break
+        # Polyak's step: length * gap / |slope|^2
         square = _squared_slope(start, nodes, price, average)
         if square <= 0.0:
             average = share
@@ -96,51 +104,53 @@ def solve(
         if square <= 0.0:  # every acquisition's nodes agree: the bound is the objective
             break
         _climb(start, nodes, price, average, length * (objective - value) / square, beta)
-    return Solution(keep, objective, min(bound, objective), lam, step)
+    return Solution(best_keep, objective, min(bound, objective), lam, step)
 
 
 @numba.njit(cache=True, nogil=True)
 def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
-    """Squared slope along the simplices, each acquisition weighted by its price."""
+    """Squared slope along the simplices: ``sum_c price_c sum_h (share_h - mean_c)^2``."""
     total = 0.0
     for c in range(len(price)):
-        first, last = start[c], start[c + 1]
-        if last - first < 2:
+        n_nodes = start[c + 1] - start[c]
+        if n_nodes < 2:
             continue
         mean = 0.0
-        for j in range(first, last):
+        for j in range(start[c], start[c + 1]):
             mean += share[nodes[j]]
-        mean /= last - first
-        part = 0.0
-        for j in range(first, last):
-            part += (share[nodes[j]] - mean) ** 2
-        total += price[c] * part
+        mean /= n_nodes
+        squares = 0.0
+        for j in range(start[c], start[c + 1]):
+            squares += (share[nodes[j]] - mean) ** 2
+        total += price[c] * squares
     return total
 
 
 @numba.njit(cache=True, nogil=True)
 def _climb(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: Any) -> None:
-    """Go up by ``length * price * share`` and project each acquisition's onto its simplex."""
+    """Add ``length * price * share``, and project each acquisition's onto its simplex."""
     for c in range(len(price)):
-        first, last = start[c], start[c + 1]
-        if last - first < 2 or price[c] <= 0.0:
+        begin = start[c]
+        end = start[c + 1]
+        if end - begin < 2 or price[c] <= 0.0:
             continue
         total = 0.0
-        for j in range(first, last):
+        for j in range(begin, end):
             beta[j] += length * price[c] * share[nodes[j]]
             total += beta[j]
-        # Michelot's projection: take the excess off evenly; who falls below 0 leaves
-        count, excess = last - first, total - price[c]
-        cut = excess / count
+        # Michelot's projection: max(beta - cut, 0), whose positive entries sum to the price
+        n_positive = end - begin
+        cut = (total - price[c]) / n_positive
         while True:
-            left, rest = 0, 0.0
-            for j in range(first, last):
+            n_above = 0
+            sum_above = 0.0
+            for j in range(begin, end):
                 if beta[j] > cut:
-                    left += 1
-                    rest += beta[j]
-            if left >= count:  # more only by rounding, at a tie; it would go on for ever
+                    n_above += 1
+                    sum_above += beta[j]
+            if n_above >= n_positive:  # above by rounding at a tie, which would never end
                 break
-            count = left
-            cut = (rest - price[c]) / count
-        for j in range(first, last):
+            n_positive = n_above
+            cut = (sum_above - price[c]) / n_positive
+        for j in range(begin, end):
             beta[j] = max(beta[j] - cut, 0.0)

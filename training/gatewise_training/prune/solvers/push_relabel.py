@@ -1,19 +1,20 @@
 """Push-relabel on the implicit graph of a closure problem: nodes, parents, acquisitions.
 
 Profits enter at the nodes. A node sends without limit to its parent and to the acquisitions that
-it makes; an acquisition, and a node for what it pays alone, lets out to the sink up to its price.
-Flow sent can be taken back.
+it makes; an acquisition, and a node for its own price, sends up to its price to the sink. Flow can
+be taken back.
 
-Only nodes hold excess. An acquisition passes on at once what it gets: into the capacity that its
-price leaves, and, by taking it from their flow, to other nodes that make it. So no acquisition is
-sent more than it can pass on, and hubs (the roots, which thousands of acquisitions need) do not
-send their whole excess to and fro. Labels are distances to the sink counted in nodes; ``near`` is a
-lower bound of the smallest label that an acquisition can pass on to, 0 where it has capacity.
+Only nodes hold excess. An acquisition passes on at once the flow that it gets: into the capacity
+that its price leaves, and, by taking back their flow, to other nodes that make it. So an
+acquisition never gets more than it can pass on, and hubs (the roots, which thousands of
+acquisitions need) do not send their whole excess to and fro. Labels are distances to the sink,
+counted in nodes. ``near`` is a lower bound of the smallest label that an acquisition can pass on
+to, 0 where it has capacity.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -28,104 +29,163 @@ HEAD, TAIL, SIZE, WORK = 0, 1, 2, 3
 """State of the queue, and steps since the last global relabelling."""
 
 
+class ClosureGraph(NamedTuple):
+    """Edges, inflows and capacities; arrays as of :class:`.Closure`."""
+
+    parent: Any
+    profit: Any
+    price: Any
+    start: Any
+    columns: Any
+    column_price: Any
+
+
+class ColumnEdges(NamedTuple):
+    """Edges of each acquisition: their numbers and nodes, from `begin` on."""
+
+    begin: Any  # (n_columns + 1,)
+    edge: Any  # (n_edges,)
+    node: Any  # (n_edges,)
+
+
+class Network(NamedTuple):
+    """The graph with its edges from both sides."""
+
+    parent: Any  # (n_nodes,)
+    child: Any  # (n_nodes,): first child, -1 for none
+    sibling: Any  # (n_nodes,): next sibling, -1 for none
+    start: Any  # (n_nodes + 1,): where each node's edges begin
+    columns: Any  # (n_edges,): acquisition of each edge
+    begin: Any  # of :class:`ColumnEdges`
+    edge: Any
+    node: Any
+
+
+class Residual(NamedTuple):
+    """Flow, and capacities that it leaves."""
+
+    flow: Any  # (n_edges,): from nodes to acquisitions
+    up: Any  # (n_nodes,): to the parent
+    own: Any  # (n_nodes,): capacity of each node to the sink
+    capacity: Any  # (n_columns,): capacity of each acquisition to the sink
+    excess: Any  # (n_nodes,)
+
+
+class Labels(NamedTuple):
+    """Distances to the sink."""
+
+    label: Any  # (n_nodes,)
+    near: Any  # (n_columns,)
+    arc: Any  # (n_nodes,): edges before it lead nowhere at the node's label
+    count: Any  # (n_nodes + 2,): nodes of each label
+
+
+class NodeQueue(NamedTuple):
+    """Nodes with excess, first in, first out."""
+
+    nodes: Any  # (n_nodes + 1,)
+    waiting: Any  # (n_nodes,), bool
+    state: Any  # (4,): HEAD, TAIL, SIZE, WORK
+
+
 @numba.njit(cache=True, nogil=True)
 def by_column(start: Any, columns: Any, n_columns: int) -> Any:
-    """Edges of each column: where they start, their numbers and their nodes."""
+    """List the edges of each column."""
     begin = np.zeros(n_columns + 1, np.int64)
     for c in columns:
         begin[c + 1] += 1
     begin = np.cumsum(begin)
-    free = begin[:-1].copy()
+    next_place = begin[:-1].copy()
     edge = np.empty(len(columns), np.int32)
     node = np.empty(len(columns), np.int32)
     for v in range(len(start) - 1):
         for e in range(start[v], start[v + 1]):
-            at = free[columns[e]]
-            edge[at], node[at] = e, v
-            free[columns[e]] += 1
-    return begin, edge, node
+            place = next_place[columns[e]]
+            edge[place] = e
+            node[place] = v
+            next_place[columns[e]] += 1
+    return ColumnEdges(begin, edge, node)
 
 
 @numba.njit(cache=True, nogil=True)
 def fill(graph: Any, flow: Any, up: Any) -> None:
-    """Make a first flow, from the leaves upwards: what a node cannot spend goes to its parent."""
-    parent, profit, price, start, columns, column_price = graph
-    capacity = column_price.copy()
-    got = np.zeros(len(parent))
-    for v in range(len(parent) - 1, -1, -1):
-        left = got[v] + profit[v] - price[v]
-        for e in range(start[v], start[v + 1]):
-            if left <= 0.0:
+    """Make a first flow from the leaves upwards; nodes send unused profit to their parents."""
+    capacity = graph.column_price.copy()
+    received = np.zeros(len(graph.parent))
+    for v in range(len(graph.parent) - 1, -1, -1):
+        excess = received[v] + graph.profit[v] - graph.price[v]
+        for e in range(graph.start[v], graph.start[v + 1]):
+            if excess <= 0.0:
                 break
-            push = min(left, capacity[columns[e]])
-            capacity[columns[e]] -= push
-            flow[e] += push
-            left -= push
-        if left > 0.0 and parent[v] >= 0:
-            up[v] = left
-            got[parent[v]] += left
+            amount = min(excess, capacity[graph.columns[e]])
+            capacity[graph.columns[e]] -= amount
+            flow[e] += amount
+            excess -= amount
+        if excess > 0.0 and graph.parent[v] >= 0:
+            up[v] = excess
+            received[graph.parent[v]] += excess
 
 
 @numba.njit(cache=True, nogil=True)
 def improve_flow(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     """Improve a flow until no more than `tolerance` of excess can reach the sink.
 
-    Shapes: returns `kept` (n_nodes,).
+    Returns the nodes that stay, (n_nodes,), the flow to the sink, and the global relabellings.
     """
-    parent, profit, price, start, columns, column_price = graph
-    n = len(parent)
-    edges = by_column(start, columns, len(column_price))
-    tree = (parent, *_siblings(parent))
-    own, capacity = price.copy(), column_price.copy()  # what can still flow to the sink
-    excess = _excess(parent, profit, start, edges, own, capacity, flow, up)
-    label, near = np.empty(n, np.int32), np.empty(len(capacity), np.int32)
-    arc = np.empty(n, np.int64)  # edges before it lead nowhere at the node's label
-    queue, waiting = np.empty(n + 1, np.int32), np.zeros(n, np.bool_)
-    state = np.zeros(4, np.int64)
-    count = np.empty(n + 2, np.int32)  # nodes of each label
+    n = len(graph.parent)
+    network, residual, labels, queue = _prepare(graph, flow, up)
     small = tolerance / max(n, 1)
-    rounds = 0
+    n_rounds = 0
     while True:
-        _relabel_all(label, near, queue, own, capacity, up, flow, tree, edges, start, columns)
-        rounds += 1
-        state[:] = 0
-        count[:] = 0
-        active = 0.0
-        for v in range(n):
-            arc[v] = start[v]
-            waiting[v] = False
-            if label[v] < FAR:
-                count[label[v]] += 1
-                if excess[v] > small:
-                    active += excess[v]
-                    _enqueue(v, queue, waiting, state)
-        if active <= tolerance:
+        _relabel_all(network, residual, labels, queue.nodes)
+        n_rounds += 1
+        if _enqueue_active(network, residual, labels, queue, small) <= tolerance:
             break
-        while state[SIZE] > 0 and state[WORK] < EFFORT * len(columns) + 8 * n:
-            v = queue[state[HEAD]]
-            state[HEAD] = state[HEAD] + 1 if state[HEAD] < n else 0
-            state[SIZE] -= 1
-            waiting[v] = False
-            if label[v] == FAR:
+        most_work = EFFORT * len(network.columns) + 8 * n
+        while queue.state[SIZE] > 0 and queue.state[WORK] < most_work:
+            v = _dequeue(queue)
+            if labels.label[v] == FAR:
                 continue
-            if label[v] == 1:
-                push = min(excess[v], own[v])
-                own[v] -= push
-                excess[v] -= push
-            _send_to_columns(v, label, near, arc, excess, capacity, flow, edges, start, columns,
-                 queue, waiting, state)  # fmt: skip
-            _send_along_tree(v, label, excess, up, tree, queue, waiting, state)
-            if excess[v] > small:
-                _relabel(v, label, near, count, own, up, tree, start, columns, state)
-                arc[v] = start[v]
-                if label[v] < FAR:
-                    _enqueue(v, queue, waiting, state)
+            if labels.label[v] == 1:
+                _send_to_sink(v, residual)
+            _send_to_columns(v, network, residual, labels, queue)
+            _send_along_tree(v, network, residual, labels, queue)
+            if residual.excess[v] > small:
+                _relabel(v, network, residual, labels, queue.state)
+                labels.arc[v] = network.start[v]
+                if labels.label[v] < FAR:
+                    _enqueue(v, queue)
     reached = 0.0
     for v in range(n):
-        reached += price[v] - own[v]
-    for c in range(len(capacity)):
-        reached += column_price[c] - capacity[c]
-    return label == FAR, reached, rounds
+        reached += graph.price[v] - residual.own[v]
+    for c in range(len(residual.capacity)):
+        reached += graph.column_price[c] - residual.capacity[c]
+    return labels.label == FAR, reached, n_rounds
+
+
+@numba.njit(cache=True, nogil=True)
+def _prepare(graph: Any, flow: Any, up: Any) -> Any:
+    """Make the records of :func:`improve_flow` from a graph and a flow."""
+    n = len(graph.parent)
+    n_columns = len(graph.column_price)
+    edges = by_column(graph.start, graph.columns, n_columns)
+    child, sibling = _siblings(graph.parent)
+    network = Network(
+        graph.parent, child, sibling, graph.start, graph.columns, edges.begin, edges.edge,
+        edges.node,
+    )  # fmt: skip
+    own = graph.price.copy()
+    capacity = graph.column_price.copy()
+    residual = Residual(flow, up, own, capacity, graph.profit - up)
+    _take_outflows(network, residual)
+    labels = Labels(
+        np.empty(n, np.int32),
+        np.empty(n_columns, np.int32),
+        np.empty(n, np.int64),
+        np.empty(n + 2, np.int32),
+    )
+    queue = NodeQueue(np.empty(n + 1, np.int32), np.zeros(n, np.bool_), np.zeros(4, np.int64))
+    return network, residual, labels, queue
 
 
 @numba.njit(cache=True, nogil=True)
@@ -141,57 +201,52 @@ def _siblings(parent: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _excess(
-    parent: Any, profit: Any, start: Any, edges: Any, own: Any, capacity: Any, flow: Any, up: Any
-) -> Any:
-    """Excess of each node; what flows out is taken from own prices and capacities."""
-    begin, edge, _ = edges
+def _take_outflows(network: Any, residual: Any) -> None:
+    """Take the flow out of capacities and excess, which holds ``profit - up`` at first."""
+    flow, up, own, capacity, excess = residual
     for c in range(len(capacity)):
         sent = 0.0
-        for a in range(begin[c], begin[c + 1]):
-            sent += flow[edge[a]]
-        if sent > capacity[c]:  # too much: whole numbers stay whole, unlike shares
-            over, a = sent - capacity[c], begin[c + 1] - 1
-            while over > 0.0 and a >= begin[c]:
-                back = min(over, flow[edge[a]])
-                flow[edge[a]] -= back
-                over -= back
-                a -= 1
-            capacity[c] = 0.0
-        else:
+        for a in range(network.begin[c], network.begin[c + 1]):
+            sent += flow[network.edge[a]]
+        if sent <= capacity[c]:
             capacity[c] -= sent
-    excess = profit - up
-    for v in range(len(parent)):
-        if parent[v] >= 0:
-            excess[parent[v]] += up[v]
-        for e in range(start[v], start[v + 1]):
+            continue
+        # too much is taken back edge by edge: whole numbers stay whole, unlike shares
+        surplus = sent - capacity[c]
+        a = network.begin[c + 1] - 1
+        while surplus > 0.0 and a >= network.begin[c]:
+            amount = min(surplus, flow[network.edge[a]])
+            flow[network.edge[a]] -= amount
+            surplus -= amount
+            a -= 1
+        capacity[c] = 0.0
+    for v in range(len(own)):
+        if network.parent[v] >= 0:
+            excess[network.parent[v]] += up[v]
+        for e in range(network.start[v], network.start[v + 1]):
             excess[v] -= flow[e]
-    for v in range(len(parent)):
-        push = max(0.0, min(excess[v], own[v]))
-        own[v] -= push
-        excess[v] -= push
-    return excess
+    for v in range(len(own)):
+        amount = max(0.0, min(excess[v], own[v]))
+        own[v] -= amount
+        excess[v] -= amount
 
 
 @numba.njit(cache=True, nogil=True)
-def _relabel_all(
-    label: Any, near: Any, queue: Any, own: Any, capacity: Any, up: Any, flow: Any, tree: Any,
-    edges: Any, start: Any, columns: Any,
-) -> None:  # fmt: skip
-    """Exact distances, breadth first from the sink backwards."""
-    parent, child, sibling = tree
-    begin, _, node = edges
+def _relabel_all(network: Any, residual: Any, labels: Any, queue: Any) -> None:
+    """Compute exact distances, breadth first from the sink backwards."""
+    label, near = labels.label, labels.near
     label[:] = FAR
-    for c in range(len(capacity)):
-        near[c] = 0 if capacity[c] > 0.0 else FAR
+    for c in range(len(near)):
+        near[c] = 0 if residual.capacity[c] > 0.0 else FAR
+    # nodes that can send to the sink, or to an acquisition that can
     tail = 0
-    for v in range(len(parent)):
-        close = own[v] > 0.0
-        for e in range(start[v], start[v + 1]):
-            if close:
+    for v in range(len(label)):
+        is_close = residual.own[v] > 0.0
+        for e in range(network.start[v], network.start[v + 1]):
+            if is_close:
                 break
-            close = near[columns[e]] == 0
-        if close:
+            is_close = near[network.columns[e]] == 0
+        if is_close:
             label[v] = 1
             queue[tail] = v
             tail += 1
@@ -199,134 +254,168 @@ def _relabel_all(
     while head < tail:
         w = queue[head]
         head += 1
-        away = label[w] + 1
-        v = child[w]  # a child can send to its parent
+        distance = label[w] + 1
+        # a child can send to its parent
+        v = network.child[w]
         while v >= 0:
             if label[v] == FAR:
-                label[v] = away
+                label[v] = distance
                 queue[tail] = v
                 tail += 1
-            v = sibling[v]
-        v = parent[w]  # a parent can give back
-        if v >= 0 and up[w] > 0.0 and label[v] == FAR:
-            label[v] = away
+            v = network.sibling[v]
+        # a parent can give back
+        v = network.parent[w]
+        if v >= 0 and residual.up[w] > 0.0 and label[v] == FAR:
+            label[v] = distance
             queue[tail] = v
             tail += 1
-        for e in range(start[w], start[w + 1]):  # and others can take over what is paid
-            c = columns[e]
-            if flow[e] > 0.0 and near[c] == FAR:
+        # other nodes can take over paid acquisitions
+        for e in range(network.start[w], network.start[w + 1]):
+            c = network.columns[e]
+            if residual.flow[e] > 0.0 and near[c] == FAR:
                 near[c] = label[w]
-                for a in range(begin[c], begin[c + 1]):
-                    v = node[a]
+                for a in range(network.begin[c], network.begin[c + 1]):
+                    v = network.node[a]
                     if label[v] == FAR:
-                        label[v] = away
+                        label[v] = distance
                         queue[tail] = v
                         tail += 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _enqueue(v: int, queue: Any, waiting: Any, state: Any) -> None:
+def _enqueue_active(network: Any, residual: Any, labels: Any, queue: Any, small: float) -> float:
+    """Start a round: enqueue nodes with excess that can reach the sink; get its sum."""
+    queue.state[:] = 0
+    labels.count[:] = 0
+    active_excess = 0.0
+    for v in range(len(labels.label)):
+        labels.arc[v] = network.start[v]
+        queue.waiting[v] = False
+        if labels.label[v] < FAR:
+            labels.count[labels.label[v]] += 1
+            if residual.excess[v] > small:
+                active_excess += residual.excess[v]
+                _enqueue(v, queue)
+    return active_excess
+
+
+@numba.njit(cache=True, nogil=True)
+def _enqueue(v: int, queue: Any) -> None:
     """Put a node at the end of the queue, unless it is in it."""
-    if not waiting[v]:
-        waiting[v] = True
-        queue[state[TAIL]] = v
-        state[TAIL] = state[TAIL] + 1 if state[TAIL] < len(waiting) else 0
+    state = queue.state
+    if not queue.waiting[v]:
+        queue.waiting[v] = True
+        queue.nodes[state[TAIL]] = v
+        state[TAIL] = state[TAIL] + 1 if state[TAIL] < len(queue.waiting) else 0
         state[SIZE] += 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _send_to_columns(
-    v: int, label: Any, near: Any, arc: Any, excess: Any, capacity: Any, flow: Any, edges: Any,
-    start: Any, columns: Any, queue: Any, waiting: Any, state: Any,
-) -> None:  # fmt: skip
+def _dequeue(queue: Any) -> Any:
+    """Take the node at the head of the queue."""
+    state = queue.state
+    v = queue.nodes[state[HEAD]]
+    state[HEAD] = state[HEAD] + 1 if state[HEAD] < len(queue.waiting) else 0
+    state[SIZE] -= 1
+    queue.waiting[v] = False
+    return v
+
+
+@numba.njit(cache=True, nogil=True)
+def _send_to_sink(v: int, residual: Any) -> None:
+    amount = min(residual.excess[v], residual.own[v])
+    residual.own[v] -= amount
+    residual.excess[v] -= amount
+
+
+@numba.njit(cache=True, nogil=True)
+def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
     """Send a node's excess to its acquisitions: into their capacity, then in place of others."""
-    begin, edge, node = edges
-    here, left = label[v], excess[v]
-    e = arc[v]
-    while e < start[v + 1] and left > 0.0:
-        c = columns[e]
-        if near[c] < here and capacity[c] > 0.0:
-            push = min(left, capacity[c])
-            capacity[c] -= push
-            flow[e] += push
-            left -= push
+    flow, capacity, excess = residual.flow, residual.capacity, residual.excess
+    label, near, state = labels.label, labels.near, queue.state
+    node_label = label[v]
+    remaining = excess[v]
+    e = labels.arc[v]
+    while e < network.start[v + 1] and remaining > 0.0:
+        c = network.columns[e]
+        if near[c] < node_label and capacity[c] > 0.0:
+            amount = min(remaining, capacity[c])
+            capacity[c] -= amount
+            flow[e] += amount
+            remaining -= amount
             if capacity[c] <= 0.0:
                 near[c] = 1
-        if near[c] < here and left > 0.0:
+        if near[c] < node_label and remaining > 0.0:
             lowest = FAR
-            for a in range(begin[c], begin[c + 1]):
-                f, w = edge[a], node[a]
-                if flow[f] > 0.0:
-                    if label[w] < here and left > 0.0:
-                        push = min(left, flow[f])
-                        flow[f] -= push
-                        flow[e] += push
-                        excess[w] += push
-                        left -= push
-                        _enqueue(w, queue, waiting, state)
-                    if flow[f] > 0.0:
+            for a in range(network.begin[c], network.begin[c + 1]):
+                other_edge = network.edge[a]
+                w = network.node[a]
+                if flow[other_edge] > 0.0:
+                    if label[w] < node_label and remaining > 0.0:
+                        amount = min(remaining, flow[other_edge])
+                        flow[other_edge] -= amount
+                        flow[e] += amount
+                        excess[w] += amount
+                        remaining -= amount
+                        _enqueue(w, queue)
+                    if flow[other_edge] > 0.0:
                         lowest = min(lowest, label[w])
-            state[WORK] += begin[c + 1] - begin[c]
-            if left > 0.0:
+            state[WORK] += network.begin[c + 1] - network.begin[c]
+            if remaining > 0.0:
                 near[c] = lowest
-        if left > 0.0:
+        if remaining > 0.0:
             e += 1
-    state[WORK] += e - arc[v] + 4
-    arc[v] = e
-    excess[v] = left
+    state[WORK] += e - labels.arc[v] + 4
+    labels.arc[v] = e
+    excess[v] = remaining
 
 
 @numba.njit(cache=True, nogil=True)
-def _send_along_tree(
-    v: int, label: Any, excess: Any, up: Any, tree: Any, queue: Any, waiting: Any, state: Any
-) -> None:
+def _send_along_tree(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
     """Send a node's excess to its parent, or give it back to its children."""
-    parent, child, sibling = tree
-    here, left = label[v], excess[v]
-    w = parent[v]
-    if left > 0.0 and w >= 0 and label[w] < here:
-        up[v] += left
-        excess[w] += left
-        left = 0.0
-        _enqueue(w, queue, waiting, state)
-    w = child[v]
-    while w >= 0 and left > 0.0:
-        if up[w] > 0.0 and label[w] < here:
-            push = min(left, up[w])
-            up[w] -= push
-            excess[w] += push
-            left -= push
-            _enqueue(w, queue, waiting, state)
-        w = sibling[w]
-    excess[v] = left
+    up, excess, label = residual.up, residual.excess, labels.label
+    remaining = excess[v]
+    w = network.parent[v]
+    if remaining > 0.0 and w >= 0 and label[w] < label[v]:
+        up[v] += remaining
+        excess[w] += remaining
+        remaining = 0.0
+        _enqueue(w, queue)
+    w = network.child[v]
+    while w >= 0 and remaining > 0.0:
+        if up[w] > 0.0 and label[w] < label[v]:
+            amount = min(remaining, up[w])
+            up[w] -= amount
+            excess[w] += amount
+            remaining -= amount
+            _enqueue(w, queue)
+        w = network.sibling[w]
+    excess[v] = remaining
 
 
 @numba.njit(cache=True, nogil=True)
-def _relabel(
-    v: int, label: Any, near: Any, count: Any, own: Any, up: Any, tree: Any, start: Any,
-    columns: Any, state: Any,
-) -> None:  # fmt: skip
-    """Give a node the least label that lets it send; if it leaves a gap, all above it are far."""
-    parent, child, sibling = tree
-    here = label[v]
-    lowest = 0 if own[v] > 0.0 else FAR
-    for e in range(start[v], start[v + 1]):
-        lowest = min(lowest, near[columns[e]])
-    if parent[v] >= 0:
-        lowest = min(lowest, label[parent[v]])
-    w = child[v]
+def _relabel(v: int, network: Any, residual: Any, labels: Any, state: Any) -> None:
+    """Give a node the least label that lets it send; above a gap in the labels all are far."""
+    label, count = labels.label, labels.count
+    old_label = label[v]
+    lowest = 0 if residual.own[v] > 0.0 else FAR
+    for e in range(network.start[v], network.start[v + 1]):
+        lowest = min(lowest, labels.near[network.columns[e]])
+    if network.parent[v] >= 0:
+        lowest = min(lowest, label[network.parent[v]])
+    w = network.child[v]
     while w >= 0:
-        if up[w] > 0.0:
+        if residual.up[w] > 0.0:
             lowest = min(lowest, label[w])
-        w = sibling[w]
-    state[WORK] += start[v + 1] - start[v]
-    count[here] -= 1
+        w = network.sibling[w]
+    state[WORK] += network.start[v + 1] - network.start[v]
+    count[old_label] -= 1
     if lowest >= len(label):
         label[v] = FAR
-    elif count[here] == 0:
+    elif count[old_label] == 0:
         label[v] = FAR
         for w in range(len(label)):
-            if here < label[w] < FAR:
+            if old_label < label[w] < FAR:
                 count[label[w]] -= 1
                 label[w] = FAR
     else:

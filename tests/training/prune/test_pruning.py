@@ -1,0 +1,134 @@
+"""`prune` from its arguments to its path: training rows, gaps of the hull, integrality."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+
+from gatewise.errors import InputError
+from gatewise_training import BudgetPrune, FeatureCosts
+from gatewise_training.prune import PruningPath, build_problem, prune
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import keep_within
+from tests.support.papers_program import papers_constraints
+
+COSTS = FeatureCosts([1.0, 2.0, 0.5])
+
+
+def rows(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    return x, (x[:, 0] + 0.7 * x[:, 1] + 0.5 * rng.normal(size=n) > 0).astype(np.int64)
+
+
+@pytest.fixture(scope="module")
+def grown():
+    x, y = rows(150, 0)
+    return RandomForestClassifier(4, max_depth=4, random_state=0).fit(x, y)
+
+
+@pytest.fixture(scope="module")
+def path(grown):
+    return prune(grown, *rows(80, 1), COSTS)
+
+
+@pytest.mark.parametrize("solver", ["mincut", "lp", "dantzig_wolfe", "primal_dual"])
+def test_a_forest_of_one_leaf_prunes(solver):
+    x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
+    for n_trees in (1, 2):
+        forest = ExtraTreesClassifier(n_trees, random_state=0).fit(x, y)
+        path = prune(forest, x, y, COSTS, solver=solver)
+        assert len(path) == 1
+        point = path.at(lam=0.0)
+        assert (point.cost, point.training_error, point.keep.any()) == (0.0, 0.5, False)
+        assert path.within(budget=0.0).cost == 0.0
+
+
+def test_the_estimator_takes_a_forest_of_one_leaf():
+    x, y = np.ones((40, 3), np.float32), np.arange(40) % 2
+    model = BudgetPrune(n_estimators=1, random_state=0).fit(x, y)
+    assert model.cost(x).max() == 0.0
+
+
+def test_node_errors_of_training_rows_are_those_of_all_rows(grown):
+    """Pred_h is the class with the most training rows at h, e_h the rows of other classes."""
+    x, y = rows(150, 0)
+    path = prune(grown, *rows(80, 1), COSTS, training=(x, y))
+    first_node = 0
+    for estimator in grown.estimators_:
+        visited = estimator.decision_path(x).toarray().astype(bool)
+        for h in range(estimator.tree_.node_count):
+            counts = np.bincount(y[visited[:, h]], minlength=2)
+            error = (counts.sum() - counts.max()) / (len(x) * 4)
+            assert path.problem.error[first_node + h] == pytest.approx(error, abs=1e-15)
+        first_node += estimator.tree_.node_count
+    in_bag = prune(grown, *rows(80, 1), COSTS)
+    assert not np.allclose(path.problem.error, in_bag.problem.error)
+    # leaves answer as before: by the rows that grew them
+    np.testing.assert_array_equal(path.forest.trees.value, in_bag.forest.trees.value)
+    with pytest.raises(InputError, match="does not know class 7 of the training rows"):
+        prune(grown, *rows(80, 1), COSTS, training=(x, y * 0 + 7))
+
+
+def test_the_estimator_counts_node_errors_as_it_is_told():
+    x, y = rows(200, 2)
+    settings = {"n_estimators": 4, "random_state": 0}
+    validation = rows(100, 3)
+    of_sample = BudgetPrune(**settings, node_errors="training").fit(x, y, validation=validation)
+    problem, forest = of_sample.path_.problem, of_sample.path_.forest
+    expected = forest.recounted(x, y).errors / (len(x) * 4)
+    np.testing.assert_allclose(problem.error, expected, atol=1e-15)
+    in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
+    np.testing.assert_allclose(in_bag.path_.problem.error, forest.errors / (len(x) * 4))
+
+
+def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
+    n_better = 0
+    for budget in np.linspace(0.0, path.sequence.costs[0], 12):
+        point = path.within(budget=float(budget))
+        expected = keep_within(path.sequence, float(budget), (path.per_tree, path.greedy))
+        np.testing.assert_array_equal(point.keep, expected)
+        hull = path.at(budget=float(budget))
+        assert point.cost <= budget + 1e-9
+        assert point.training_error <= hull.training_error + 1e-12
+        assert point.forest.cost(path.x, COSTS).mean() == pytest.approx(point.cost)
+        n_better += point.training_error < hull.training_error - 1e-9
+    assert n_better
+    with pytest.raises(InputError, match="needs the costs"):
+        _ = PruningPath(path.forest, path.problem, path.breakpoints).greedy
+
+
+def test_usage_is_how_often_rows_meet_a_feature(grown, path):
+    x, _ = rows(80, 1)
+    met = np.zeros((len(x), 3), bool)
+    for estimator in grown.estimators_:
+        for node in range(estimator.tree_.node_count):
+            k = estimator.tree_.feature[node]
+            if k >= 0:
+                met[:, k] |= estimator.decision_path(x)[:, [node]].toarray()[:, 0].astype(bool)
+    np.testing.assert_allclose(path.forest.usage(x), met.mean(axis=0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_papers_constraints_are_totally_unimodular(seed):
+    """Theorem 4.2 of 2016: every minor of (IP3) is -1, 0 or 1, of up to eight rows at random."""
+    x, y = rows(60, seed)
+    forest = RandomForestClassifier(2, max_depth=2, random_state=seed).fit(x, y)
+    problem = build_problem(Forest.from_sklearn(forest), x[:3], FeatureCosts.uniform(3))
+    equal, upper = papers_constraints(problem)
+    matrix = np.vstack([equal.toarray(), upper.toarray()])
+    assert set(np.unique(matrix)) <= {-1.0, 0.0, 1.0}
+    rng = np.random.default_rng(seed)
+    n_regular = 0
+    for size in range(2, min(9, *matrix.shape)):
+        for _ in range(600):
+            columns = rng.choice(matrix.shape[1], size, replace=False)
+            # rows that meet the columns: other minors are 0
+            candidates = np.flatnonzero(matrix[:, columns].any(axis=1))
+            if len(candidates) < size:
+                continue
+            minor = np.linalg.det(matrix[np.ix_(rng.choice(candidates, size, False), columns)])
+            assert min(abs(minor - value) for value in (-1.0, 0.0, 1.0)) < 1e-9
+            n_regular += abs(minor) > 0.5
+    assert n_regular > 100
