@@ -15,6 +15,8 @@ from gatewise.errors import InputError
 LEAF = -1
 """Feature and children of a leaf."""
 FLOAT32_MAX = np.finfo(np.float32).max
+LIGHTGBM_ZERO = np.float32(1e-35)
+"""LightGBM takes numbers that are not larger for 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +122,21 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     value[outer, 0] = numbers("leaf_value", np.float64)
     nodes = Nodes(
         feature=at_splits(numbers("split_feature", np.int64), LEAF, np.int32),
-        threshold=at_splits(float32_below(threshold), 0, np.float32),
+        threshold=at_splits(_beside_zero(threshold), 0, np.float32),
         left=at_splits(children("left_child"), LEAF, np.int32),
         right=at_splits(children("right_child"), LEAF, np.int32),
         nan_left=at_splits(nan_left, False, np.bool_),
         value=value,
     )
     return nodes, roots.astype(np.int32), n_outputs, n_features
+
+
+def _beside_zero(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round LightGBM's thresholds for float32 rows; those near 0 divide at the end of its zero."""
+    is_near = np.abs(threshold) <= LIGHTGBM_ZERO
+    below_zero = np.nextafter(-LIGHTGBM_ZERO, np.float32(-np.inf))
+    end = np.where(threshold >= 0, LIGHTGBM_ZERO, below_zero)
+    return np.where(is_near, end, float32_below(threshold)).astype(np.float32)
 
 
 def places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

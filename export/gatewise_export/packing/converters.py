@@ -115,7 +115,7 @@ def probed_graph(
         try:
             figures = probe(
                 model.trees if model.estimator is None else model.estimator,
-                source.answers,
+                source,
                 graph.answers,
                 sample[:, model.features],
                 "high-cost model",

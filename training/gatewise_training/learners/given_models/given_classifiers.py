@@ -141,7 +141,7 @@ class GivenClassifier:
                 return label, np.eye(len(classes))[label]
             return label, probabilities(margins, stage.link)
 
-        probe(model, source.answers, converted, x, self.what, missing=missing, n_rows=FIT_ROWS)
+        probe(model, source, converted, x, self.what, missing=missing, n_rows=FIT_ROWS)
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
         """Make the stage, which reads the columns `features`."""

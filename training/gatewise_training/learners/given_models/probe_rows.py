@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.given_models.flat_forms import flat_trees
+from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
+from gatewise_training.learners.given_models.packable import library_name
 
 Rows = NDArray[np.float32]
-Labels = Callable[[Rows], NDArray[Any]]
+Labels = Callable[[Rows], Any]
 
 N_ROWS = 4000
 """Rows that packing probes a conversion on, about."""
@@ -55,8 +56,7 @@ class ProbeRows:
     ) -> ProbeRows:
         """Make rows from a fitted classifier and a sample of its rows, about `n_rows`.
 
-        `labels` gives the labels of rows. Rows have NaN only with `missing`. Rows that the
-        classifier refuses are left out.
+        `labels` gives the labels of rows. Rows have NaN only with `missing`.
         """
         rng = np.random.default_rng(seed)
         n_columns = sample.shape[1]
@@ -79,10 +79,15 @@ class ProbeRows:
         }
         if missing:
             rows["missing values"] = _with_gaps(np.concatenate([single, alone]), rng)
-        rows = {kind: answered(labels, x) for kind, x in rows.items()}
-        sides = boundary_rows(labels, base, rows["one critical value"], n // 10, rng)
-        rows["sides of a boundary"] = sides
+        rows["sides of a boundary"] = boundary_rows(labels, base, single, n // 20, rng)
         return cls(np.concatenate(list(rows.values())), {kind: len(x) for kind, x in rows.items()})
+
+    def answered_by(self, answers: Labels) -> ProbeRows:
+        """Leave out rows that a classifier refuses, such as those that overflow."""
+        stops = np.cumsum(list(self.kinds.values()))
+        parts = np.split(self.x, stops[:-1])
+        kept = {kind: answered(answers, x) for kind, x in zip(self.kinds, parts, strict=True)}
+        return ProbeRows(np.concatenate(list(kept.values())), {k: len(x) for k, x in kept.items()})
 
 
 def critical_values(model: Any, sample: Rows, rng: np.random.Generator) -> list[Rows]:
@@ -114,6 +119,8 @@ def first_parts(
     if not hasattr(model, "__dict__"):
         return
     yield model, columns
+    if library_name(model) in FORESTS:
+        return  # its flat trees hold all thresholds
     parts = [getattr(model, "best_estimator_", None)]
     if type(model).__name__ in ("FrozenEstimator", "_CalibratedClassifier"):
         parts.append(model.estimator)
@@ -132,7 +139,10 @@ def numbers_per_column(part: Any, n_columns: int) -> list[list[NDArray[Any]]]:
     if trees is None and (form := flat_trees(part)) is not None:
         trees = form[0]
     if trees is not None:
-        return [[trees.threshold[trees.feature == k]] for k in range(n_columns)]
+        order = np.argsort(trees.feature, kind="stable")
+        starts = np.searchsorted(trees.feature[order], np.arange(n_columns + 1))
+        thresholds = np.split(trees.threshold[order], starts)[1:-1]
+        return [[of_column] for of_column in thresholds]
     for value in vars(part).values():
         if isinstance(value, float):
             table: Any = [[value]] * n_columns
@@ -182,11 +192,16 @@ def boundary_rows(
     labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
 ) -> Rows:
     """Neighbouring float32 rows of different labels, by bisection between such rows."""
-    ends = np.concatenate([others, base])
     one = base[rng.integers(len(base), size=4 * n_pairs)]
+    ends = np.concatenate([others, base])
     other = ends[rng.integers(len(ends), size=4 * n_pairs)]
     label = labels(one)
-    pairs = np.flatnonzero(label != labels(other))[:n_pairs]
+    try:
+        other_label = labels(other)
+    except ValueError:  # it refuses critical values, such as categories that it has not seen
+        other = rng.permutation(one)
+        other_label = labels(other)
+    pairs = np.flatnonzero(label != other_label)[:n_pairs]
     one, other, label = one[pairs], other[pairs], label[pairs]
     for _ in range(N_BISECTIONS):
         middle = (one / 2 + other / 2).astype(np.float32)
@@ -201,7 +216,7 @@ def boundary_rows(
     return np.concatenate([one, other])
 
 
-def answered(labels: Labels, x: Rows) -> Rows:
+def answered(answers: Labels, x: Rows) -> Rows:
     """Those of the rows that a classifier answers; scikit-learn refuses what overflows.
 
     Where it refuses some, a limited number of calls finds the others.
@@ -213,8 +228,7 @@ def answered(labels: Labels, x: Rows) -> Rows:
             break
         rows = groups.pop()
         try:
-            with np.errstate(all="ignore"):
-                labels(rows)
+            answers(rows)
         except ValueError:
             middle = len(rows) // 2
             groups += [rows[:middle], rows[middle:]] if middle else []

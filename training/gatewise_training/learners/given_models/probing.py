@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.learners.given_models.packable import BACKEND_ADVICE
 from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows, Rows
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 Answers = tuple[NDArray[np.int64], NDArray[Any]]
 Answering = Callable[[NDArray[Any]], Answers]
@@ -40,7 +41,7 @@ class ProbeFigures:
 
 def probe(
     model: Any,
-    source: Answering,
+    source: HighCostModel,
     converted: Answering,
     sample: Rows,
     what: str,
@@ -50,16 +51,19 @@ def probe(
 ) -> ProbeFigures:
     """Compare two forms of a classifier on adversarial rows, close calls included.
 
-    `model` is the fitted classifier that the rows are made from, `what` its name in the
+    The rows are made from `model`, the fitted classifier or flat trees. `what` is its name in the
     InputError that is raised if any row differs.
     """
-    probed = ProbeRows.of_model(
-        model, lambda x: source(x)[0], sample, missing=missing, n_rows=n_rows
-    )
-    expected = source(probed.x)
+    probed = ProbeRows.of_model(model, source.labels, sample, missing=missing, n_rows=n_rows)
+    with np.errstate(all="ignore"):
+        try:
+            expected = source.answers(probed.x)
+        except ValueError:
+            probed = probed.answered_by(source.answers)
+            expected = source.answers(probed.x)
     answers = converted(probed.x)
     differs = _unlike(expected, answers)
-    own_rounding = _turning(source, probed.x, expected, differs)
+    own_rounding = _turning(source.answers, probed.x, expected, differs)
     wrong = np.flatnonzero(differs & ~own_rounding)
     if len(wrong):
         raise InputError(
