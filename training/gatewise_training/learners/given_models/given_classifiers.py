@@ -23,7 +23,7 @@ from gatewise_training.learners.given_models.given_graph import (
     graph_answer,
 )
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
-from gatewise_training.learners.given_models.packable import is_column, library_name
+from gatewise_training.learners.given_models.packable import Estimator, is_column, library_name
 from gatewise_training.learners.given_models.probing import Answers, probe
 from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
 from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
@@ -31,7 +31,7 @@ from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
 
 
-def check_fitted(model: Any, what: str) -> None:
+def check_fitted(model: Estimator, what: str) -> None:
     """Refuse a model that is neither a fitted classifier nor an ONNX file."""
     if model is None or (isinstance(model, type) and hasattr(model, "fit")):
         raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
@@ -59,7 +59,9 @@ class GivenClassifier:
     graph: FormedGraph | None = None
 
     @classmethod
-    def read(cls, model: Any, x: NDArray[np.float32], shape: tuple[int, ...], what: str) -> Self:
+    def read(
+        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
+    ) -> Self:
         """Read a model that takes instances of this shape; it is tried on the rows `x`, flat."""
         if is_graph(model):
             return cls.of_graph(FormedGraph(model, shape, what, x), what)
@@ -84,7 +86,7 @@ class GivenClassifier:
 
     @classmethod
     def of_estimator(
-        cls, model: Any, x: NDArray[np.float32], shape: tuple[int, ...], what: str
+        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
     ) -> Self:
         """Convert a classifier into a graph, also one that has flat trees."""
         graph = sklearn_graph(model, x.shape[1], what)
@@ -99,7 +101,7 @@ class GivenClassifier:
     @classmethod
     def probed(
         cls,
-        model: Any,
+        model: Estimator,
         x: NDArray[np.float32],
         shape: tuple[int, ...],
         what: str,
@@ -124,7 +126,9 @@ class GivenClassifier:
             classifier._probe(model, x, as_stage=as_stage, missing=missing)
         return classifier
 
-    def _probe(self, model: Any, x: NDArray[np.float32], *, as_stage: bool, missing: bool) -> None:
+    def _probe(
+        self, model: Estimator, x: NDArray[np.float32], *, as_stage: bool, missing: bool
+    ) -> None:
         classes = np.asarray(model.classes_)
         source = HighCostModel.given(model, classes, x.shape[1])
         gives_chances = hasattr(model, "predict_proba")

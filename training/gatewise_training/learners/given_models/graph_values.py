@@ -41,7 +41,7 @@ class GraphOfRows:
         return Value(self, self._constants[key].name, values.dtype)
 
     def node(self, kind: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
-        """Add a node, and get its output of type `dtype`."""
+        """Add an operator, and get its output, of type `dtype`."""
         name = f"v{len(self._nodes)}"
         names = [value.name for value in inputs]
         self._nodes.append(helper.make_node(kind, names, [name], **attributes))
@@ -49,10 +49,10 @@ class GraphOfRows:
 
     def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
         """Get the graph with these outputs."""
-        ends = [helper.make_node("Identity", [v.name], [name]) for name, v in outputs.items()]
+        names = [helper.make_node("Identity", [v.name], [name]) for name, v in outputs.items()]
         tensor = helper.make_tensor_value_info
         graph = helper.make_graph(
-            [*self._nodes, *ends],
+            [*self._nodes, *names],
             "given",
             [tensor(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
             [tensor(name, _element(v.dtype), _shape(name)) for name, v in outputs.items()],
@@ -153,10 +153,10 @@ class Value:
 
     def where(self, one: Any, other: Any) -> Value:
         """Take entries of `one` where this value is true, else of `other`."""
-        first = one if isinstance(one, Value) else other._other(one)
-        second = first._other(other)
-        common = np.result_type(first.dtype, second.dtype)
-        branches = [self, first.astype(common), second.astype(common)]
+        if_true = one if isinstance(one, Value) else other._other(one)
+        if_false = if_true._other(other)
+        common = np.result_type(if_true.dtype, if_false.dtype)
+        branches = [self, if_true.astype(common), if_false.astype(common)]
         return self.graph.node("Where", branches, common)
 
     def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
@@ -177,9 +177,9 @@ class Value:
         return self._unary("Softmax", axis=1)
 
     def columns(self, indices: Any) -> Value:
-        """Take columns."""
-        places = self.graph.constant(np.ravel(indices), np.int64)
-        return self.graph.node("Gather", [self, places], self.dtype, axis=1)
+        """Take columns by their indices."""
+        index = self.graph.constant(np.ravel(indices), np.int64)
+        return self.graph.node("Gather", [self, index], self.dtype, axis=1)
 
     def flat(self) -> Value:
         """Make one column a vector (n,)."""
@@ -195,8 +195,8 @@ class Value:
         if not others:
             return self
         common = np.result_type(self.dtype, *(value.dtype for value in others))
-        parts = [value.astype(common) for value in (self, *others)]
-        return self.graph.node("Concat", parts, common, axis=1)
+        matrices = [value.astype(common) for value in (self, *others)]
+        return self.graph.node("Concat", matrices, common, axis=1)
 
     def tree_sums(self, trees: TreeEnsemble) -> Value:
         """Sum the leaves that each row reaches, in float32, as (n, n_outputs)."""
@@ -208,8 +208,8 @@ class Value:
     def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
         """Sum values of each row's leaves in float64, as (n, n_values).
 
-        `trees` give the number of the node that a row reaches, in each tree; `values`, (n_nodes,
-        n_values), are those of all nodes.
+        `trees` give the number of the node that a row reaches, in each tree; all nodes have
+        `values`, (n_nodes, n_values).
         """
         leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
         table = self.graph.constant(values, np.float64)

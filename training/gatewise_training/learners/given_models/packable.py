@@ -12,6 +12,9 @@ from typing import Any
 
 from gatewise.errors import InputError
 
+Estimator = Any
+"""A classifier or a transformer of scikit-learn's kind."""
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -56,7 +59,7 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 """Libraries with classifiers that are converted; classifiers of other libraries stay opaque."""
 
 
-def library_name(estimator: Any) -> str | None:
+def library_name(estimator: Estimator) -> str | None:
     """Name of the class, or of the one that it extends, in the known libraries, if it has one.
 
     A class that predicts in a way of its own has none; a :class:`.RawBooster` says its own.
@@ -74,21 +77,21 @@ def is_column(own_name: Any, name: Any) -> bool:
     return bool(own_name == name) or own_name == re.sub(r"\s", "_", str(name))
 
 
-def _same(kind: type, estimator: Any) -> bool:
+def _same(kind: type, estimator: Estimator) -> bool:
     """Whether a subclass predicts as the class of the library does."""
     kind_of_estimator = type(estimator)
     names = ("predict", "predict_proba", "transform", "decision_function")
     return all(getattr(kind_of_estimator, n, None) is getattr(kind, n, None) for n in names)
 
 
-def needs_backend(model: Any) -> bool:
+def needs_backend(model: Estimator) -> bool:
     """Whether a model with ``predict_proba`` stays opaque: a class, or none of known libraries."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
     return isinstance(model, type) or library_name(model) is None
 
 
-def check_packable(model: Any) -> None:
+def check_packable(model: Estimator) -> None:
     """Refuse a classifier that cannot become a graph; other objects pass.
 
     InputError names the estimator, or the part of one, and what to do.
@@ -114,11 +117,11 @@ def check_packable(model: Any) -> None:
         raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
 
 
-def _inside(part: Any, model: Any) -> str:
+def _inside(part: Estimator, model: Estimator) -> str:
     return "" if part is model else f" (in {type(model).__name__})"
 
 
-def _parts(model: Any) -> Iterator[Any]:
+def _parts(model: Estimator) -> Iterator[Any]:
     """The estimator and all that it is made of."""
     candidates = [model, *model.get_params(deep=True).values()]
     estimators: list[Any] = []
@@ -129,7 +132,7 @@ def _parts(model: Any) -> Iterator[Any]:
     yield from estimators
 
 
-def _problems(part: Any) -> Iterator[str]:
+def _problems(part: Estimator) -> Iterator[str]:
     name = library_name(part)
     if name in REASONS:
         yield REASONS[name]

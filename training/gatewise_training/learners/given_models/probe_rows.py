@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
-from gatewise_training.learners.given_models.packable import library_name
+from gatewise_training.learners.given_models.packable import Estimator, library_name
 
 Rows = NDArray[np.float32]
 Labels = Callable[[Rows], Any]
@@ -26,9 +27,10 @@ N_ROWS = 4000
 MOST_NUMBERS = 4_000_000
 """Numbers in all rows: instances of many values get fewer rows."""
 MOST_VALUES = 400
-"""Critical values of a column, at random where there are more."""
+"""Critical values per column, at random where there are more."""
 MOST_TRIALS = 200
 """Calls to find the rows that a classifier answers, where it refuses some."""
+MAX_DEPTH = 6
 N_BISECTIONS = 40
 FAR = 1e30
 EXTREMES = np.array(
@@ -46,7 +48,7 @@ class ProbeRows:
     @classmethod
     def of_model(
         cls,
-        model: Any,
+        model: Estimator,
         labels: Labels,
         sample: Rows,
         *,
@@ -80,70 +82,76 @@ class ProbeRows:
         if missing:
             rows["missing values"] = _with_gaps(np.concatenate([single, alone]), rng)
         rows["sides of a boundary"] = boundary_rows(labels, base, single, n // 20, rng)
-        return cls(np.concatenate(list(rows.values())), {kind: len(x) for kind, x in rows.items()})
+        return cls.of_kinds(rows)
 
     def answered_by(self, answers: Labels) -> ProbeRows:
-        """Leave out rows that a classifier refuses, such as those that overflow."""
+        """Leave out rows that a classifier refuses, such as rows that overflow."""
         stops = np.cumsum(list(self.kinds.values()))
-        parts = np.split(self.x, stops[:-1])
-        kept = {kind: answered(answers, x) for kind, x in zip(self.kinds, parts, strict=True)}
-        return ProbeRows(np.concatenate(list(kept.values())), {k: len(x) for k, x in kept.items()})
+        rows = dict(zip(self.kinds, np.split(self.x, stops[:-1]), strict=True))
+        rows = {kind: answered(answers, x) for kind, x in rows.items()}
+        return ProbeRows.of_kinds(rows)
+
+    @classmethod
+    def of_kinds(cls, rows: dict[str, Rows]) -> ProbeRows:
+        """Join rows of several kinds."""
+        return cls(np.concatenate(list(rows.values())), {kind: len(x) for kind, x in rows.items()})
 
 
-def critical_values(model: Any, sample: Rows, rng: np.random.Generator) -> list[Rows]:
+def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) -> list[Rows]:
     """Numbers of each column at which a classifier may turn, with their float32 neighbours."""
     numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
-    for part, columns in first_parts(model, np.arange(sample.shape[1])):
-        for k, of_column in zip(columns, numbers_per_column(part, len(columns)), strict=True):
-            numbers[k] += of_column
+    for estimator, columns in first_estimators(model, np.arange(sample.shape[1])):
+        tables = numbers_per_column(estimator, len(columns))
+        for column, of_column in zip(columns, tables, strict=True):
+            numbers[column] += of_column
     return [_neighbourhood(np.concatenate(of_column), rng) for of_column in numbers]
 
 
-def first_parts(
-    model: Any, columns: NDArray[np.intp], depth: int = 6
-) -> Iterator[tuple[Any, NDArray[np.intp]]]:
-    """Fitted parts of a classifier that read columns of its rows, with these columns."""
-    if not depth or isinstance(model, str) or model is None:
+def first_estimators(
+    model: Estimator, columns: NDArray[np.intp], depth: int = MAX_DEPTH
+) -> Iterator[tuple[Estimator, NDArray[np.intp]]]:
+    """Fitted estimators inside a classifier that read columns of its rows, with these columns."""
+    if not depth or not hasattr(model, "__dict__"):
         return
     if hasattr(model, "transformers_"):
-        for name, part, _ in model.transformers_:
-            read = columns[model._transformer_to_input_indices[name]]
-            yield from first_parts(part, read, depth - 1)
+        for name, transformer, _ in model.transformers_:
+            of_transformer = columns[model._transformer_to_input_indices[name]]
+            yield from first_estimators(transformer, of_transformer, depth - 1)
         return
     if hasattr(model, "steps"):
         for _, step in model.steps:
-            yield from first_parts(step, columns, depth - 1)
+            yield from first_estimators(step, columns, depth - 1)
             if step not in ("passthrough", None):
-                break
-        return
-    if not hasattr(model, "__dict__"):
-        return
+                return
     yield model, columns
     if library_name(model) in FORESTS:
         return  # its flat trees hold all thresholds
-    parts = [getattr(model, "best_estimator_", None)]
+    members = np.ravel(np.array(getattr(model, "estimators_", ()), object)).tolist()
+    columns_of_members = getattr(model, "estimators_features_", [slice(None)] * len(members))
+    for member, of_member in zip(members, columns_of_members, strict=True):
+        yield from first_estimators(member, columns[of_member], depth - 1)
+    inner = [getattr(model, "best_estimator_", None)]
     if type(model).__name__ in ("FrozenEstimator", "_CalibratedClassifier"):
-        parts.append(model.estimator)
-    for name in ("estimators_", "calibrated_classifiers_", "transformer_list"):
-        parts += np.ravel(np.array(getattr(model, name, ()), object)).tolist()
-    of_parts = getattr(model, "estimators_features_", None)
-    for k, part in enumerate(parts):
-        read = columns if of_parts is None or not k else columns[of_parts[k - 1]]
-        yield from first_parts(part, read, depth - 1)
+        inner.append(model.estimator)
+    inner += getattr(model, "calibrated_classifiers_", [])
+    inner += [transformer for _, transformer in getattr(model, "transformer_list", [])]
+    for estimator in inner:
+        yield from first_estimators(estimator, columns, depth - 1)
 
 
-def numbers_per_column(part: Any, n_columns: int) -> list[list[NDArray[Any]]]:
-    """Numbers that a fitted part keeps for each of its columns: thresholds, edges, means, rows."""
-    numbers: list[list[NDArray[Any]]] = [[] for _ in range(n_columns)]
-    trees = part if isinstance(part, TreeEnsemble) else None
-    if trees is None and (form := flat_trees(part)) is not None:
+def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArray[Any]]]:
+    """Numbers that a fitted estimator keeps per column: thresholds, edges, means, rows."""
+    trees: Any = estimator if isinstance(estimator, TreeEnsemble) else None
+    if hasattr(estimator, "tree_"):
+        trees = forest_nodes([estimator])[0]
+    elif trees is None and (form := flat_trees(estimator)) is not None:
         trees = form[0]
     if trees is not None:
         order = np.argsort(trees.feature, kind="stable")
         starts = np.searchsorted(trees.feature[order], np.arange(n_columns + 1))
-        thresholds = np.split(trees.threshold[order], starts)[1:-1]
-        return [[of_column] for of_column in thresholds]
-    for value in vars(part).values():
+        return [[of_column] for of_column in np.split(trees.threshold[order], starts)[1:-1]]
+    numbers: list[list[NDArray[Any]]] = [[] for _ in range(n_columns)]
+    for value in vars(estimator).values():
         if isinstance(value, float):
             table: Any = [[value]] * n_columns
         elif isinstance(value, np.ndarray) and value.ndim == 2:
@@ -160,7 +168,7 @@ def numbers_per_column(part: Any, n_columns: int) -> list[list[NDArray[Any]]]:
 
 
 def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
-    """Numbers of a column, the middles between them, and their float32 neighbours."""
+    """Numbers of one column, the middles between them, and their float32 neighbours."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.unique(numbers.astype(np.float32))
     values = values[np.abs(values) < FAR]  # neither NaN nor infinity
@@ -169,17 +177,17 @@ def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
     if not len(values):
         return EXTREMES
     inner = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
-    below = np.nextafter(inner, np.float32(-np.inf))
-    above = np.nextafter(inner, np.float32(np.inf))
-    beyond = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
-    return np.concatenate([inner, below, above, beyond])
+    lower = np.nextafter(inner, np.float32(-np.inf))
+    higher = np.nextafter(inner, np.float32(np.inf))
+    outside = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
+    return np.concatenate([inner, lower, higher, outside])
 
 
 def _with_values(base: Rows, values: list[Rows], n_changed: int, rng: np.random.Generator) -> Rows:
     """Rows with values in `n_changed` of their columns, both at random."""
-    drawn = np.column_stack([rng.choice(column, len(base)) for column in values])
+    new_values = np.column_stack([rng.choice(column, len(base)) for column in values])
     order = rng.permuted(np.tile(np.arange(base.shape[1]), (len(base), 1)), axis=1)
-    return np.where(order < n_changed, drawn, base)
+    return np.where(order < n_changed, new_values, base)
 
 
 def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
@@ -192,28 +200,28 @@ def boundary_rows(
     labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
 ) -> Rows:
     """Neighbouring float32 rows of different labels, by bisection between such rows."""
-    one = base[rng.integers(len(base), size=4 * n_pairs)]
-    ends = np.concatenate([others, base])
-    other = ends[rng.integers(len(ends), size=4 * n_pairs)]
-    label = labels(one)
+    start = base[rng.integers(len(base), size=4 * n_pairs)]
+    candidates = np.concatenate([others, base])
+    stop = candidates[rng.integers(len(candidates), size=4 * n_pairs)]
+    label = labels(start)
     try:
-        other_label = labels(other)
+        stop_label = labels(stop)
     except ValueError:  # it refuses critical values, such as categories that it has not seen
-        other = rng.permutation(one)
-        other_label = labels(other)
-    pairs = np.flatnonzero(label != other_label)[:n_pairs]
-    one, other, label = one[pairs], other[pairs], label[pairs]
+        stop = rng.permutation(start)
+        stop_label = labels(stop)
+    pairs = np.flatnonzero(label != stop_label)[:n_pairs]
+    start, stop, label = start[pairs], stop[pairs], label[pairs]
     for _ in range(N_BISECTIONS):
-        middle = (one / 2 + other / 2).astype(np.float32)
-        if ((middle == one) | (middle == other)).all():
+        middle = (start / 2 + stop / 2).astype(np.float32)
+        if ((middle == start) | (middle == stop)).all():
             break
         try:
-            on_side_of_one = labels(middle) == label
+            moves_start = labels(middle) == label
         except ValueError:  # there is nothing between two categories
             break
-        one[on_side_of_one] = middle[on_side_of_one]
-        other[~on_side_of_one] = middle[~on_side_of_one]
-    return np.concatenate([one, other])
+        start[moves_start] = middle[moves_start]
+        stop[~moves_start] = middle[~moves_start]
+    return np.concatenate([start, stop])
 
 
 def answered(answers: Labels, x: Rows) -> Rows:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.learners.given_models.packable import BACKEND_ADVICE
+from gatewise_training.learners.given_models.packable import BACKEND_ADVICE, Estimator
 from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows, Rows
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -30,8 +30,8 @@ MOST_SHOWN = 8
 class ProbeFigures:
     """Rows that a conversion was probed on, and their number of each kind.
 
-    `undecided` rows are those that the classifier itself answers otherwise if it computes in
-    float64, or if the row changes by a millionth: they are not held against the conversion.
+    The classifier itself answers `undecided` rows differently if it computes in float64, or if
+    the row changes by a millionth: they are not held against the conversion.
     """
 
     rows: int
@@ -40,7 +40,7 @@ class ProbeFigures:
 
 
 def probe(
-    model: Any,
+    model: Estimator,
     source: HighCostModel,
     converted: Answering,
     sample: Rows,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import combinations
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from gatewise.decision import class_positions
 from gatewise.errors import InputError
 from gatewise_training.learners.given_models.flat_forms import (
     FORESTS,
@@ -23,12 +24,12 @@ from gatewise_training.learners.given_models.graph_values import (
     sigmoid,
     two_columns,
 )
-from gatewise_training.learners.given_models.packable import library_name
+from gatewise_training.learners.given_models.packable import Estimator, library_name
 from gatewise_training.learners.given_models.sklearn_transformers import transformed
 
 
-def classified(model: Any, x: Value) -> GraphAnswers:
-    """Write what a fitted classifier answers."""
+def classified(model: Estimator, x: Value) -> GraphAnswers:
+    """Write a fitted classifier's answers."""
     model = unwrapped(model)
     name = library_name(model) or ""
     if name in (*FORESTS, *TREES):
@@ -46,7 +47,7 @@ def classified(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers(answers.label, chances)
 
 
-def unwrapped(estimator: Any) -> Any:
+def unwrapped(estimator: Estimator) -> Estimator:
     """Look into scikit-learn's FrozenEstimator and searches."""
     while True:
         if type(estimator).__name__ == "FrozenEstimator":
@@ -60,7 +61,7 @@ def unwrapped(estimator: Any) -> Any:
 # -- linear models -------------------------------------------------------------------------
 
 
-def _linear(model: Any, x: Value) -> GraphAnswers:
+def _linear(model: Estimator, x: Value) -> GraphAnswers:
     weights = np.asarray(model.coef_, np.float64).T
     decision = x.double() @ weights + np.asarray(model.intercept_, np.float64)
     answers = GraphAnswers.of_margins(decision, len(model.classes_))
@@ -78,7 +79,7 @@ def _linear(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers(answers.label, chances, decision)
 
 
-def _quadratic(model: Any, x: Value) -> GraphAnswers:
+def _quadratic(model: Estimator, x: Value) -> GraphAnswers:
     columns = []
     for rotation, scaling, mean, prior in zip(
         model.rotations_, model.scalings_, model.means_, model.priors_, strict=True
@@ -93,7 +94,7 @@ def _quadratic(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers(likelihood.argmax(), likelihood.softmax(), margins)
 
 
-def _gaussian(model: Any, x: Value) -> GraphAnswers:
+def _gaussian(model: Estimator, x: Value) -> GraphAnswers:
     columns = []
     for mean, variance, prior in zip(model.theta_, model.var_, model.class_prior_, strict=True):
         gap = x.double() - np.asarray(mean, np.float64)
@@ -107,14 +108,14 @@ def _naive(likelihood: Value) -> GraphAnswers:
     return GraphAnswers(likelihood.argmax(), likelihood.softmax())
 
 
-def _counts(model: Any, x: Value) -> GraphAnswers:
+def _counts(model: Estimator, x: Value) -> GraphAnswers:
     likelihood = x.double() @ np.asarray(model.feature_log_prob_, np.float64).T
     if library_name(model) == "MultinomialNB":
         likelihood = likelihood + np.asarray(model.class_log_prior_, np.float64)
     return _naive(likelihood)
 
 
-def _bernoulli(model: Any, x: Value) -> GraphAnswers:
+def _bernoulli(model: Estimator, x: Value) -> GraphAnswers:
     if model.binarize is not None:
         x = (x > model.binarize).astype(x.dtype)
     positive = np.asarray(model.feature_log_prob_, np.float64)
@@ -123,7 +124,7 @@ def _bernoulli(model: Any, x: Value) -> GraphAnswers:
     return _naive(likelihood + (model.class_log_prior_ + negative.sum(axis=1)))
 
 
-def _network(model: Any, x: Value) -> GraphAnswers:
+def _network(model: Estimator, x: Value) -> GraphAnswers:
     value = x.double()
     operators = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
     for layer, (weights, bias) in enumerate(zip(model.coefs_, model.intercepts_, strict=True)):
@@ -139,7 +140,7 @@ def _network(model: Any, x: Value) -> GraphAnswers:
 # -- support vectors -----------------------------------------------------------------------
 
 
-def _machine(model: Any, x: Value) -> GraphAnswers:
+def _machine(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     kernel = _kernel(model, x.double())
     if n_classes == 2:
@@ -162,7 +163,7 @@ def _machine(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers(label, decision=decision)
 
 
-def _kernel(model: Any, x: Value) -> Value:
+def _kernel(model: Estimator, x: Value) -> Value:
     """Kernel of each row with each support vector."""
     vectors = np.asarray(model.support_vectors_, np.float64)
     if model.kernel == "linear":
@@ -201,7 +202,7 @@ def _pairwise(first_wins: Value, confidences: Value, n_classes: int) -> tuple[Va
 # -- trees ---------------------------------------------------------------------------------
 
 
-def _forest(model: Any, x: Value) -> GraphAnswers:
+def _forest(model: Estimator, x: Value) -> GraphAnswers:
     estimators = getattr(model, "estimators_", [model])
     counts = np.concatenate([tree.tree_.value[:, 0, :] for tree in estimators])
     trees = leaf_numbers(estimators, model.n_features_in_)
@@ -209,7 +210,7 @@ def _forest(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers.of_chances(sums / float(len(estimators)))
 
 
-def _boosted(model: Any, x: Value) -> GraphAnswers:
+def _boosted(model: Estimator, x: Value) -> GraphAnswers:
     columns = []
     start = model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32))[0]
     for k, of_class in enumerate(model.estimators_.T):
@@ -228,22 +229,21 @@ def _boosted(model: Any, x: Value) -> GraphAnswers:
 # -- classifiers made of others ------------------------------------------------------------
 
 
-def _pipeline(model: Any, x: Value) -> GraphAnswers:
+def _pipeline(model: Estimator, x: Value) -> GraphAnswers:
     for _, step in model.steps[:-1]:
         x = transformed(step, x)
     return classified(model.steps[-1][1], x)
 
 
-def _chances(model: Any, x: Value) -> Value:
+def _chances(model: Estimator, x: Value) -> Value:
     answers = classified(model, x)
     if answers.probabilities is None:
         raise InputError(f"{type(model).__name__} gives no probabilities")
     return answers.probabilities.double()
 
 
-def _spread(chances: Value, places: Any, n_classes: int) -> Value:
-    """Put columns at the places of their classes."""
-    indices = np.asarray(places, np.int64)
+def _spread(chances: Value, indices: NDArray[np.int64], n_classes: int) -> Value:
+    """Put columns at the indices of their classes."""
     if indices.tolist() == list(range(n_classes)):
         return chances
     return chances @ np.eye(n_classes)[indices]
@@ -253,17 +253,17 @@ def _total(values: Sequence[Value]) -> Value:
     return reduce(Value.__add__, values)
 
 
-def _bagging(model: Any, x: Value) -> GraphAnswers:
+def _bagging(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
-    parts = []
-    for part, columns in zip(model.estimators_, model.estimators_features_, strict=True):
-        chances = _chances(part, x.columns(columns))
-        parts.append(_spread(chances, part.classes_, n_classes))
-    return GraphAnswers.of_chances(_total(parts) / float(model.n_estimators))
+    members = []
+    for member, columns in zip(model.estimators_, model.estimators_features_, strict=True):
+        chances = _chances(member, x.columns(columns))
+        members.append(_spread(chances, member.classes_, n_classes))
+    return GraphAnswers.of_chances(_total(members) / float(model.n_estimators))
 
 
-def _response(model: Any, x: Value) -> Value:
-    """Decision function, else probabilities; of two classes those of the second."""
+def _response(model: Estimator, x: Value) -> Value:
+    """Decision function, else probabilities; of two classes the second one's."""
     answers = classified(model, x)
     decision = answers.decision
     if decision is not None and hasattr(model, "decision_function"):
@@ -273,46 +273,45 @@ def _response(model: Any, x: Value) -> Value:
     return chances.columns([1]) if len(model.classes_) == 2 else chances
 
 
-def _calibrated(model: Any, x: Value) -> GraphAnswers:
+def _calibrated(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
-    parts = []
+    members = []
     for fold in model.calibrated_classifiers_:
         response = _response(fold.estimator, x)
         slopes = np.array([c.a_ for c in fold.calibrators], np.float64)
         intercepts = np.array([c.b_ for c in fold.calibrators], np.float64)
         chances = sigmoid(-(response * slopes + intercepts))
         if n_classes == 2:
-            parts.append(two_columns(chances))
+            members.append(two_columns(chances))
             continue
-        own = fold.estimator.classes_.tolist()
-        places = [fold.classes.tolist().index(label) for label in own]
-        parts.append(shares(_spread(chances, places, n_classes)))
-    return GraphAnswers.of_chances(_total(parts) / float(len(parts)))
+        indices = class_positions(fold.classes, fold.estimator.classes_)
+        members.append(shares(_spread(chances, indices, n_classes)))
+    return GraphAnswers.of_chances(_total(members) / float(len(members)))
 
 
-def _one_vs_rest(model: Any, x: Value) -> GraphAnswers:
-    if any(type(part).__name__ == "_ConstantPredictor" for part in model.estimators_):
+def _one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
+    if any(type(member).__name__ == "_ConstantPredictor" for member in model.estimators_):
         raise InputError("OneVsRestClassifier was fitted on a class that has no rows")
-    parts = [_response(part, x) for part in model.estimators_]
+    members = [_response(member, x) for member in model.estimators_]
     has_decision = hasattr(model.estimators_[0], "decision_function")
-    scores = parts[0].beside(*parts[1:])
+    scores = members[0].beside(*members[1:])
     decision = scores if has_decision else None
-    if len(parts) == 1:
+    if len(members) == 1:
         label = (scores > (0.0 if has_decision else 0.5)).astype(np.int64).flat()
     else:
         label = scores.argmax()
     if not hasattr(model, "predict_proba"):
         return GraphAnswers(label, decision=decision)
-    columns = [_chances(part, x).columns([1]) for part in model.estimators_]
+    columns = [_chances(member, x).columns([1]) for member in model.estimators_]
     if len(columns) == 1:
         return GraphAnswers(label, two_columns(columns[0]), decision)
     return GraphAnswers(label, shares(columns[0].beside(*columns[1:])), decision)
 
 
-def _one_vs_one(model: Any, x: Value) -> GraphAnswers:
-    answers = [classified(part, x) for part in model.estimators_]
+def _one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
+    answers = [classified(member, x) for member in model.estimators_]
     labels = [a.label.reshape([-1, 1]) for a in answers]
-    responses = [_response(part, x) for part in model.estimators_]
+    responses = [_response(member, x) for member in model.estimators_]
     first_wins = labels[0].beside(*labels[1:]).equals(0)
     confidences = responses[0].beside(*responses[1:])
     _, decision = _pairwise(first_wins, confidences, len(model.classes_))
@@ -324,39 +323,39 @@ def _one_vs_one(model: Any, x: Value) -> GraphAnswers:
     return GraphAnswers(label, decision=second)
 
 
-def _vote(model: Any, x: Value) -> GraphAnswers:
+def _vote(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     weights = model._weights_not_none or [1.0] * len(model.estimators_)
-    parts = []
-    for part, weight in zip(model.estimators_, weights, strict=True):
+    members = []
+    for member, weight in zip(model.estimators_, weights, strict=True):
         if model.voting == "hard":
-            label = classified(part, x).label.reshape([-1, 1])
+            label = classified(member, x).label.reshape([-1, 1])
             chances = label.equals(np.arange(n_classes)[None, :]).astype(np.float64)
         else:
-            chances = _chances(part, x)
-        parts.append(chances * float(weight))
-    total = _total(parts)
+            chances = _chances(member, x)
+        members.append(chances * float(weight))
+    total = _total(members)
     if model.voting == "hard":
         return GraphAnswers(total.argmax())
     return GraphAnswers.of_chances(total / float(np.sum(weights)))
 
 
-def _stack(model: Any, x: Value) -> GraphAnswers:
+def _stack(model: Estimator, x: Value) -> GraphAnswers:
     is_binary = len(model.classes_) == 2
-    parts = []
+    members = []
     fitted = [e for e in model.estimators_ if not isinstance(e, str)]
-    for part, method in zip(fitted, model.stack_method_, strict=True):
-        answers = classified(part, x)
+    for member, method in zip(fitted, model.stack_method_, strict=True):
+        answers = classified(member, x)
         if method == "predict_proba":
-            chances = _chances(part, x)
-            parts.append(chances.columns([1]) if is_binary else chances)
+            chances = _chances(member, x)
+            members.append(chances.columns([1]) if is_binary else chances)
         elif method == "decision_function":
-            parts.append(_response(part, x))
+            members.append(_response(member, x))
         else:
-            parts.append(answers.label.reshape([-1, 1]).double())
+            members.append(answers.label.reshape([-1, 1]).double())
     if model.passthrough:
-        parts.append(x)
-    return classified(model.final_estimator_, parts[0].beside(*parts[1:]))
+        members.append(x)
+    return classified(model.final_estimator_, members[0].beside(*members[1:]))
 
 
 LINEAR = (
@@ -370,7 +369,7 @@ LINEAR = (
     "RidgeClassifierCV",
     "SGDClassifier",
 )
-CLASSIFIED: dict[str, Callable[[Any, Value], GraphAnswers]] = {
+CLASSIFIED: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
     **dict.fromkeys(LINEAR, _linear),
     "BaggingClassifier": _bagging,
     "BernoulliNB": _bernoulli,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError, one_line
 from gatewise_training.learners.given_models.graph_values import GraphOfRows
+from gatewise_training.learners.given_models.packable import Estimator
 from gatewise_training.learners.given_models.sklearn_classifiers import classified
 
 if TYPE_CHECKING:
     import onnx
 
 
-def sklearn_graph(estimator: Any, n_features: int, what: str) -> onnx.ModelProto:
+def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.ModelProto:
     """Convert a fitted classifier: rows in; labels and, if it gives any, probabilities out.
 
     The rows are one matrix, float32 (n, n_features). Labels are places among the estimator's

@@ -9,14 +9,14 @@ import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_training.learners.given_models.graph_values import Value
-from gatewise_training.learners.given_models.packable import library_name
+from gatewise_training.learners.given_models.packable import Estimator, library_name
 
 SMALL = 1e-5
 """Below it a Taylor sum of two terms is closer than log(1 + x) and exp(x) - 1."""
 
 
-def transformed(model: Any, x: Value) -> Value:
-    """Write what a fitted transformer makes of rows."""
+def transformed(model: Estimator, x: Value) -> Value:
+    """Write a fitted transformer's output for rows."""
     if model is None or isinstance(model, str):  # "passthrough"
         return x
     name = library_name(model) or ""
@@ -32,45 +32,45 @@ def _in_place(x: Value, result: Value) -> Value:
     return result.astype(x.dtype)
 
 
-def _binarizer(model: Any, x: Value) -> Value:
+def _binarizer(model: Estimator, x: Value) -> Value:
     is_above: Value = x > model.threshold
     return is_above.astype(x.dtype)
 
 
-def _column_transformer(model: Any, x: Value) -> Value:
+def _column_transformer(model: Estimator, x: Value) -> Value:
     weights = model.transformer_weights or {}
-    parts = []
+    blocks = []
     for name, transformer, _ in model.transformers_:
         indices = model._transformer_to_input_indices[name]
         if (isinstance(transformer, str) and transformer == "drop") or not len(indices):
             continue
-        part = transformed(transformer, x.columns(indices))
-        parts.append(part * weights[name] if name in weights else part)
-    return parts[0].beside(*parts[1:])
+        block = transformed(transformer, x.columns(indices))
+        blocks.append(block * weights[name] if name in weights else block)
+    return blocks[0].beside(*blocks[1:])
 
 
-def _feature_union(model: Any, x: Value) -> Value:
+def _feature_union(model: Estimator, x: Value) -> Value:
     weights = model.transformer_weights or {}
-    parts = []
+    blocks = []
     for name, transformer in model.transformer_list:
         if transformer == "drop":
             continue
-        part = transformed(transformer, x)
-        parts.append(part * weights[name] if name in weights else part)
-    return parts[0].beside(*parts[1:])
+        block = transformed(transformer, x)
+        blocks.append(block * weights[name] if name in weights else block)
+    return blocks[0].beside(*blocks[1:])
 
 
-def _pipeline(model: Any, x: Value) -> Value:
+def _pipeline(model: Estimator, x: Value) -> Value:
     for _, step in model.steps:
         x = transformed(step, x)
     return x
 
 
-def _projection(model: Any, x: Value) -> Value:
+def _projection(model: Estimator, x: Value) -> Value:
     return x.double() @ np.asarray(model.components_, np.float64).T
 
 
-def _pca(model: Any, x: Value) -> Value:
+def _pca(model: Estimator, x: Value) -> Value:
     components = np.asarray(model.components_, np.float64).T
     projected = x.double() @ components - np.asarray(model.mean_, np.float64)[None, :] @ components
     if not model.whiten:
@@ -80,7 +80,7 @@ def _pca(model: Any, x: Value) -> Value:
     return whitened
 
 
-def _bins(model: Any, x: Value) -> Value:
+def _bins(model: Estimator, x: Value) -> Value:
     columns = []
     for k, edges in enumerate(model.bin_edges_):
         inner = np.asarray(edges[1:-1], np.float64)
@@ -95,12 +95,12 @@ def _bins(model: Any, x: Value) -> Value:
     return columns[0].beside(*columns[1:])
 
 
-def _max_abs_scaler(model: Any, x: Value) -> Value:
+def _max_abs_scaler(model: Estimator, x: Value) -> Value:
     scaled = _in_place(x, x / model.scale_)
     return scaled.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled
 
 
-def _min_max_scaler(model: Any, x: Value) -> Value:
+def _min_max_scaler(model: Estimator, x: Value) -> Value:
     scaled = _in_place(x, x * model.scale_)
     scaled = _in_place(x, scaled + model.min_)
     if not model.clip:
@@ -109,13 +109,13 @@ def _min_max_scaler(model: Any, x: Value) -> Value:
     return scaled.maximum(low).minimum(high)
 
 
-def _robust_scaler(model: Any, x: Value) -> Value:
+def _robust_scaler(model: Estimator, x: Value) -> Value:
     if model.with_centering:
         x = _in_place(x, x - model.center_)
     return _in_place(x, x / model.scale_) if model.with_scaling else x
 
 
-def _standard_scaler(model: Any, x: Value) -> Value:
+def _standard_scaler(model: Estimator, x: Value) -> Value:
     if model.with_mean:
         x = x - np.asarray(model.mean_, x.dtype)
     if model.with_std:
@@ -123,7 +123,7 @@ def _standard_scaler(model: Any, x: Value) -> Value:
     return x
 
 
-def _normalizer(model: Any, x: Value) -> Value:
+def _normalizer(model: Estimator, x: Value) -> Value:
     size = x.apply("Abs")
     if model.norm == "max":
         norm = size.max()
@@ -136,14 +136,14 @@ def _normalizer(model: Any, x: Value) -> Value:
     return x / is_small.where(1.0, norm)
 
 
-def _one_hot(model: Any, x: Value) -> Value:
+def _one_hot(model: Estimator, x: Value) -> Value:
     columns = []
     for k, categories in enumerate(model.categories_):
-        known = _is_category(x.columns([k]), categories).astype(np.float64)
+        indicator = _is_category(x.columns([k]), categories).astype(np.float64)
         dropped = None if model.drop_idx_ is None else model.drop_idx_[k]
         if dropped is not None:
-            known = known.columns([i for i in range(len(categories)) if i != dropped])
-        columns.append(known)
+            indicator = indicator.columns([i for i in range(len(categories)) if i != dropped])
+        columns.append(indicator)
     return columns[0].beside(*columns[1:]).astype(model.dtype)
 
 
@@ -151,23 +151,23 @@ def _is_category(column: Value, categories: Any) -> Value:
     """Mark each row's category, (n, n_categories)."""
     values = np.asarray(categories, np.float64)
     is_nan = np.isnan(values)
-    known = column.double().equals(np.where(is_nan, np.inf, values)[None, :])
+    indicator = column.double().equals(np.where(is_nan, np.inf, values)[None, :])
     if not is_nan.any():
-        return known
+        return indicator
     missing = column.isnan().astype(np.float64) * is_nan[None, :].astype(np.float64)
-    return (known.astype(np.float64) + missing) > 0.0
+    return (indicator.astype(np.float64) + missing) > 0.0
 
 
-def _ordinal(model: Any, x: Value) -> Value:
+def _ordinal(model: Estimator, x: Value) -> Value:
     columns = []
     for k, categories in enumerate(model.categories_):
-        known = _is_category(x.columns([k]), categories).astype(np.float64)
+        indicator = _is_category(x.columns([k]), categories).astype(np.float64)
         codes = np.arange(len(categories), dtype=np.float64)
-        code = known @ codes[:, None]
+        code = indicator @ codes[:, None]
         if np.isnan(np.asarray(categories, np.float64)).any():
             code = x.columns([k]).isnan().where(float(model.encoded_missing_value), code)
         if model.handle_unknown == "use_encoded_value":
-            code = known.sum().equals(0.0).where(float(model.unknown_value), code)
+            code = indicator.sum().equals(0.0).where(float(model.unknown_value), code)
         columns.append(code)
     return columns[0].beside(*columns[1:]).astype(model.dtype)
 
@@ -182,7 +182,7 @@ def _expm1(x: Value) -> Value:
     return (x.apply("Abs") < SMALL).where(near, x.apply("Exp") - 1.0)
 
 
-def _power(model: Any, x: Value) -> Value:
+def _power(model: Estimator, x: Value) -> Value:
     columns = []
     for k, power in enumerate(model.lambdas_.tolist()):
         column = x.columns([k])
@@ -200,14 +200,14 @@ def _box_cox(x: Value, power: float) -> Value:
 def _yeo_johnson(x: Value, power: float) -> Value:
     size = x.apply("Abs")
     log = _log1p(size.double()).astype(x.dtype).double()
-    other = 2.0 - power
+    complement = 2.0 - power
     eps = float(np.finfo(np.float64).eps)
     positive = log if abs(power) < eps else _expm1(log * power) / power
-    negative = log if abs(other) <= eps else _expm1(log * other) / other
+    negative = log if abs(complement) <= eps else _expm1(log * complement) / complement
     return (x >= 0.0).where(positive, -negative)
 
 
-def _imputer(model: Any, x: Value) -> Value:
+def _imputer(model: Estimator, x: Value) -> Value:
     statistics = np.asarray(model.statistics_, x.dtype)
     is_missing = x.isnan() if np.isnan(model.missing_values) else x.equals(model.missing_values)
     filled = is_missing.where(statistics[None, :], x)
@@ -218,11 +218,11 @@ def _imputer(model: Any, x: Value) -> Value:
     return filled.beside(is_missing.columns(model.indicator_.features_).astype(x.dtype))
 
 
-def _nothing(model: Any, x: Value) -> Value:
+def _nothing(model: Estimator, x: Value) -> Value:
     return x
 
 
-TRANSFORMS: dict[str, Callable[[Any, Value], Value]] = {
+TRANSFORMS: dict[str, Callable[[Estimator, Value], Value]] = {
     "Binarizer": _binarizer,
     "ColumnTransformer": _column_transformer,
     "FeatureUnion": _feature_union,
