@@ -113,7 +113,7 @@ def _load_networks(bundle: Bundle) -> None:
             continue
         x = np.zeros((1, *block.shape), np.float32)
         try:
-            check_loads(block.model, x, bundle.manifest.loading)
+            check_loads(block.model, x.reshape(1, -1), bundle.manifest.loading)
             block.run(x)
         except InputError as error:
             raise BundleError(f"bundle {bundle.path}: {error}") from None
