@@ -12,7 +12,7 @@ TEST_PROCESSES ?= 4
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red lint format types bench bench-adapt bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
+.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-recall bench-signals bench-audit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -56,6 +56,16 @@ test: $(STAMP) mosquitto       ## every test, the README and docstring examples 
 
 test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
 	$(PYTEST) -s tests/chaos
+
+# It needs the program faketime, and fetches the suite beside this folder if it is not there.
+TUF_SUITE ?= ../tuf-conformance
+TUF_SUITE_URL := https://github.com/theupdateframework/tuf-conformance
+test-tuf: $(STAMP)  ## The Update Framework's public conformance suite on a device's client
+	@test -d $(TUF_SUITE) || git clone --quiet --depth 1 $(TUF_SUITE_URL) $(TUF_SUITE) || true
+	@if ! test -d $(TUF_SUITE); then echo "skipped: tuf-conformance is neither in $(TUF_SUITE) nor at $(TUF_SUITE_URL)"; \
+	elif ! command -v faketime >/dev/null; then echo "skipped: tuf-conformance needs faketime (apt install faketime)"; \
+	else $(BIN)/python -m pytest -q -p no:xdist -c /dev/null --rootdir $(TUF_SUITE) $(TUF_SUITE)/tuf_conformance \
+		--entrypoint "$(abspath $(BIN))/python $(abspath tests/edge/update/conformance_client.py)"; fi
 
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py

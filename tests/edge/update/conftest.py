@@ -15,6 +15,7 @@ from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
+from tests.edge.virtual_time import Clock
 from tests.support.waiting import wait_until
 
 PATIENCE = 60.0
@@ -229,3 +230,17 @@ def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Run
     yield run
     for running in made:
         running.close()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def on_trial(run, fleet, server, clock):
+    """A device that tries version 8 and would have to answer often."""
+    fleet.publish("8")
+    device = run(urls=[server.url], trial_answers=20, clock=clock)
+    device.reaches("8")
+    return device

@@ -1,0 +1,78 @@
+#!/usr/bin/env python
+"""A device's client of a repository, as The Update Framework's conformance suite drives it.
+
+`make test-tuf` runs the suite (github.com/theupdateframework/tuf-conformance) on this program; its
+CLIENT-CLI.md has the protocol. The versions seen stand in the file `seen` beside the metadata, as
+they stand in a device's state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from gatewise_export.repository.client import RepositoryClient
+from gatewise_export.repository.fetcher import BoundedFetcher
+from gatewise_export.repository.release import UpdateError
+
+TRUST = "trusted-root"
+SEEN = "seen"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--metadata-dir", type=Path, required=True)
+    parser.add_argument("--metadata-url")
+    parser.add_argument("--target-name", action="append", default=[])
+    parser.add_argument("--target-base-url")
+    parser.add_argument("--target-dir", type=Path)
+    parser.add_argument("command", choices=["init", "refresh", "download"])
+    parser.add_argument("trusted_root", nargs="?")
+    options = parser.parse_args()
+    folder = options.metadata_dir
+    if options.command == "init":
+        for name in (TRUST, "root.json"):
+            shutil.copyfile(options.trusted_root, folder / name)
+        return 0
+    try:
+        client = _refreshed(folder, options.metadata_url)
+        for name in options.target_name:
+            _download(client, name, options.target_dir)
+    except UpdateError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _refreshed(folder: Path, url: str) -> RepositoryClient:
+    client = RepositoryClient(
+        [url.rstrip("/").removesuffix("/metadata")],
+        folder,
+        trust=folder / TRUST,
+        fetcher=BoundedFetcher(),
+    )
+    seen_file = folder / SEEN
+    seen = json.loads(seen_file.read_text()) if seen_file.exists() else {}
+    _, versions = client.refresh({role: tuple(entry) for role, entry in seen.items()})
+    seen_file.write_text(json.dumps(versions))
+    return client
+
+
+def _download(client: RepositoryClient, name: str, folder: Path) -> None:
+    """Download a target, of a delegated role too, unless it is there already."""
+    updater = client._client
+    assert updater is not None
+    client._fetcher.allow(60.0)
+    target = updater.get_targetinfo(name)
+    if target is None:
+        raise UpdateError("fetch", f"{name} is not in the repository")
+    path = folder / name.replace("/", "_")
+    if updater.find_cached_target(target, str(path)) is None:
+        client._download(target, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
