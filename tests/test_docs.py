@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gatewise_cloud.broker.broker_init import find_plugin
 from tests.support.pages import Shell, run_page
 from tests.support.ports import free_port
 
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Here the lines for the shell run, too; lines for another machine are ``console`` blocks.
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
+OPERATIONS = ROOT / "docs/operations.md"
 
 
 def name_of(page: Path) -> str:
@@ -23,7 +25,9 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [p for p in PAGES if p not in TUTORIALS], ids=name_of)
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p not in (*TUTORIALS, OPERATIONS)], ids=name_of
+)
 def test_examples_run(page, tmp_path):
     with contextlib.chdir(tmp_path):
         run_page(page)
@@ -36,6 +40,13 @@ def test_tutorials_run(page, tmp_path):
         shutil.copy(ROOT / "examples" / script, tmp_path)
     with contextlib.chdir(tmp_path), Shell(tmp_path, port=free_port()) as shell:
         run_page(page, shell)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
+def test_an_operators_week_runs(tmp_path):
+    with contextlib.chdir(tmp_path), Shell(tmp_path, secure_port=free_port()) as shell:
+        run_page(OPERATIONS, shell)
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=name_of)

@@ -15,6 +15,9 @@ from tests.support.waiting import wait_until
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 BROKER_PORT = "1883"  # on pages; tests take a free one
+SECURE_PORT = "8883"
+#: A line of a service that is ready: of ours, of mosquitto, of a device that answers.
+READY = re.compile(r"ready:|mosquitto version \S+ running|^\{\"row\"", re.M)
 
 
 class Block(NamedTuple):
@@ -42,16 +45,23 @@ class Shell:
         Variables beside the present ones.
     port : int, optional
         Takes the place of the broker's port, 1883.
+    secure_port : int, optional
+        Takes the place of a secured broker's port, 8883.
     """
 
     def __init__(
-        self, folder: Path, environment: dict[str, str] | None = None, port: int | None = None
+        self,
+        folder: Path,
+        environment: dict[str, str] | None = None,
+        port: int | None = None,
+        secure_port: int | None = None,
     ) -> None:
         beside = Path(sys.executable).parent
         self.folder = folder
         self.environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
         self.environment |= {"COLUMNS": "100", **(environment or {})}
         self._port = port
+        self._secure_port = secure_port
         self._background: list[subprocess.Popen[str]] = []
 
     def run(self, text: str) -> str:
@@ -64,6 +74,10 @@ class Shell:
         if self._port is not None:
             command = command.replace("gatewise broker", f"gatewise broker --port {BROKER_PORT}")
             command = command.replace(BROKER_PORT, str(self._port))
+        if self._secure_port is not None:
+            option = f"broker init broker --port {self._secure_port}"
+            command = command.replace("broker init broker", option)
+            command = command.replace(SECURE_PORT, str(self._secure_port))
         if command.endswith("&"):
             self._start(command.removesuffix("&").strip())
             return ""
@@ -83,7 +97,7 @@ class Shell:
                 stdout=file, stderr=file, text=True,
             )  # fmt: skip
         self._background.append(child)
-        wait_until(lambda: "ready:" in log.read_text() or child.poll() is not None, command)
+        wait_until(lambda: READY.search(log.read_text()) or child.poll() is not None, command)
         assert child.poll() is None, log.read_text()
 
     def __enter__(self) -> Self:
