@@ -22,7 +22,7 @@ from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticke
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.fleet_audit import FleetAudit, disagreement_bound
 from gatewise_cloud.worker.served_models import ServedModels
-from gatewise_cloud.worker.session import MqttSession
+from gatewise_cloud.worker.session import MqttSession, SessionGroup
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
@@ -46,7 +46,7 @@ class BatchServer:
         self,
         models: ServedModels,
         batcher: Batcher,
-        session: MqttSession,
+        session: MqttSession | SessionGroup,
         counters: Counters,
     ) -> None:
         self.models = models

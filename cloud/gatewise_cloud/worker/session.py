@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -192,3 +193,76 @@ class MqttSession:
             self._receive(topic, bytes(message.payload), message.retain)
         except Exception:
             _LOG.exception("a message on %s could not be handled", topic[:100])
+
+
+class SessionGroup:
+    """Several sessions as one, for a broker that limits each connection; see :class:`MqttSession`.
+
+    The shared subscription divides requests among them; responses take turns.
+    """
+
+    def __init__(self, sessions: Sequence[MqttSession]) -> None:
+        self._sessions = sessions
+        self._turns = itertools.cycle(sessions)
+
+    @property
+    def connects(self) -> int:
+        """Connections so far."""
+        return sum(session.connects for session in self._sessions)
+
+    @property
+    def n_oversized(self) -> int:
+        """Connections that ended because a message was too large."""
+        return sum(session.n_oversized for session in self._sessions)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection stands now."""
+        return any(session.connected for session in self._sessions)
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether a connection stands with its subscription."""
+        return any(session.subscribed for session in self._sessions)
+
+    @property
+    def alive(self) -> bool:
+        """Whether all network threads run."""
+        return all(session.alive for session in self._sessions)
+
+    @property
+    def unread(self) -> bool:
+        """Whether messages have arrived that were not handled yet."""
+        return any(session.unread for session in self._sessions)
+
+    def open(self, subscription: str, receive: Receive) -> None:
+        """Connect and subscribe all sessions."""
+        for session in self._sessions:
+            session.open(subscription, receive)
+
+    def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
+        """Send a response to a device."""
+        self._next().respond(device, response, form)
+
+    def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
+        """Send an encoded response to a device."""
+        self._next().send(device, payload, form)
+
+    def dead_letter(self, reason: str, payload: bytes) -> None:
+        """Publish a message that gets no response on the dead-letter topic."""
+        self._next().dead_letter(reason, payload)
+
+    def unsubscribe(self) -> None:
+        """Unsubscribe all sessions."""
+        for session in self._sessions:
+            session.unsubscribe()
+
+    def close(self) -> None:
+        """Disconnect all sessions."""
+        for session in self._sessions:
+            session.close()
+
+    def _next(self) -> MqttSession:
+        """Choose the next session that is connected, or any if none is."""
+        turns = [next(self._turns) for _ in self._sessions]
+        return next((session for session in turns if session.connected), turns[0])

@@ -55,6 +55,9 @@ class WorkerSettings(Settings, frozen=True):
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
     cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None
+    connections: Annotated[
+        _AtLeastOne, FileOption("Connections, for brokers that limit the messages of each.")
+    ] = 1
     threads: Annotated[_AtLeastOne, FileOption("Threads within one run.")] = 1
     load_bytes: Annotated[
         Amount, FileOption("Largest memory that loading a graph may take, in bytes.")

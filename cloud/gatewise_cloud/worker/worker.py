@@ -28,7 +28,7 @@ from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.serving import BatchServer
-from gatewise_cloud.worker.session import MqttSession
+from gatewise_cloud.worker.session import MqttSession, SessionGroup
 from gatewise_cloud.worker.settings import WorkerSettings
 from gatewise_edge.link import wire
 
@@ -102,13 +102,8 @@ class Worker:
         )
         for bundle in _listed(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
-        self._session = MqttSession(
-            self._endpoint,
-            f"gw-worker-{secrets.token_hex(6)}",
-            self._counters,
-            # However short the queue, every request may be refused because it is full.
-            max_unacked=min(settings.queue + 1024, _MAX_UNACKED),
-        )
+        sessions = [self._make_session(settings.queue) for _ in range(settings.connections)]
+        self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
         batcher = Batcher(
             capacity=settings.queue,
             max_batch=settings.max_batch,
@@ -129,6 +124,15 @@ class Worker:
         self._life = threading.RLock()
         self._started = False
         self._ended = False
+
+    def _make_session(self, queue: int) -> MqttSession:
+        return MqttSession(
+            self._endpoint,
+            f"gw-worker-{secrets.token_hex(6)}",
+            self._counters,
+            # However short the queue, every request may be refused because it is full.
+            max_unacked=min(queue + 1024, _MAX_UNACKED),
+        )
 
     # -- life ------------------------------------------------------------------------------
 

@@ -46,6 +46,15 @@ def test_answers(tmp_path, any_broker, caller, kind):
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 
+def test_a_worker_with_several_connections_answers_once_on_any(bundle, mosquitto, caller):
+    with Worker(bundle, mosquitto.url, connections=3) as worker:
+        one = caller(mosquitto)
+        asked = {one.ask(tiny.rows(1)).id for _ in range(30)}
+        assert {answer.id for answer in one.responses(30)} == asked
+        assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
+        assert worker.trouble is None
+
+
 def test_two_workers_share_the_load_and_double_nothing(bundle, mosquitto, caller):
     X = tiny.rows(80)
     with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
