@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -87,26 +87,30 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     """
     rows = rows + np.float32(0)  # -0 becomes 0, which adds the same to sums that begin as 0
     if rows.shape[1] == 1:
-        return _smallest([LeafTables(rows)])
+        return min(_number_forms(LeafTables(rows)), key=LeafTables.nbytes)
     # distinct rows by their bytes: np.unique(axis=0) takes ten times as long
     numbers: dict[bytes, int] = {}
     row_of_leaf = np.array([numbers.setdefault(r.tobytes(), len(numbers)) for r in rows], np.int64)
     distinct = np.frombuffer(b"".join(numbers), np.float32).reshape(-1, rows.shape[1])
     row, output = np.nonzero(distinct)
-    starts = np.searchsorted(row, np.arange(len(distinct) + 1))
-    sparse = LeafTables(distinct[row, output], row_of_leaf, starts.astype(np.int64), output)
-    return _smallest([LeafTables(rows), LeafTables(distinct, row_of_leaf), sparse])
+    starts = np.searchsorted(row, np.arange(len(distinct) + 1)).astype(np.int64)
+    shared = _number_forms(LeafTables(distinct, row_of_leaf))
+    sparse = _number_forms(LeafTables(distinct[row, output], row_of_leaf, starts, output))
+    return min([*map(_unshared, shared), *shared, *sparse], key=LeafTables.nbytes)
 
 
-def _smallest(forms: Iterable[LeafTables]) -> LeafTables:
-    """Choose the smallest of the forms, with numbers as floats, bytes, or picks of few floats."""
-    variants = []
-    for form in forms:
-        variants.append(form)
-        small_and_step = byte_leaves(form.value)
-        if small_and_step is not None:
-            small, step = small_and_step
-            variants.append(replace(form, value=form.value[:0], small=small, step=step))
-        values, picks = np.unique(form.value, return_inverse=True)
-        variants.append(replace(form, value=values, picks=picks.reshape(form.value.shape)))
-    return min(variants, key=lambda form: form.nbytes())
+def _number_forms(form: LeafTables) -> list[LeafTables]:
+    """List a form of floats, the same with bytes, if it can be, and with picks of few floats."""
+    forms = [form]
+    small_and_step = byte_leaves(form.value)
+    if small_and_step is not None:
+        small, step = small_and_step
+        forms.append(replace(form, value=form.value[:0], small=small, step=step))
+    values, picks = np.unique(form.value, return_inverse=True)
+    return [*forms, replace(form, value=values, picks=picks.reshape(form.value.shape))]
+
+
+def _unshared(form: LeafTables) -> LeafTables:
+    """Give every leaf a row of its own."""
+    numbers = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
+    return replace(form, rows=None, **{numbers: getattr(form, numbers)[form.rows]})
