@@ -190,7 +190,7 @@ def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system,
     assert done.returncode == 0, done.stderr
     assert re.search(r"m: 0 of \d+ rows differ \(40 of the sample", done.stdout)
     assert "features of 0 of 40 windows differ" in done.stdout
-    assert "0 more are decided otherwise" in done.stdout
+    assert "0 more are decided differently" in done.stdout
 
 
 def test_people_read_blocks_and_what_each_step_costs(system, bundle, capsys):
