@@ -131,6 +131,7 @@ def read_signal(
     def fail(field: str, why: object) -> DocumentError:
         return DocumentError(file, field, str(why))
 
+    # steps, each of which reads steps before it
     steps: list[Step] = []
     for i, entry in enumerate(record.steps):
         try:
@@ -140,6 +141,7 @@ def read_signal(
         if len(step.label) > MAX_LABEL_BYTES:
             raise fail(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
         steps.append(step)
+    # blocks among them
     blocks: list[Block] = []
     for i, number in enumerate(record.blocks):
         block_step = steps[number] if number < len(steps) else None
@@ -153,6 +155,7 @@ def read_signal(
     raw = feature_names == (*graph.feature_names, WINDOW)
     if not raw and graph.feature_names != feature_names:
         raise fail("blocks", "their features are not those of the manifest, in its order")
+    # prices of all steps
     prices = record.prices
     labels = {step.label for step in graph.steps}
     if prices is not None and (prices.shape, set(prices.microseconds)) != (record.shape, labels):

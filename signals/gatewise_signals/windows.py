@@ -273,7 +273,7 @@ class Windower:
     def _has_rate(self) -> bool:
         """Whether the samples of the buffer's first window have the rate, by their times."""
         pushes = [p for p in self._pushes if p.start < self._begin + self.length]
-        late = sum(push.late for push in pushes[1:])
+        late = sum(timed_push.late for timed_push in pushes[1:])
         return len(pushes) < 2 or not self._is_off(
             late, pushes[-1].start - pushes[0].start, relative=False
         )
@@ -282,8 +282,8 @@ class Windower:
         """Seconds of the buffer's first sample, from the nearest time before it, or after it."""
         if not self._pushes or self.rate_hz is None:
             return None
-        push = self._pushes[0]
-        return push.time + (self._begin - push.start) / self.rate_hz
+        nearest = self._pushes[0]
+        return nearest.time + (self._begin - nearest.start) / self.rate_hz
 
     def _drop(self, count: int) -> None:
         """Drop samples off the front, and begin a new window behind them."""

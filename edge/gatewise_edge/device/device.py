@@ -147,15 +147,16 @@ class Device:
     ) -> None:
         self.deadline_ms = check_positive("deadline_ms", deadline_ms)
         if not callable(policy) and policy not in get_args(Policy):
-            known = ", ".join(get_args(Policy))
-            raise InputError(f"policy {policy!r}; choose one of {known}, or give a function")
+            names = ", ".join(get_args(Policy))
+            raise InputError(f"policy {policy!r}; choose one of {names}, or give a function")
         if outstanding < 1:
             raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and policy system: there is nothing to audit")
         if implausible not in get_args(Implausible):
-            known = ", ".join(get_args(Implausible))
-            raise InputError(f"implausible {implausible!r}; choose one of {known}")
+            names = ", ".join(get_args(Implausible))
+            raise InputError(f"implausible {implausible!r}; choose one of {names}")
+        # settings and counts
         self.policy = policy
         self._check_ranges = implausible != "ignore"
         self._observe = observe
@@ -168,6 +169,7 @@ class Device:
         self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
         self._adopting = threading.Lock()
+        # the bundle and the way to the cloud
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
         self._installed = self._install(opened, check=check)
         self._clock = clock

@@ -136,6 +136,7 @@ class InstalledBundle:
         if functions is not None:
             bundle = bundle.with_functions(functions)
         manifest = bundle.manifest
+        # the models, and the request that carries features to the cloud
         stages = load_stages(bundle, runner)
         inputs = manifest.cloud_inputs()
         dtype = manifest.request_dtype
@@ -148,6 +149,7 @@ class InstalledBundle:
             load_decoder()  # without one a device still sends files that no stage reads
         if check:
             self_test(bundle, stages, blocks=functions is not None)
+        # sensors are needed for the stages that an instance may reach
         visited = stages[: manifest.last_exit + 1]
         costs = manifest.feature_costs()
         source = None
@@ -224,18 +226,21 @@ class InstalledBundle:
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             named = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if named else instances.to_numpy()
+        # windows, whose features are computed, unless they come as features
         signal = self.bundle.manifest.signal
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
             first_instance = next(iter(instances), None) if is_array else None
             if not signal.is_features(first_instance):
                 return signal.checked(instances)
+        # files and raw rows are checked one by one
         files = isinstance(instances, list | tuple) and any(isinstance(i, bytes) for i in instances)
         if files or not self.holds_features(instances):
             return instances  # type: ignore[no-any-return]
         if isinstance(instances, list):
             names = self.row_names or ()
             instances = [in_order(i, names) if isinstance(i, Mapping) else i for i in instances]
+        # features, as one matrix
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(instances, np.float32)

@@ -60,6 +60,7 @@ def self_test(
     labels = np.array(
         [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
     )
+    # outputs of each stage, to the bit but for graphs that were given
     differences: dict[str, int] = {}
     same = np.ones(len(X), np.bool_)
     if blocks:
@@ -78,6 +79,7 @@ def self_test(
         if f"bought_{s}" in sample:
             unlike = runs[s].acquired != sample[f"bought_{s}"]
             differences[f"bought_{s}"] = int(np.count_nonzero(unlike.any(axis=1)))
+    # the decisions that follow from them
     differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & same))
     on_device = (exits < len(stages)) & same
     differences["label"] = int(np.count_nonzero((labels != sample["label"]) & on_device))

@@ -227,10 +227,10 @@ class Response:
 
 def most_rows(columns: int, classes: int) -> int:
     """Largest number of rows with which request and response fit a message each."""
-    up = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
+    most_of_request = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
     # Per row: probabilities and a label.
-    down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
-    return max(1, min(MOST_SHARED, up, down))
+    most_of_response = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
+    return max(1, min(MOST_SHARED, most_of_request, most_of_response))
 
 
 def new_id() -> bytes:

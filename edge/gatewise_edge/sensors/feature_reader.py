@@ -82,17 +82,17 @@ class Meter:
         if self.limits is None:
             return None
         # stages acquire by the same arrays again and again
-        known = self._limits_of.get(id(features))
-        if known is None or known[0] is not features:
+        cached = self._limits_of.get(id(features))
+        if cached is None or cached[0] is not features:
             lowest, highest = (limit[features] for limit in self.limits)
-            known = features, lowest, highest, lowest.tolist(), highest.tolist()
+            cached = features, lowest, highest, lowest.tolist(), highest.tolist()
             if len(features) > 1 and len(self._limits_of) < _MOST_STAGES:
-                self._limits_of[id(features)] = known
+                self._limits_of[id(features)] = cached
         if len(values) <= _FEW:
             numbers = values.tolist()
-            if not (any(map(lt, numbers, known[3])) or any(map(gt, numbers, known[4]))):
+            if not (any(map(lt, numbers, cached[3])) or any(map(gt, numbers, cached[4]))):
                 return None
-        outside = (values < known[1]) | (values > known[2])
+        outside = (values < cached[1]) | (values > cached[2])
         return int(features[outside.argmax()]) if outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:

@@ -80,6 +80,7 @@ def _open_wave(path: str) -> Recording:
             raise InputError(f"--signal {path}: the file is empty")
         if head[:4] not in (b"RIFF", b"RF64") or head[8:] != b"WAVE":
             raise InputError(f"--signal {path}: the file is no WAV file, it begins with {head!r}")
+        # chunks in any order; the samples come last
         form = b""
         while (chunk := file.read(8))[:4] != b"data":
             if len(chunk) < 8:
@@ -96,6 +97,7 @@ def _open_wave(path: str) -> Recording:
         n_bytes = file.seek(0, os.SEEK_END) - begin
     kind, n_channels, rate = _wave_format(path, form)
     frame_bytes = int(kind[1]) * n_channels
+    # the whole samples that are there, whatever the header says
     flaws = []
     size = int.from_bytes(chunk[4:], "little")
     if size in _UNKNOWN_SIZES and n_bytes:
@@ -207,6 +209,7 @@ def _open_array(path: str) -> Recording:
             f"--signal {path} holds {dtype} of shape {shape}; a recording is an array of numbers, "
             "shape (samples,) or (samples, channels)"
         )
+    # the whole samples that are there
     n_channels = shape[1] if len(shape) == 2 else 1
     frame_bytes = dtype.itemsize * n_channels
     flaws = []

@@ -210,11 +210,12 @@ class Sensors:
 
         def given_by(name: str, group: int) -> bool:
             """Whether a group, by index, is `name`, or requires it and has no sensor itself."""
-            own = costs.group_names[group] if group >= 0 else None
-            if own is None or own in self._groups:
-                return own == name
+            sensor_function = costs.group_names[group] if group >= 0 else None
+            if sensor_function is None or sensor_function in self._groups:
+                return sensor_function == name
             return name in (costs.group_names[g] for g in costs.requires[group])
 
+        # a feature's sensor_function sensor goes before that of its group
         for name, group in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
@@ -222,11 +223,11 @@ class Sensors:
             among = list(dict.fromkeys(column_of[k] for k in inside))
             group_columns = [c for c in among if columns[c] not in self._features]
             add(name, group_columns, partial(_group_cells, name, group, among, columns))
-        for name, own in self._features.items():
+        for name, sensor_function in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {noun}")
             column = columns.index(name)
-            add(name, [column], partial(_own_cell, column, own))
+            add(name, [column], partial(_own_cell, column, sensor_function))
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"{noun} {columns[column_of[k]]!r} has no sensor")

@@ -91,6 +91,7 @@ def open_signal(
     _check_options(given, signal, options)
     recording = open_recording(given)
     rate = _rate(given, signal, options, recording)
+    # samples of a recording, of lines or of bytes
     flaws: list[str] = []
     batches: Iterator[Batch]
     if recording is not None:
@@ -107,6 +108,7 @@ def open_signal(
         pieces = open_pieces(given, stop)
         form = options.form or signal.dtype
         batches = byte_batches(given, pieces, signal.shape[1:], form, flaws)
+    # windows of the bundle's rate and values
     resampler = None
     if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
         resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
@@ -328,6 +330,7 @@ class WindowStream(InstanceSource):
             ready: list[Item] = []
             for samples in batch:
                 if not isinstance(samples, Samples):
+                    # samples were lost, or could not be read: no window goes across
                     windower.reset()
                     self._n_breaks += 1
                     gap = True

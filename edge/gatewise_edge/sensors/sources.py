@@ -161,6 +161,7 @@ def _from_table(data: str, reader: InstanceReader, encoder: RowEncoder | None) -
     table = read_table(data, reader.names, encoder, keep=reader.keep, partial=True)
     if table.ignored:
         note(f"{data}: columns that are not features are left out: {', '.join(table.ignored)}")
+    # columns that the file lacks
     columns = () if encoder is None else encoder.columns
     filled_columns = {column.name for column in columns if column.fill is not None}
     for names, what in (

@@ -58,6 +58,7 @@ def read_table(
     or double, a row has another length than the header, or (but for `partial`) a cell is not of
     its column's kind.
     """
+    # the columns
     rows_of_file = csv_rows(path)
     _, header = next(rows_of_file)
     doubles = [name for name in [*names, *keep] if header.count(name) > 1]
@@ -72,6 +73,7 @@ def read_table(
         raise InputError(f"--keep {','.join(unknown_names)}: {path} has no such column")
     columns = [header.index(name) if name in header else -1 for name in names]
     kept_columns = {name: header.index(name) for name in keep}
+    # the rows
     lines = []
     cells = []
     kept = []
@@ -81,6 +83,7 @@ def read_table(
         kept.append({name: row[k] for name, k in kept_columns.items()})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
+    # their cells
     ignored = tuple(name for name in header if name not in names and name not in keep)
     if encoder is not None:
         rows: Values | list[list[str]] = cells

@@ -93,40 +93,41 @@ def edge(
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        parts = _open_parts(settings, stop, stack)
+        service = _open_parts(settings, stop, stack)
+        # What observes the answers.
         totals = AnswerTotals()
         notifier = Notifier()
         beat = Heartbeat(
             notifier,
             patience=settings.deadline_ms / 1000.0 + _GRACE,
-            status=lambda: f"{totals}{parts.troubles}",
+            status=lambda: f"{totals}{service.troubles}",
         )
-        observers = [totals.add, *_open_observers(settings, parts, beat, stack)]
+        observers = [totals.add, *_open_observers(settings, service, beat, stack)]
         # From here on the device answers.
-        parts.troubles.connect(settings.connect_timeout)
-        if parts.updater is not None:
-            stack.enter_context(parts.updater).start(parts.device)
+        service.troubles.connect(settings.connect_timeout)
+        if service.updater is not None:
+            stack.enter_context(service.updater).start(service.device)
         stack.enter_context(beat)
-        release = parts.device.bundle.manifest.release
-        notifier.send("READY=1", f"model {release}{parts.troubles}")
-        writers = _open_writers(settings, parts.link, parts.out, stack)
+        release = service.device.bundle.manifest.release
+        notifier.send("READY=1", f"model {release}{service.troubles}")
+        writers = _open_writers(settings, service.link, service.out, stack)
         try:
             run_loop(
-                parts.device.answer,
-                parts.instances,
+                service.device.answer,
+                service.instances,
                 stop=stop,
                 beat=beat,
                 observers=observers,
                 limit=settings.limit,
                 interval=settings.interval,
                 parallel=settings.parallel,
-                smoothing=parts.smoothing,
-                log=parts.log,
+                smoothing=service.smoothing,
+                log=service.log,
                 writers=writers,
             )
         finally:
             notifier.send("STOPPING=1", str(totals))
-            _print_summary(parts, totals, as_json=as_json)
+            _print_summary(service, totals, as_json=as_json)
     if stop.requested == "SIGINT":
         raise KeyboardInterrupt
     if totals.errors and not stop.requested:
@@ -168,6 +169,7 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     device = stack.enter_context(first_that_runs(make, bundles))
     if link is not None:
         link.set_status(device.bundle.manifest.release)
+    # The answers' way out.
     out = stack.enter_context(AnswerFile(settings.out))
     smoothing = None
     if settings.smooth is not None:

@@ -136,6 +136,7 @@ class EdgeMetrics(Collector):
         """Read the values that the device counts itself."""
         link = self._link
         manifest = self._device.bundle.manifest
+        # answers
         (answers,) = self._answers.collect()
         routes = {s.labels["route"]: s.value for s in answers.samples if s.name.endswith("_total")}
         ratio = routes["cloud"] / (sum(routes.values()) or 1)
@@ -143,6 +144,7 @@ class EdgeMetrics(Collector):
         text = "Offload rate of the active operating point, on validation data."
         expected = manifest.active_point.offload_rate
         yield gauge("gatewise_offload_expected", text, [((), expected)])
+        # the link
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
         takeovers = getattr(link, "takeovers", 0)
@@ -154,6 +156,7 @@ class EdgeMetrics(Collector):
         expires = getattr(link, "certificate_expires", None)
         text = "When its certificate expires, in Unix seconds."
         yield gauge("gatewise_certificate_expires", text, [((), expires)])
+        # the bundle and the device
         model = (manifest.name, manifest.version)
         yield gauge("gatewise_model_info", "The active bundle.", [(model, 1)], "model", "version")
         counts = self._device.counters.items()
@@ -166,6 +169,7 @@ class EdgeMetrics(Collector):
         yield counter("gatewise_device", "Requests and responses.", events, "event")
         state = [([k], value) for k, value in self._device.gauges.items()]
         yield gauge("gatewise_device_state", "Current state.", state, "what")
+        # other parts of the service
         if self._instances is not None:
             yield from self._of_instances(self._instances)
         if self._updater is not None:

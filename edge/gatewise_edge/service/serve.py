@@ -115,12 +115,14 @@ def run_loop(
             beat.end(number)
 
     due = _due(instances, stop, limit, interval, frozenset() if log is None else log.answered)
+    # one after the other, on this thread
     if parallel == 1:
         for item in due:
             answer_one(*item)
             if ended.is_set():
                 return
         return
+    # several at a time
     free = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
