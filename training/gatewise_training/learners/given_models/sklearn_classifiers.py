@@ -44,7 +44,7 @@ def classified(model: Estimator, x: Value) -> GraphAnswers:
     answers = GraphAnswers.of_margins(margins, len(model.classes_))
     margins = margins.double()
     chances = margins.softmax() if link == "softmax" else two_columns(sigmoid(margins))
-    return GraphAnswers(answers.label, chances)
+    return GraphAnswers(answers.label, chances, margins)
 
 
 def unwrapped(estimator: Estimator) -> Estimator:
@@ -177,7 +177,8 @@ def _kernel(model: Estimator, x: Value) -> Value:
         products = (x @ vectors.T) * -2.0
         distance: Value = (x * x).sum() + (vectors * vectors).sum(axis=1)[None, :] + products
         return (distance.maximum(0.0) * -gamma).apply("Exp")
-    products = (x @ vectors.T) * gamma + float(model.coef0)
+    # onnxruntime would fold a factor behind a product of matrices into it as a float32
+    products = x @ (vectors.T * gamma) + float(model.coef0)
     if model.kernel == "sigmoid":
         return products.apply("Tanh")
     return reduce(Value.__mul__, [products] * int(model.degree))

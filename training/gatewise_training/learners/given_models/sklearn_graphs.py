@@ -31,7 +31,9 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
             "classifier, or an ONNX file"
         ) from error
     outputs = {"label": answers.label}
-    if answers.probabilities is not None and hasattr(estimator, "predict_proba"):
+    if hasattr(estimator, "predict_proba"):
+        if answers.probabilities is None:
+            raise InputError(f"{what}: {type(estimator).__name__} has no exact probabilities")
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
         outputs["decision"] = answers.decision

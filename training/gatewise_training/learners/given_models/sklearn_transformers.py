@@ -72,12 +72,10 @@ def _projection(model: Estimator, x: Value) -> Value:
 
 def _pca(model: Estimator, x: Value) -> Value:
     components = np.asarray(model.components_, np.float64).T
-    projected = x.double() @ components - np.asarray(model.mean_, np.float64)[None, :] @ components
-    if not model.whiten:
-        return projected
-    scale = np.sqrt(model.explained_variance_)
-    whitened: Value = projected / np.maximum(scale, np.finfo(scale.dtype).eps).astype(np.float64)
-    return whitened
+    if model.whiten:
+        scale = np.sqrt(model.explained_variance_)
+        components = components / np.maximum(scale, np.finfo(scale.dtype).eps)
+    return x.double() @ components - np.asarray(model.mean_, np.float64)[None, :] @ components
 
 
 def _bins(model: Estimator, x: Value) -> Value:
