@@ -107,6 +107,7 @@ def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_p
         "stage_0.npz",
         "stage_0.onnx",
         "sample.npz",
+        "ranges.npz",
         "backend.json",
     }
     assert json.loads(bundle.read("backend.json"))["classes"] == NAMES.tolist()
