@@ -77,6 +77,9 @@ TABLE: dict[str, Entry] = {
         "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
     ),
     "edge": Entry("gatewise_edge.service.cli", "Run a device: rows in, answers out.", "edge"),
+    "edge enrol": Entry(
+        "gatewise_edge.service.enrol_cli", "Get a device's certificate with a token.", "edge"
+    ),
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
     "broker": Entry(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
@@ -102,6 +105,8 @@ class _Root(TyperGroup):
         return build(cmd_name) if cmd_name in TABLE else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if (two_words := " ".join(args[:2])) in TABLE:
+            args = [two_words, *args[2:]]
         if args[0] not in TABLE and not args[0].startswith("-"):
             close = get_close_matches(args[0], TABLE, n=1)
             hint = f", did you mean {close[0]!r}?" if close else ""

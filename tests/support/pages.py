@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 BROKER_PORT = "1883"  # on pages; tests take a free one
 SECURE_PORT = "8883"
+ENROLMENT_PORT = "8884"
 #: A line of a service that is ready: of ours, of mosquitto, of a device that answers.
 READY = re.compile(r"ready:|mosquitto version \S+ running|^\{\"row\"", re.M)
 
@@ -62,6 +64,7 @@ class Shell:
         self.environment |= {"COLUMNS": "100", **(environment or {})}
         self._port = port
         self._secure_port = secure_port
+        self._enrolment_port = free_port()
         self._background: list[subprocess.Popen[str]] = []
 
     def run(self, text: str) -> str:
@@ -78,6 +81,7 @@ class Shell:
             option = f"broker init broker --port {self._secure_port}"
             command = command.replace("broker init broker", option)
             command = command.replace(SECURE_PORT, str(self._secure_port))
+            command = command.replace(ENROLMENT_PORT, str(self._enrolment_port))
         if command.endswith("&"):
             self._start(command.removesuffix("&").strip())
             return ""

@@ -82,8 +82,9 @@ class Authority:
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
             identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+            own_key = self._key.public_key()
             builder = _builder(
-                name, name, self._key, now, expiry, usages=("key_cert_sign", "crl_sign")
+                name, name, own_key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
             builder = builder.add_extension(identifier, critical=False)
             self.certificate = self._sign(files.certificate, builder)
@@ -98,6 +99,11 @@ class Authority:
     def issue_client(self, files: Issued, name: str, role: str) -> None:
         """Write key and certificate of a client."""
         self._issue(files, _name(name, role), CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+    def certify(self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str) -> None:
+        """Write the certificate of a client that keeps its own key."""
+        purpose = ExtendedKeyUsageOID.CLIENT_AUTH
+        self._certify(path, _name(name, role), CLIENT_DAYS, purpose, key)
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Put a certificate on the revocation list."""
@@ -116,7 +122,19 @@ class Authority:
         purpose: x509.ObjectIdentifier,
         names: x509.SubjectAlternativeName | None = None,
     ) -> None:
-        key = _new_key(files.key)
+        key = _new_key(files.key).public_key()
+        self._certify(files.certificate, subject, days, purpose, key, names=names)
+
+    def _certify(
+        self,
+        path: Path,
+        subject: x509.Name,
+        days: int,
+        purpose: x509.ObjectIdentifier,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        names: x509.SubjectAlternativeName | None = None,
+    ) -> None:
         now = self._clock()
         # Nothing that the authority signs may outlive it.
         expiry = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
@@ -127,7 +145,7 @@ class Authority:
         builder = builder.add_extension(identifier, critical=False)
         if names is not None:
             builder = builder.add_extension(names, critical=False)
-        self._sign(files.certificate, builder)
+        self._sign(path, builder)
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
         certificate = builder.sign(self._key, hashes.SHA256())
@@ -165,7 +183,7 @@ def host_names(certificate: x509.Certificate) -> set[str]:
 def _builder(
     subject: x509.Name,
     issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
+    key: ec.EllipticCurvePublicKey,
     now: datetime.datetime,
     expiry: datetime.datetime,
     *,
@@ -179,7 +197,7 @@ def _builder(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _BEFORE)
         .not_valid_after(expiry)

@@ -333,6 +333,10 @@ def _issue(
         broker.issued.append(server.certificate)
     for name, role in clients.items():
         pair = pairs[name]
+        # Without a key here the device has it, and renews its certificate by another enrolment.
+        is_enrolled = pair.certificate.exists() and not pair.key.exists()
+        if is_enrolled:
+            continue
         if not pair.certificate.exists() or _expires_soon(pair, authority, now):
             authority.issue_client(pair, name, role)
             broker.issued.append(pair.certificate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import threading
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from gatewise_cloud.broker.broker_init import (
     broker_clients,
     init_broker,
 )
+from gatewise_cloud.broker.enrolment import EnrolmentServer, make_token
 from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
@@ -198,6 +200,56 @@ def list_clients(
         return
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
     table(f"Clients of {endpoint.url}", list(rows[0]), cells)
+
+
+@_app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Name of the device.")],
+    folder: _Folder = Path("broker"),
+    as_json: _Json = False,
+) -> None:
+    """Make a one-time token with which a device enrols within a day.
+
+    Example:
+
+        gatewise broker token pi-5 --dir broker
+    """
+    text = make_token(_known(folder), name)
+    print_line(text, {"token": text}, as_json=as_json)
+
+
+@_app.command()
+def enrol(
+    folder: _Folder = Path("broker"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: a free one.")] = 8884,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    broker: _Url = None,
+    as_json: _Json = False,
+) -> None:
+    """Serve enrolments over HTTPS until SIGTERM or Ctrl-C; see gatewise edge enrol.
+
+    Each device with a token gets a certificate for its own key, and rights in the broker that runs.
+
+    Example:
+
+        gatewise broker enrol --dir broker --port 8884
+    """
+
+    def apply_live(made: BrokerFolder, name: str) -> None:
+        _apply_live(made, {name: "devices"}, broker)
+        note(f"enrolled {name}")
+
+    server = EnrolmentServer(
+        _known(folder),
+        host=host,
+        port=port,
+        enrolled=apply_live,
+        clock=lambda: datetime.datetime.now(datetime.UTC),
+    )
+    with until_interrupted(), server:
+        document = {"ready": True, "port": server.port}
+        print_line(f"ready: enrolments on port {server.port}", document, as_json=as_json)
+        threading.Event().wait()
 
 
 def _known(folder: Path) -> Path:

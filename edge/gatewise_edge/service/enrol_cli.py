@@ -1,0 +1,40 @@
+"""``gatewise edge enrol``: a device gets its certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewise.console import print_line
+
+
+def enrol(
+    url: Annotated[str, typer.Argument(help="https://host[:port] of gatewise broker enrol.")],
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="GATEWISE_TOKEN", prompt=True, help="The token of gatewise broker token."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for ca.crt, device.crt, device.key.")] = Path(
+        "tls"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Make this device's key, and get a certificate for it with a one-time token.
+
+    The key is made here and stays here. The token says which server is the right one.
+
+        gatewise edge enrol https://broker.example:8884 --out /etc/gatewise/tls
+    """
+    from gatewise_edge.link.enrolment import enrol as enrol_device
+
+    enrolled = enrol_device(url.rstrip("/"), token.strip(), out)
+    files = f"--ca-file {out}/ca.crt --cert-file {out}/device.crt --key-file {out}/device.key"
+    text = f"enrolled as {enrolled['device']}: gatewise edge BUNDLE --broker {enrolled['broker']}"
+    print_line(f"{text} --device {enrolled['device']} {files}", enrolled, as_json=as_json)
+
+
+commands = {"edge enrol": enrol}

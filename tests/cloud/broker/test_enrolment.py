@@ -1,0 +1,110 @@
+"""Enrolment: one token, one certificate, a key that stays on the device."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import stat
+from contextlib import contextmanager
+
+import pytest
+
+from gatewise.cli import main
+from gatewise.errors import InputError
+from gatewise_cloud.broker.authority import read_certificate
+from gatewise_cloud.broker.broker_init import find_plugin, init_broker
+from gatewise_cloud.broker.enrolment import EnrolmentServer, make_token
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.enrolment import enrol
+from gatewise_edge.link.mqtt import MqttLink
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def made(tmp_path):
+    return make_folder(tmp_path / "broker")
+
+
+@contextmanager
+def serving(made, clock=lambda: datetime.datetime.now(datetime.UTC)):
+    names = []
+    with EnrolmentServer(
+        made.folder,
+        host="127.0.0.1",
+        port=0,
+        enrolled=lambda _, name: names.append(name),
+        clock=clock,
+    ) as server:
+        yield f"https://127.0.0.1:{server.port}", names
+
+
+def test_a_token_is_good_once_and_the_key_stays_on_the_device(made, tmp_path):
+    token = make_token(made.folder, "pi-5")
+    with serving(made) as (url, names):
+        device = enrol(url, token, tmp_path / "tls")
+        assert device == {"device": "pi-5", "broker": f"mqtts://127.0.0.1:{made.port}"}
+        with pytest.raises(LinkError, match="was used before"):
+            enrol(url, token, tmp_path / "again")
+        assert not (tmp_path / "again").exists()
+        with pytest.raises(InputError, match="there already"):
+            enrol(url, token, tmp_path / "tls")
+    assert names == ["pi-5"]
+    assert stat.S_IMODE((tmp_path / "tls/device.key").stat().st_mode) == 0o600
+    certificate = read_certificate(tmp_path / "tls/device.crt")
+    certificate.verify_directly_issued_by(read_certificate(made.folder / "ca.crt"))
+    assert not list(made.folder.rglob("pi-5.key"))
+    # A later call makes no key for it.
+    again = init_broker(made.folder, devices=("pi-6",))
+    assert [path.name for path in again.issued] == ["pi-6.crt"]
+    assert "pi-5" in again.roster.devices
+
+
+def test_what_is_refused(made, tmp_path):
+    token = make_token(made.folder, "pi-5")
+    name, secret, digest = token.split(".")
+    with serving(made) as (url, names):
+        for wrong, why in (
+            (f"{name}.{'0' * 32}.{digest}", "not valid"),
+            (f"boss.{secret}.{digest}", "not valid"),
+            (f"{name}.{secret}.{'0' * 64}", "not the enrolment server"),
+        ):
+            with pytest.raises(LinkError, match=why):
+                enrol(url, wrong, tmp_path / "tls")
+        with pytest.raises(InputError, match="https"):
+            enrol(url.replace("https", "http"), token, tmp_path / "tls")
+    assert names == []
+    with pytest.raises(InputError, match="has a certificate"):
+        make_token(made.folder, "pi-1")
+
+
+def test_a_token_ends_after_a_day(made, tmp_path):
+    token = make_token(made.folder, "pi-5")
+    tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
+    late = serving(made, clock=lambda: tomorrow)
+    with late as (url, _), pytest.raises(LinkError, match="has expired"):
+        enrol(url, token, tmp_path / "tls")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
+def test_a_device_that_enrols_connects_to_the_broker_that_runs(made, tmp_path, capsys, command):
+    folder = str(made.folder)
+    with SecureBroker(made) as broker:
+        words = ("broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json")
+        server = command(*words)
+        url = f"https://127.0.0.1:{json.loads(server.line())['port']}"
+        assert main(["broker", "token", "pi-5", "--dir", folder]) == 0
+        token = capsys.readouterr().out.strip()
+        out = tmp_path / "tls"
+        assert main(["edge", "enrol", url, "--token", token, "--out", str(out), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["device"] == "pi-5"
+        files = {
+            "ca_file": out / "ca.crt",
+            "cert_file": out / "device.crt",
+            "key_file": out / "device.key",
+        }
+        link = MqttLink(broker.url, device="pi-5", **files)
+        link.connect(60)
+        wait_until(lambda: link.ready)
+        link.close()
