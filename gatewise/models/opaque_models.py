@@ -47,8 +47,9 @@ class PythonModel:
                 f"{self.spec} is neither a function of the rows nor an object with predict_proba"
             )
         self.n_classes = len(classes)
-        owner = getattr(given, "__self__", given)  # of a bound method, the object
-        own_classes = list(getattr(owner, "classes_", classes))
+        self.model = getattr(given, "__self__", given)
+        """The object that answers: of a bound method, its owner."""
+        own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
         unknown = [label for label in own_classes if label not in data_classes]
         if unknown:

@@ -18,6 +18,7 @@ from gatewise_training.adapt.alternation import (
 )
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.lin import PathSettings, fit_path
+from gatewise_training.adapt.m_step import LinearPair
 from gatewise_training.adapt.qstep import (
     KullbackLeibler,
     LogOdds,
@@ -221,3 +222,54 @@ def test_given_probabilities_cost_the_gate_nothing_where_it_has_them(distance):
     np.testing.assert_allclose(free.gate_loss.value(g) + free.constant, 0, atol=1e-12)
     elsewhere = free.gate_loss.value(g + 0.7) + free.constant
     assert (elsewhere > 0).all()
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_opt_is_convex_in_the_models(distance, n_classes):
+    """Remark 1 of the paper, on segments between random pairs, with the penalty."""
+    given = sample(n_classes)
+    problem, start, *_ = pose(given, distance.curvature_bound)
+    rng = np.random.default_rng(0)
+    free = distance.with_probabilities(rng.uniform(0.01, 0.99, len(given.x)))
+    posed = replace(problem, gamma=0.1).with_q(free)
+    for _ in range(50):
+        a, b = (
+            LinearPair(rng.normal(size=start.weights.shape), rng.normal(size=start.bias.shape))
+            for _ in range(2)
+        )
+        t = rng.random()
+        between = LinearPair(t * a.weights + (1 - t) * b.weights, t * a.bias + (1 - t) * b.bias)
+        chord = t * posed.objective(a) + (1 - t) * posed.objective(b)
+        assert posed.objective(between) <= chord + 1e-12
+
+
+def test_opt_is_convex_in_the_free_probabilities():
+    rng = np.random.default_rng(0)
+    f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
+
+    def value(q):
+        free = KullbackLeibler().with_probabilities(q)
+        return (1 - q) * f1_loss + q * f0_loss + free.gate_loss.value(g) + free.constant
+
+    a, b, t = rng.random(500), rng.random(500), rng.random(500)
+    assert (value(t * a + (1 - t) * b) <= t * value(a) + (1 - t) * value(b) + 1e-12).all()
+
+
+def test_opt_bounds_the_composite_systems_log_loss():
+    """Jensen: ``-log Pr(y | x) <= E_q loss(f_z, y) + KL(q || Pr(z | x; g))``."""
+    rng = np.random.default_rng(0)
+    f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
+    offload = expit(g)
+    log_loss_of_system = -np.log((1 - offload) * np.exp(-f1_loss) + offload * np.exp(-f0_loss))
+
+    def bound(q):
+        free = KullbackLeibler().with_probabilities(q)
+        return (1 - q) * f1_loss + q * f0_loss + free.gate_loss.value(g) + free.constant
+
+    assert (bound(rng.random(500)) >= log_loss_of_system - 1e-12).all()
+    posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)
+    np.testing.assert_allclose(bound(posterior), log_loss_of_system, atol=1e-12)
+    # without a bound on the mean that is the q-step
+    best = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
+    np.testing.assert_allclose(best.q, posterior, atol=1e-9)

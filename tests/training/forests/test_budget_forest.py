@@ -56,6 +56,11 @@ def test_trees_are_added_until_the_validation_cost_passes_the_budget():
         assert system.forest_.n_trees <= within
         assert system.cost(X_val).mean() <= budget + 1e-9
         assert system.score(X_val, y_val) >= right[within - 1] - 1e-12
+        # algorithm 1 keeps all of them, whatever their accuracy
+        by_cost = clone(system).set_params(selection="cost")
+        by_cost.fit(X, y, validation=(X_val, y_val))
+        assert by_cost.at(budget=budget).forest_.n_trees == within
+        assert {number for forest, number in by_cost.grown_ if forest.n_nodes > 1} == {within}
         np.testing.assert_array_equal(  # the same trees, whatever the budget
             system.forest_.trees.threshold, first[system.forest_.n_trees - 1].trees.threshold
         )
@@ -179,3 +184,43 @@ def test_a_guarantee_is_kept_apart():
     point = system.fit(X, y).operating_point_
     assert point.guarantee is not None
     assert system.forest_.n_trees == system.stages_[0].n_trees
+
+
+def test_the_largest_forest_within_a_budget_needs_a_budget():
+    with pytest.raises(InputError, match="largest forest within a budget"):
+        BudgetForest(selection="cost").fit(*load_wine(return_X_y=True))
+
+
+def optimal_max_cost(x, y, prices, rows, used):
+    """Least max-cost of a tree of pure leaves that tests no feature twice on a path."""
+    if len(set(y[rows])) < 2:
+        return 0.0
+    best = np.inf
+    for k in range(x.shape[1]):
+        sides = [rows[x[rows, k] == value] for value in (0, 1)]
+        if k in used or not all(map(len, sides)):
+            continue
+        below = max(optimal_max_cost(x, y, prices, side, used | {k}) for side in sides)
+        best = min(best, prices[k] + below)
+    return best
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
+    """``Cost(S) <= OPT(S) (log F(S) + 1)``, F scaled to 1 as its least impurity above 0."""
+    ratios = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        x = ((rng.permutation(32)[:14, None] >> np.arange(5)) & 1).astype(np.float32)
+        y = rng.integers(0, n_classes, 14)
+        y[:n_classes] = range(n_classes)
+        prices = rng.uniform(0.5, 4.0, 5).round(1)
+        costs = FeatureCosts(prices)
+        tree = grow(Codes.of_table(x), y, np.ones(14, np.int64), n_classes, costs)
+        assert (tree.proba(x).argmax(axis=1) == y).all()
+        optimum = optimal_max_cost(x, y, prices, np.arange(14), frozenset())
+        counts = np.bincount(y)
+        impurity = counts.sum() ** 2 - (counts**2).sum()  # ordered pairs; the least is 2
+        ratios.append(tree.cost(x, costs).max() / optimum)
+        assert 1.0 - 1e-6 <= ratios[-1] <= np.log(impurity / 2) + 1
+    assert max(ratios) > 1.0 + 1e-6  # greedy trees are not optimal

@@ -17,8 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
+from gatewise.acquisition import Acquired
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
@@ -28,6 +31,7 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem, Settin
 from gatewise_training.data.input_checks import SHARE, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
 Stop = Literal["auto", "gate", "margin"]
 
@@ -39,10 +43,22 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
     penalties: Sequence[float] | None = ()
     stop: Stop = "auto"
 
+    accounting: Literal["union", "paths"] = "union"
+
     _parameter_constraints: ClassVar[Constraints] = {
         "penalties": ["array-like"],
         "stop": [StrOptions({"auto", "gate", "margin"})],
+        "accounting": [StrOptions({"union", "paths"})],
     }
+
+    @property
+    def _accounting(self) -> Accounting:
+        return self.accounting
+
+    def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
+        if self.accounting == "union" or self.high_cost_model_ is None:
+            return None
+        return acquired_by_high_cost(self.high_cost_model_, x)
 
     def _stopped(self, fit: SettingsFit) -> SettingsFit:
         """Make fits of stages that stop as `stop` says, from fits of stages with gates."""
@@ -50,6 +66,8 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if self.accounting == "paths" and self.high_cost_input == "window":
+            raise InputError("accounting='paths' needs high_cost_input='features'")
         if self.penalties is not None and not len(self.penalties):
             raise InputError("penalties must hold at least one number")
 

@@ -47,6 +47,8 @@ class L1Cascade(PenalisedCascade):
         swept.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
+    accounting : {"union", "paths"}, default "union"
+        As for :class:`AdaptGBRT`.
 
     Notes
     -----

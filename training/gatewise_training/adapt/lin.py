@@ -68,6 +68,8 @@ class AdaptLin(Adapt):
         chosen; swept.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
+    accounting : {"union", "paths"}, default "union"
+        As for :class:`AdaptGBRT`.
     refit : bool, default True
         Whether f1 and g are fitted again, together, on the features that the penalty chose:
         it also shrinks weights, which costs accuracy. False leaves the paper's solution.

@@ -35,7 +35,7 @@ class AdaptLstsq(AdaptLin):
 
     Parameters
     ----------
-    penalties, stop, refit, n_starts, max_alternations, tol
+    penalties, stop, accounting, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.
     p_full : sequence of float, optional
         As for :class:`AdaptLin`; above 0, where log odds are finite.

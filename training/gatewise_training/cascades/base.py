@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 import numpy as np
@@ -27,6 +27,11 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.fitting import GivenRows, fit_system, reference_fields
 from gatewise_training.data.input_checks import Table, Validation
 from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.row_acquisitions import (
+    Accounting,
+    acquired_by_high_cost,
+    acquired_by_system,
+)
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import packed_sizes
@@ -331,17 +336,18 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
                 proba[rows] = f0.predict_proba(x[rows])
         return proba
 
-    def cost(
-        self, X: ArrayLike, accounting: Literal["union", "paper"] = "union"
-    ) -> NDArray[np.float64]:
+    def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
         """Cost of each row.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-        accounting : {"union", "paper"}, default "union"
-            Features that an offloaded row pays for: those acquired by its stages and read by the
-            high-cost model, or as in the papers the high-cost model's alone.
+        accounting : {"union", "paper", "paths", "paper-paths"}, optional
+            Features that an offloaded row pays for. "union", the default: the features that its
+            stages acquire and the high-cost model reads. "paper": the high-cost model's alone.
+            "paths", the default of a method that is fitted so: as "union", but of a high-cost
+            model that is a forest the features on the row's paths, and of a fitted cascade the
+            features that it acquires for the row itself. "paper-paths": these alone.
 
         Returns
         -------
@@ -353,12 +359,38 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         InputError
             If `accounting` is neither.
         """
-        if accounting not in ("union", "paper"):
-            raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
+        accounting = self._accounting if accounting is None else accounting
+        if accounting not in get_args(Accounting):
+            names = ", ".join(get_args(Accounting))
+            raise InputError(f"accounting must be one of {names}, not {accounting!r}")
         x = self._rows(X)
         acquired = [stage.acquired(x) for stage in self.stages_]
-        by_exit = self._exit_costs(acquired, union=accounting == "union")
+        offload = None
+        if accounting.endswith("paths") and self.high_cost_model_ is not None:
+            offload = acquired_by_high_cost(self.high_cost_model_, x)
+        union = not accounting.startswith("paper")
+        by_exit = self._exit_costs(acquired, union=union, offload=offload)
         return at_exits(by_exit, self._exits(x))
+
+    def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Features that each row acquires; the mean over rows is how often each one is used.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n, n_features)
+            Of an offloaded row also the features that the high-cost model acquires.
+        """
+        x = self._rows(X)
+        return acquired_by_system(self, x, paths=self._accounting == "paths")
+
+    @property
+    def _accounting(self) -> Accounting:
+        """Accounting of offloaded rows in the frontier."""
+        return "union"
 
     def explain(self, x: Any) -> Explanation:
         """Explain the answer to one instance: the features of each stage, and why it stopped.

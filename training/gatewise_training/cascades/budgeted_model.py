@@ -211,16 +211,27 @@ class BudgetedModel(BaseEstimator, ABC):
         acquired = [stage.at_most(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
+    def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
+        """Features that the high-cost model acquires for rows; None: all that it reads."""
+        return None
+
     def _exit_costs(
-        self, acquired: Sequence[Acquired], *, union: bool = True
+        self,
+        acquired: Sequence[Acquired],
+        *,
+        union: bool = True,
+        offload: Acquired | None = None,
     ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none."""
+        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none.
+
+        `offload` marks the features that the high-cost model acquires, by default all it reads.
+        """
         costs = self.feature_costs_
         f0 = self.high_cost_model_
         if f0 is None:
             return exit_costs(costs, acquired)
         request = self.cloud_prices_.of_offload(len(f0.features))
-        offload = costs.mask(f0.features)
+        offload = costs.mask(f0.features) if offload is None else offload
         return exit_costs(costs, acquired, offload, request=request, union=union)
 
     @property

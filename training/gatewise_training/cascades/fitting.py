@@ -211,6 +211,7 @@ def cascade_record(
     outputs: Sequence[NDArray[np.float32]],
     acquired: Sequence[Acquired],
     rows: LabelledRows,
+    offload: Acquired | None = None,
 ) -> CascadeRecord:
     """Record the scores, right answers and costs of stages on labelled rows."""
     margins_and_scores = [
@@ -226,7 +227,7 @@ def cascade_record(
         scores=np.stack([score for _, score in margins_and_scores]),
         correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
         agrees=np.stack([answer == rows.reference for answer in answers]),
-        exit_costs=system._exit_costs(acquired),
+        exit_costs=system._exit_costs(acquired, offload=offload),
         cost_limits=system._exit_limits(stages),
         weights=rows.weight / rows.weight.mean(),
         has_cloud=system.high_cost_model_ is not None,
@@ -262,10 +263,11 @@ def validation_records(
         labelled = LabelledRows(y, weight, reference, None, splitter)
     x = plan.x[rows]
     n_features = system.n_features_in_
+    offload = system._offload_acquired(x)
     records = []
     for c in candidates:
         acquired = c.acquired_on(x, n_features)
-        record = cascade_record(system, c.stages, c.outputs, acquired, labelled)
+        record = cascade_record(system, c.stages, c.outputs, acquired, labelled, offload)
         if c.evaluation is not None:
             costs = record.exit_costs.reshape(len(record.exit_costs), -1) + c.evaluation
             record = replace(record, exit_costs=costs)
@@ -308,6 +310,7 @@ def calibration_records(
             [stage.margins(x) for stage in candidate.stages],
             acquired_by(candidate.stages, x, system.n_features_in_),
             labelled,
+            system._offload_acquired(x),
         )
         for candidate in candidates
     ]

@@ -16,6 +16,7 @@ from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.objectives import Classes
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
+from gatewise_training.learners.row_acquisitions import Accounting
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -141,16 +142,14 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
             for fit in fits
         ]
 
-    def cost(
-        self, X: ArrayLike, accounting: Literal["union", "paper"] = "union"
-    ) -> NDArray[np.float64]:
+    def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
         """Cost of each row: of its features, and of its splits where `budget_counts` them.
 
         Parameters
         ----------
         X : array-like of shape (n, n_features)
-        accounting : {"union", "paper"}, default "union"
-            The same for a model without a cloud.
+        accounting : {"union", "paper", "paths", "paper-paths"}, optional
+            Of no effect without a cloud.
 
         Returns
         -------
@@ -160,10 +159,10 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         Raises
         ------
         InputError
-            If `accounting` is neither.
+            If `accounting` is none of these.
         """
-        if accounting not in ("union", "paper"):
-            raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
+        if not self._counts_splits:
+            return super().cost(X, accounting)
         return self._costs_of_report(X)
 
     def _check_settings(self) -> None:

@@ -1,4 +1,4 @@
-"""Base of the budgeted forests: their surface, and the growth of their trees on samples."""
+"""Base of the budgeted forests: their interface, and the growth of their trees on samples."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from gatewise_training.prune.forest import Forest
 class FittedTrees(FittedStages):
     """A candidate of one stage of trees."""
 
-    # the forest that the trees come from, and which part of it they are
+    # a forest, and the part of it that the trees are
     source: Any = field(kw_only=True)
 
 
 class ForestModel(SingleModel):
     """Base of both forests.
 
-    `grown_`: source of the trees of each candidate on the frontier (:class:`FittedTrees`).
+    Attributes
+    ----------
+    grown_ : tuple
+        Source of the trees of each candidate on the frontier (:class:`FittedTrees`).
     """
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
@@ -58,14 +61,15 @@ class GrowingForest:
         return np.ascontiguousarray(self.problem.plan.x[self.rows])
 
     def append_places(self, count: int) -> range:
-        """Append places for so many trees more, and get their numbers."""
-        first = len(self.trees)
+        """Append places for `count` further trees, and get their numbers."""
+        n_trees = len(self.trees)
         self.trees += [None] * count  # type: ignore[list-item]  # filled by :meth:`add`
-        return range(first, first + count)
+        return range(n_trees, n_trees + count)
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Grow the trees of some numbers; under a price what earlier ones acquired is free."""
-        problem, plan = self.problem, self.problem.plan
+        """Grow the trees of some numbers; under a price, acquisitions of earlier trees are free."""
+        problem = self.problem
+        plan = problem.plan
         weight = plan.weight[self.rows]
         for number in numbers:
             rng = np.random.default_rng((*self.key, number))

@@ -2,8 +2,8 @@
 
 Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015 (BudgetRF): trees on bootstrap
 samples by minimax splits of threshold-Pairs, added until validation data costs more than the
-budget. Beside it cost-aware growth: the largest gain in entropy or Gini index less a price on
-what instances have not acquired yet.
+budget. The other criteria grow by the largest gain in entropy or Gini index, less a price on the
+features that instances have not acquired yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gatewise_training.forests.grower.growth import Criterion, Splits, leaf_of
 from gatewise_training.prune.forest import Forest, Voting
 
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
-"""Thresholds of Pairs tried: of the paper's ten (section 3) about every other one."""
+"""Thresholds of Pairs that are tried: about every other one of the paper's ten (section 3)."""
 
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
 """Bits, or expected errors, that an acquisition of mean price must save."""
@@ -45,11 +45,11 @@ class BudgetForest(ForestModel):
     BudgetRF of Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015, algorithm 1,
     with threshold-Pairs (equation 11).
 
-    A single model, and no cloud: operating points are the first 1, 2, ... trees of a forest, for
-    each `alpha` or `mu` tried, and no tree at all. An instance pays for the features on the paths
-    that it takes, each once, over all trees. :meth:`at` moves along them without another fit.
+    A single model without a cloud. Operating points are the first 1, 2, ... trees of a forest, for
+    each `alpha` or `mu` that is tried, and no tree at all. An instance pays once for each feature
+    on its paths, over all trees. :meth:`at` moves along the points without another fit.
 
-    Further parameters are those of all single models (:class:`.SingleModel`).
+    Further parameters: :class:`.SingleModel`.
 
     Parameters
     ----------
@@ -57,42 +57,49 @@ class BudgetForest(ForestModel):
         As for :class:`StagedCascade`.
     feature_costs, budget
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
-        cost more on average, or there are `n_estimators`; the operating point is the most accurate
-        within the budget. Without one all trees are grown.
+        cost more on average, or there are `n_estimators`; without one all trees are grown.
+    selection : {"accuracy", "cost"}, default "accuracy"
+        Number of trees, on validation rows: the most accurate one within the budget, or the largest
+        within the budget, as in the paper (algorithm 1). With "cost" each `alpha` or `mu` has this
+        one forest, of which the most accurate is taken.
     max_loss : float, default 0.01
         Without a budget: the cheapest point within this accuracy loss of the last forest, the most
         expensive one (all trees, and the smallest alpha or mu).
     criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
-        BudgetRF's minimax splits; or the largest gain, less `mu` times what instances at the
-        node have to pay.
+        BudgetRF's minimax splits; or the largest gain, less `mu` times the price that instances
+        at the node have to pay.
     alpha : float, optional
-        Threshold of Pairs, in examples: a class with up to so many examples at a node does not
-        count, so higher ones give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are
-        tried, and validation chooses. Not read by the other criteria.
+        Threshold of Pairs, in examples: a class with no more examples at a node does not count, so
+        higher thresholds give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are tried,
+        and validation chooses. The other criteria ignore it.
     mu : float or "auto", default 0.0
         For "entropy" and "gini": the gain in bits, or expected errors, that one example's
-        acquisition of mean price must bring. What was acquired in earlier splits or trees, feature
-        or group, is free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by one.
+        acquisition of mean price must bring. Features and groups that were acquired in earlier
+        splits or trees are free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by
+        one.
     splits : {"exact", "stumps"}, default "exact"
         All thresholds, or the paper's 80, 40 or 20 random ones.
     n_estimators : int, default 40
-        Trees at most.
+        Largest number of trees.
     max_features : int, optional
-        Features tried at a node; all by default, as in the paper.
+        Number of features that a node tries; all by default, as in the paper.
     max_depth : int, optional
         Bound on the trees' depth; none by default.
     voting : {"mean", "majority"}, default "mean"
-        How trees agree: leaf distributions are averaged, or each tree has one vote, as in the
+        Answer of a forest: the mean of the leaf distributions, or each tree has one vote, as in the
         paper. Margins and probabilities are these means, or the shares of the votes.
 
     Attributes
     ----------
     forest_ : Forest
         The trees of the operating point.
+    grown_ : tuple of pairs (Forest, int)
+        For each operating point, by its `chain`: the whole forest that its trees come from, and
+        the number of its first trees.
 
     Notes
     -----
-    Threshold-Pairs charges a feature's own and its group's shared price at each split anew, as the
+    Threshold-Pairs charges a feature's own and its group's shared price at each split again, as the
     paper does. Bootstrap samples draw rows in proportion to their weights.
 
     Examples
@@ -112,6 +119,7 @@ class BudgetForest(ForestModel):
     max_features: int | None = None
     max_depth: int | None = None
     voting: Voting = "mean"
+    selection: Literal["accuracy", "cost"] = "accuracy"
 
     _parameter_constraints: ClassVar[Constraints] = {
         "criterion": [StrOptions({"threshold_pairs", "entropy", "gini"})],
@@ -122,6 +130,7 @@ class BudgetForest(ForestModel):
         "max_features": [AT_LEAST_1, None],
         "max_depth": [AT_LEAST_1, None],
         "voting": [StrOptions({"mean", "majority"})],
+        "selection": [StrOptions({"accuracy", "cost"})],
     }
 
     @property
@@ -132,12 +141,12 @@ class BudgetForest(ForestModel):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
-        parts = [rows for rows, _ in plan.folds]
-        if len(parts) > 1:
-            parts.append(plan.fit_rows)
+        row_sets = [rows for rows, _ in plan.folds]
+        if len(row_sets) > 1:
+            row_sets.append(plan.fit_rows)
         codes = Codes.of_table(plan.x[plan.fit_rows])
-        place = np.zeros(len(plan.x), np.intp)
-        place[plan.fit_rows] = np.arange(len(plan.fit_rows))
+        code_row = np.zeros(len(plan.x), np.intp)
+        code_row[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
         for alpha, mu in self._rules():
             rule = {
@@ -149,44 +158,53 @@ class BudgetForest(ForestModel):
             }
             members = [
                 GrowingForest(
-                    problem, rows, codes.take(place[rows]), (problem.seed, part), mu, rule
+                    problem, rows, codes.take(code_row[rows]), (problem.seed, number), mu, rule
                 )
-                for part, rows in enumerate(parts)
+                for number, rows in enumerate(row_sets)
             ]
             growths.append(_Growth(problem, members))
         self._grow(problem, growths)
-        leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in parts]
+        leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in row_sets]
         candidates = _candidates(problem, leaves, [1], self.voting)
         for growth in growths:
-            forests = [Forest.join(member.trees) for member in growth.members]
             numbers = _numbers(growth.n_trees, growth.passing)
-            candidates += _candidates(problem, forests, numbers, self.voting)
+            if self.selection == "cost":
+                numbers = growth.largest_affordable()
+            if numbers:
+                forests = [Forest.join(member.trees) for member in growth.members]
+                candidates += _candidates(problem, forests, numbers, self.voting)
         return candidates
 
     def _grow(self, problem: Problem, growths: Sequence[_Growth]) -> None:
         """Add trees to all forests until each is complete or costs more than the budget."""
         total = self.n_estimators * len(growths)
-        while going := [g for g in growths if g.passing is None and g.n_trees < self.n_estimators]:
-            jobs = [job for g in going for job in g.jobs(min(BATCH, self.n_estimators - g.n_trees))]
+        while growing := [
+            g for g in growths if g.passing is None and g.n_trees < self.n_estimators
+        ]:
+            jobs = []
+            for growth in growing:
+                jobs += growth.jobs(min(BATCH, self.n_estimators - growth.n_trees))
             joblib.Parallel(require="sharedmem")(jobs)  # jobs add trees to the growths
             if self.budget is not None:
-                for growth in going:
+                for growth in growing:
                     growth.compare(self.budget)
-            done = sum(self.n_estimators if g.passing else g.n_trees for g in growths)
-            problem.report(done, total, "growing trees")
+            n_done = sum(self.n_estimators if g.passing else g.n_trees for g in growths)
+            problem.report(n_done, total, "growing trees")
 
     def _rules(self) -> list[tuple[float, float]]:
-        """Pairs of alpha and mu to try; what penalises least stands last."""
+        """Pairs of alpha and mu to try, the pair that penalises least last."""
         if self.criterion == "threshold_pairs":
             return [(a, 0.0) for a in (ALPHAS if self.alpha is None else (self.alpha,))]
         return [(0.0, m) for m in (MUS if self.mu == "auto" else (float(self.mu),))]
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if self.selection == "cost" and self.budget is None:
+            raise InputError("selection='cost' takes the largest forest within a budget: give one")
         if self.mu != 0 and self.criterion == "threshold_pairs":
             raise InputError(
                 "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
-                "threshold-Pairs has the prices in its own rule"
+                "threshold-Pairs has the prices in its rule"
             )
 
 
@@ -196,34 +214,44 @@ class _Growth:
 
     problem: Problem
     members: list[GrowingForest]
-    passing: int | None = None  # number of trees with which the validation rows pass the budget
+    passing: int | None = None  # least number of trees that costs more than the budget
 
     @property
     def n_trees(self) -> int:
         return len(self.members[0].trees)
 
     def jobs(self, count: int) -> list[Any]:
-        """Calls for joblib that together grow so many trees more."""
-        add = []
+        """Calls for joblib that together grow `count` further trees."""
+        calls = []
         for member in self.members:
             numbers = member.append_places(count)
             groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
-            add += [joblib.delayed(member.add)(group) for group in groups]
-        return add
+            calls += [joblib.delayed(member.add)(group) for group in groups]
+        return calls
 
     def compare(self, budget: float) -> None:
         """Find the number of trees with which the validation rows cost more than the budget."""
-        plan, costs = self.problem.plan, self.problem.costs
+        plan = self.problem.plan
         folds = zip(self.members, plan.folds, strict=False)
         visits = [Forest.join(m.trees).trees.first_visits(plan.x[held]) for m, (_, held) in folds]
-        first = np.concatenate([first for _, first in visits])
+        first_tree = np.concatenate([first for _, first in visits])
         weight = plan.weight[plan.validation_rows]
-        low, high = 0, self.n_trees + 1  # costs rise with the number of trees
-        while high - low > 1:
-            middle = (low + high) // 2
-            cost = np.average(costs.per_instance(first < middle), weights=weight)
-            low, high = (low, middle) if cost > budget + 1e-9 else (middle, high)
-        self.passing = high if high <= self.n_trees else None
+        # bisection: costs rise with the number of trees
+        affordable = 0
+        too_many = self.n_trees + 1
+        while too_many - affordable > 1:
+            middle = (affordable + too_many) // 2
+            row_costs = self.problem.costs.per_instance(first_tree < middle)
+            if np.average(row_costs, weights=weight) > budget + 1e-9:
+                too_many = middle
+            else:
+                affordable = middle
+        self.passing = too_many if too_many <= self.n_trees else None
+
+    def largest_affordable(self) -> list[int]:
+        """The largest number of trees within the budget, if there is one (algorithm 1)."""
+        number = self.n_trees if self.passing is None else self.passing - 1
+        return [number] if number else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,36 +259,41 @@ class _Candidate(FittedTrees):
     """The first trees of a forest; their acquisitions are computed on demand, to save memory."""
 
     # (n, n_features): the first tree that tests each column for a row
-    first: NDArray[np.int32] = field(kw_only=True)
+    first_tree: NDArray[np.int32] = field(kw_only=True)
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
-        return [self.first < self.source[1]]
+        return [self.first_tree < self.source[1]]
 
 
 def _candidates(
     problem: Problem, forests: Sequence[Forest], numbers: Sequence[int], voting: Voting
 ) -> list[FittedStages]:
-    """One candidate for each number of first trees; the last forest is kept."""
-    plan, kept = problem.plan, forests[-1]
+    """Make a candidate for each number of first trees of the last forest."""
+    plan = problem.plan
+    forest = forests[-1]
     folds = [
-        (forest.node_shares(voting), *forest.trees.first_visits(plan.x[held]))
-        for forest, (_, held) in zip(forests, plan.folds, strict=False)
+        (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[held]))
+        for fold_forest, (_, held) in zip(forests, plan.folds, strict=False)
     ]
-    first = np.concatenate([tested for *_, tested in folds])
-    shares = kept.node_shares(voting)
+    first_tree = np.concatenate([first for *_, first in folds])
+    shares = forest.node_shares(voting)
     candidates: list[FittedStages] = []
     for number in numbers:
-        stage = Stage.from_model(_first_trees(kept, number, shares), "identity", acquisition="node")
-        outputs = np.concatenate([_first_margins(leaf, own, number) for own, leaf, _ in folds])
-        candidates.append(_Candidate((stage,), (outputs,), source=(kept, number), first=first))
+        trees = _first_trees(forest, number, shares)
+        stage = Stage.from_model(trees, "identity", acquisition="node")
+        outputs = np.concatenate(
+            [_first_margins(leaf, fold_shares, number) for fold_shares, leaf, _ in folds]
+        )
+        source = forest, number
+        candidates.append(_Candidate((stage,), (outputs,), source=source, first_tree=first_tree))
     return candidates
 
 
 def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
     """Make an ensemble of a forest's first trees; its margins are averages over them.
 
-    It shares its arrays with the forest, but for the values: `shares` are
-    :meth:`Forest.node_shares`.
+    It shares all arrays with the forest except the values, which come from `shares`
+    (:meth:`Forest.node_shares`).
     """
     trees = forest.trees
     end = int(np.append(trees.roots, trees.n_nodes)[number])
@@ -280,14 +313,14 @@ def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tr
 def _first_margins(
     leaf: NDArray[np.int32], shares: NDArray[np.float64], number: int
 ) -> NDArray[np.float32]:
-    """Margins of a forest's first trees, bit for bit those of :func:`_first_trees`.
+    """Margins of a forest's first trees, with the same bits as of :func:`_first_trees`.
 
     Shapes: `leaf` (n_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
     """
     value = (shares / number).astype(np.float32)
     out = np.zeros((leaf.shape[1], value.shape[1]), np.float32)
-    for each in leaf[:number]:
-        out += value[each]
+    for tree_leaf in leaf[:number]:
+        out += value[tree_leaf]
     return out
 
 

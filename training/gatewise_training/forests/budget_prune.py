@@ -3,8 +3,8 @@
 Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, and its
 predecessor "Optimally pruning decision tree ensembles with feature cost", 2016. A forest is grown,
 and all its trees are pruned together so that training error plus ``lam`` times the mean cost of an
-instance is least, for every ``lam`` at once (:mod:`gatewise_training.prune`). Beyond the papers
-the trees may be grown with prices in view too (:mod:`gatewise_training.forests.grower`).
+instance is least, for every ``lam`` at once (:mod:`gatewise_training.prune`). Beyond the papers,
+the growth of the trees may consider prices as well (:mod:`gatewise_training.forests.grower`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.pruning import SOLVERS, forest_of
 
 PRUNING_ROWS = 16_000
-"""Of more growing rows so many are drawn: each makes some hundred acquisitions."""
+"""Most growing rows that pruning uses, because each makes some hundred acquisitions."""
 
 GAP = 0.5
-"""Share of the step between two points that a pruning may stay below its cost."""
+"""Share of the step between two points by which an exact pruning may stay below a budget."""
 
 MUS = (0.1, 0.03, 0.0)
 """Bits that an acquisition of mean price must save, tried by cost-aware growth; 0 is last."""
@@ -53,18 +53,17 @@ class BudgetPrune(ForestModel):
     Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, section 3
     (IP), whose optimum the `solver` finds; "primal_dual" is its algorithm 1.
 
-    A single model, and no cloud: operating points are prunings of one forest, the last of them the
-    whole forest. An instance pays for the features on the paths that it takes, each once, over all
-    trees.
+    A single model without a cloud. Operating points are prunings of one forest, the last of them
+    the whole forest. An instance pays once for each feature on its paths, over all trees.
 
-    Errors at the nodes are those of the growing rows. Costs are those of the *pruning rows*, whose
-    labels are not used. The paper takes the validation rows for them, where the operating point is
-    chosen too, which flatters the cost that pruning has just minimised: by 2 to 5 % on Letters
-    (12,000 rows grow 20 trees, 4,000 prune). With the growing rows instead, prunings are as good on
-    unseen rows, their costs are estimated within 1 to 2 %, and the validation rows are unseen: that
-    is the default.
+    The growing rows give the errors of the nodes, the *pruning rows* the costs; labels of pruning
+    rows are not used. The paper prunes on the validation rows, where it also chooses the operating
+    point. That understates the cost that pruning has just minimised, by 2 to 5 % on Letters (12,000
+    rows grow 20 trees, 4,000 prune). By default the growing rows are the pruning rows: prunings are
+    as good on unseen rows, their costs are estimated within 1 to 2 %, and the validation rows are
+    unseen.
 
-    Further parameters are those of all single models (:class:`.SingleModel`).
+    Further parameters: :class:`.SingleModel`.
 
     Parameters
     ----------
@@ -80,27 +79,26 @@ class BudgetPrune(ForestModel):
     n_estimators : int, default 40
         Trees of the default forest.
     growth : {"standard", "cost-aware"}, default "standard"
-        How the default forest grows: by the gain in entropy, or by that less `mu` times what
-        instances at the node have not acquired in earlier splits or trees. With "cost-aware"
-        several forests are grown and pruned, and the frontier takes the best of all.
+        Growth of the default forest: by the gain in entropy, or by this gain less `mu` times the
+        price of features that instances at the node have not acquired in earlier splits or trees.
+        With "cost-aware" several forests are grown and pruned, and the frontier takes the best
+        prunings of all.
     mu : float or "auto", default "auto"
         For "cost-aware": the gain in bits that one instance's acquisition of mean price must
-        bring.
-        "auto" tries 0.1, 0.03 and 0.
+        bring. "auto" tries 0.1, 0.03 and 0.
     depth_cost : float, default 0.0
-        Price of one node evaluated, averaged over the trees, in the unit of the feature costs; it
-        takes part in the pruning only.
+        Price of one node's evaluation, averaged over the trees, in the unit of the feature costs;
+        it takes part in the pruning alone.
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
         See :func:`gatewise_training.prune.prune`.
     n_points : int, default 30
-        Prunings tried, evenly spaced in cost. Between neighbours of the exact frontier that lie
+        Number of prunings, evenly spaced in cost. Between neighbours of the exact frontier that lie
         further apart, the better of per-tree pruning and GreedyPrune fills the gap
-        (:func:`gatewise_training.prune.nested_prunings.keep_within`); `path_` holds the exact
-        frontier alone.
+        (:meth:`.PruningPath.within`).
     pruning_rows : {"training", "validation"}, default "training"
-        Rows of which the costs are minimised. "training": the rows that grow the trees (or, for a
-        fitted forest, the rows given), at most 16,000 of them, as in the predecessor. "validation":
-        the validation rows, as in the paper.
+        Rows whose costs are minimised. "training": the rows that grow the trees (or, for a
+        fitted forest, the rows of `fit`), at most 16,000 of them, as in the predecessor.
+        "validation": the validation rows, as in the paper.
     node_errors : {"in-bag", "training"}, default "in-bag"
         Rows whose errors count at a node: each tree's bootstrap sample, as in the paper, or all
         rows that grow the trees, as in the predecessor. Leaves answer by the bootstrap samples.
@@ -158,24 +156,27 @@ class BudgetPrune(ForestModel):
         return path
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan, given, mus = problem.plan, self._given(), self._mus()
-        parts: list[tuple[Rows, Rows]] = list(plan.folds)
-        if len(parts) > 1:
-            parts.append((plan.fit_rows, plan.validation_rows))
-        n_forests = len(mus) * len(parts)
+        plan = problem.plan
+        fitted_forest = self._fitted_forest()
+        mus = self._mus()
+        row_pairs: list[tuple[Rows, Rows]] = list(plan.folds)
+        if len(row_pairs) > 1:
+            row_pairs.append((plan.fit_rows, plan.validation_rows))
+        n_forests = len(mus) * len(row_pairs)
         n_jobs = None if n_forests == 1 else 1  # one forest grows its trees in parallel
         jobs = [
-            joblib.delayed(self._grow_and_prune)(problem, rows, held, given, mu, n_jobs)
+            joblib.delayed(self._grow_and_prune)(problem, rows, held, fitted_forest, mu, n_jobs)
             for mu in mus
-            for rows, held in parts
+            for rows, held in row_pairs
         ]
         fits: list[_Pruned] = []
         for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
             fits.append(fit)
             problem.report(len(fits), n_forests + 1, "pruning")
         candidates: list[FittedStages] = []
-        for first in range(0, len(fits), len(parts)):
-            candidates += _candidates(problem, fits[first : first + len(parts)], self.n_points)
+        for start in range(0, len(fits), len(row_pairs)):
+            members = fits[start : start + len(row_pairs)]
+            candidates += _candidates(problem, members, self.n_points)
         return candidates
 
     def _grow_and_prune(
@@ -183,13 +184,13 @@ class BudgetPrune(ForestModel):
         problem: Problem,
         rows: Rows,
         held: Rows,
-        given: Forest | None,
+        fitted_forest: Forest | None,
         mu: float | None,
         n_jobs: int | None,
     ) -> _Pruned:
-        """Grow a forest, or take the one given, and prune it for all prices of cost."""
-        plan, costs = problem.plan, problem.costs
-        forest = given or self._grow(problem, rows, mu, n_jobs)
+        """Grow a forest, or take the fitted one, and prune it for all prices of cost."""
+        plan = problem.plan
+        forest = fitted_forest or self._grow(problem, rows, mu, n_jobs)
         pruning = self._pruning_rows(problem.seed, rows, held)
         training = None
         if self.node_errors == "training":
@@ -198,7 +199,7 @@ class BudgetPrune(ForestModel):
             forest,
             np.ascontiguousarray(plan.x[pruning]),
             plan.y[pruning],
-            costs,
+            problem.costs,
             solver=self.solver,
             depth_cost=self.depth_cost,
             training=training,
@@ -207,12 +208,13 @@ class BudgetPrune(ForestModel):
         return _Pruned(forest, path, gap)
 
     def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
-        """Grow trees apart or, at a price of acquisitions, one after another."""
-        plan, seed = problem.plan, problem.seed
+        """Grow trees independently or, at a price of acquisitions, one after another."""
+        plan = problem.plan
+        seed = problem.seed
         x = np.ascontiguousarray(plan.x[rows])
-        if mu is not None:  # what the trees before have acquired is free
-            codes, rule = Codes.of_table(x), {"criterion": "entropy"}
-            growing = GrowingForest(problem, rows, codes, (seed,), mu, rule)
+        if mu is not None:  # acquisitions of earlier trees are free
+            rule = {"criterion": "entropy"}
+            growing = GrowingForest(problem, rows, Codes.of_table(x), (seed,), mu, rule)
             growing.add(growing.append_places(self.n_estimators))
             return Forest.join(growing.trees)
         model = RandomForestClassifier(
@@ -230,13 +232,13 @@ class BudgetPrune(ForestModel):
         return _widened(forest_of(model), np.asarray(model.classes_, np.intp), problem.n_classes)
 
     def _mus(self) -> Sequence[float | None]:
-        """Prices of growth to try; the least stands last."""
+        """Prices of growth to try, the least one last."""
         if self.growth == "standard":
             return (None,)
         return MUS if self.mu == "auto" else (float(self.mu),)
 
-    def _given(self) -> Forest | None:
-        """The forest of a fitted `estimator`, its classes those of the data; else None."""
+    def _fitted_forest(self) -> Forest | None:
+        """The forest of a fitted `estimator`, over the classes of the data; None without one."""
         estimator = self.estimator
         if isinstance(estimator, FrozenEstimator):
             estimator = estimator.estimator
@@ -256,15 +258,15 @@ class BudgetPrune(ForestModel):
                 f"the forest reads {estimator.n_features_in_} features, the data has "
                 f"{self.n_features_in_}"
             )
-        known = np.asarray(estimator.classes_)
-        place = np.searchsorted(self.classes_, known).clip(max=len(self.classes_) - 1)
-        missing = self.classes_[place] != known
-        if missing.any():
-            raise InputError(f"class {known[missing].tolist()[0]!r} of the forest is not in y")
-        return _widened(forest_of(estimator), place, len(self.classes_))
+        classes = np.asarray(estimator.classes_)
+        index = np.searchsorted(self.classes_, classes).clip(max=len(self.classes_) - 1)
+        is_missing = self.classes_[index] != classes
+        if is_missing.any():
+            raise InputError(f"class {classes[is_missing].tolist()[0]!r} of the forest is not in y")
+        return _widened(forest_of(estimator), index, len(self.classes_))
 
     def _pruning_rows(self, seed: int, rows: Rows, held: Rows) -> Rows:
-        """Rows of which the costs are minimised, of growing and validation rows."""
+        """Rows for the costs that pruning minimises, among growing and validation rows."""
         if self.pruning_rows == "validation":
             return held
         if len(rows) <= PRUNING_ROWS:
@@ -296,27 +298,29 @@ class _Pruned:
 def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> list[FittedStages]:
     """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
 
-    Out-of-fold outputs are those of the folds' forests; the last forest is kept.
+    The folds' forests give the out-of-fold outputs, the last forest the stages.
     """
-    plan, kept = problem.plan, members[-1]
-    highest = float(kept.path.sequence.costs[0])
-    steps = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
+    plan = problem.plan
+    final = members[-1]
+    highest = float(final.path.sequence.costs[0])
+    budgets = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
     candidates: list[FittedStages] = []
     held = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
-    for budget in (*steps.tolist(), None):
+    for budget in (*budgets.tolist(), None):
         stages = [member.stage(budget) for member in members[: len(held)]]
         outputs = np.concatenate([s.margins(x) for s, x in zip(stages, held, strict=True)])
         acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, held, strict=True)])
-        stage = stages[0] if len(members) == 1 else kept.stage(budget)
-        source = kept.forest, kept.path
+        stage = stages[0] if len(members) == 1 else final.stage(budget)
+        source = final.forest, final.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
     return candidates
 
 
-def _widened(forest: Forest, seen: NDArray[np.intp], n_classes: int) -> Forest:
-    """Give a forest that has not seen every class columns for them all."""
-    if len(seen) == n_classes:
+def _widened(forest: Forest, classes: NDArray[np.intp], n_classes: int) -> Forest:
+    """Give a forest of some classes columns for all of them."""
+    if len(classes) == n_classes:
         return forest
     counts = np.zeros((forest.n_nodes, n_classes))
-    counts[:, seen] = forest.counts
-    return replace(forest, trees=with_all_classes(forest.trees, seen, n_classes), counts=counts)
+    counts[:, classes] = forest.counts
+    trees = with_all_classes(forest.trees, classes, n_classes)
+    return replace(forest, trees=trees, counts=counts)
