@@ -85,7 +85,7 @@ def to_c(
     coded : {8, 16, "float"}, optional
         Hold thresholds as ranks of that many bits, and code each feature once, when it is
         acquired. Smaller where many nodes share few thresholds, as boosted trees do; decisions
-        stay the same. By default 8 bits where this makes the tables smaller, floats otherwise.
+        stay the same. By default the form with the smallest tables.
     name : str, optional
         An identifier of C that begins every public name; the bundle's, or ``model``, by default.
     sample : array-like of shape (n, n_features), optional

@@ -401,6 +401,17 @@ def test_stages_after_one_that_always_stops_are_left_out():
         assert cascade.always_stops == (n_stages < 3)
 
 
+def test_lean_holds_the_models_of_stages_that_may_answer():
+    stage = steps(3, takes_missing=False).stages[0]
+    lean = replace(
+        steps(3, takes_missing=False), stages=(stage,) * 3, thresholds=(None, 0.5, None), lean=True
+    )
+    assert lean.holds == (False, True, True)  # the last one answers what no other does
+    assert replace(lean, offloads=True).holds == (False, True, False)
+    assert replace(lean, lean=False).holds == (True, True, True)
+    assert replace(lean, thresholds=(None,) * 3).outputs == (0, 0, 1)
+
+
 def test_features_that_only_a_request_needs():
     one = replace(
         steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
