@@ -16,7 +16,7 @@ from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.layout import Layout, PackedTrees, StageLayout
+from gatewise_export.c99.layout import Layout, PackedTrees
 
 #: Template of the functions that run tables.
 ENGINE = "engine.c"
@@ -48,10 +48,8 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
         tables.add("edge_start", starts, "edge_start_type", "Thresholds, feature by feature.")
         tables.add("edge", np.concatenate(layout.edges), "float")
     stages = c_text.Tables(aliases)
-    for number, stage in enumerate(layout.stages):
-        _add_stage(stages, layout, number, stage, prefix)
+    cases = "".join(_stage_case(stages, cascade, layout, s) for s in range(len(layout.stages)))
     fill = _values(cascade, layout, prefix, tables.nbytes + stages.nbytes)
-    cases = "".join(_stage_case(cascade, layout, s) for s in range(len(layout.stages)))
     label = c_text.filled("model.c", "label" if any(cascade.holds) else "no label", **fill)
     offload = c_text.filled("model.c", "offload missing", **fill) if passes_missing else ""
     bottom = c_text.filled(
@@ -67,10 +65,10 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     if passes_missing:
         reads_required = "READ(uint8_t, required + i) || " if required.any() else ""
         bottom = c_text.filled("model.c", "only_missing", required=reads_required, **fill) + bottom
-    engine = _engine(layout, f"{stages}{bottom}{cases}", fill, takes_missing=cascade.takes_missing)
+    engine = _engine(layout, bottom, fill, takes_missing=cascade.takes_missing)
     structs = {name: text for name, text in engine.items() if name.endswith("_type")}
     functions = "".join(text for name, text in engine.items() if name not in structs)
-    code = f"{tables}{''.join(structs.values())}{functions}{stages}{bottom}"
+    code = f"{tables}{''.join(structs.values())}{stages}{functions}{bottom}"
     types = "".join(
         f"typedef {plain} {alias};\n" for alias, plain in aliases.items() if alias in code
     )
@@ -185,44 +183,37 @@ def _leaf_form(forest: PackedTrees) -> str:
 # -- stages --------------------------------------------------------------------------------
 
 
-def _add_stage(
-    tables: c_text.Tables, layout: Layout, number: int, stage: StageLayout, prefix: str
-) -> None:
-    """Add a stage's tables and the function that runs it."""
-    name = f"stage_{number}"
-    tables.text(f"\n/* stage {number} */\n")
-    lines = []
+def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int) -> str:
+    """Add a stage's tables; write the case that acquires, runs and compares with the threshold."""
+    stage = layout.stages[s]
+    name = f"stage_{s}"
+    lines = [f"    case {s}:"]
+    tables.text(f"\n/* stage {s} */\n")
     if not stage.lazy:
         tables.add(f"{name}_inputs", stage.slots, "list_type")
-        lines.append(
-            f"    if (!take_all(it, {name}_inputs, {len(stage.slots)}, acquire, context))\n"
-            "        return 0;\n"
-            if len(stage.slots)
-            else f"    (void)it;\n    (void)acquire;\n    (void)context;\n"
-            f"    (void){name}_inputs;\n"
-        )
-    model = stage.model
-    kind = ""
-    if model is None:
-        tables.text("/* never stops: its model is left out */\n")
-    elif isinstance(model, PackedTrees):
-        kind = "trees"
-        _add_forest(tables, layout, name, model)
-        source = "acquire, context" if stage.lazy else "0, 0"
-        lines.append(f"    return walk(it, &t, {source});\n")
+        acquired = f"take_all(it, {name}_inputs, {len(stage.slots)}, acquire, context)"
+        lines += [f"        if (!{acquired})", "            return -1;"]
+    if isinstance(stage.model, PackedTrees):
+        _add_forest(tables, layout, name, stage.model)
+        if stage.lazy:
+            lines += [
+                f"        if (!walk(it, &{name}, acquire, context))",
+                "            return -1;",
+            ]
+        else:
+            lines.append(f"        walk(it, &{name}, 0, 0);")
+    elif stage.model is not None:
+        _add_sums(tables, name, stage.model)
+        sums = "terms" if isinstance(stage.model, LinearModel) else "kernels"
+        lines.append(f"        add_{sums}(it, &{name});")
     else:
-        kind = "linear" if isinstance(model, LinearModel) else "kernel"
-        _add_sums(tables, name, model)
-        lines.append(f"    add_{'terms' if kind == 'linear' else 'kernels'}(it, &t, it->output);\n")
-    if kind != "trees":
-        lines.append("    return 1;\n")
-    if kind:
-        lines.insert(len(lines) - 1 - (kind != "trees"), f"    READ_STRUCT(&t, &{name});\n")
-        lines.insert(0, f"    {kind}_type t;\n")
-    tables.text(
-        f"\nstatic int run_{name}({prefix}_instance *it, {prefix}_acquire acquire, void *context)\n"
-        "{\n" + "".join(lines) + "}\n"
-    )
+        lines.append("        /* its model is left out, as it never stops */")
+    threshold = cascade.thresholds[s]
+    stops = "0"
+    if threshold is not None:
+        score = f"{stage.score}_score(it->output, {stage.n_margins})"
+        stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
+    return "\n".join([*lines, f"        return {stops};\n"])
 
 
 def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees) -> None:
@@ -265,17 +256,3 @@ def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel
         tables.add(f"{name}_{array}", getattr(model, array), "float")
     fields = ", ".join(f"{name}_{array}" for array in ("inputs", *arrays))
     tables.struct(f"{kind}_type {name}", f"{fields}, {sizes}")
-
-
-def _stage_case(cascade: Cascade, layout: Layout, s: int) -> str:
-    """Write the case that runs a stage and compares its stop score with the threshold."""
-    stage = layout.stages[s]
-    threshold = cascade.thresholds[s]
-    stops = "0"
-    if threshold is not None:
-        score = f"{stage.score}_score(it->output, {stage.n_margins})"
-        stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
-    return (
-        f"    case {s}:\n        if (!run_stage_{s}(it, acquire, context))\n"
-        f"            return -1;\n        return {stops};\n"
-    )

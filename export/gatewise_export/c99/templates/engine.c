@@ -136,10 +136,13 @@ ${sparse_rows}    for (m = 0; m < t->n_outputs; m++)
 /* Sum the leaves of an instance in float32, tree after tree and the base last, as in training. The
    inner nodes of a tree are stored before their left part, then their right part. A tree of n inner
    nodes has n + 1 leaves, so a leaf's number counts the nodes passed and needs no link. */
-static int walk(${p}_instance *it, const trees_type *t, ${p}_acquire acquire, void *context)
+static int walk(${p}_instance *it, const trees_type *in_flash, ${p}_acquire acquire, void *context)
 {
+    trees_type copy;
+    const trees_type *t = &copy;
     float *out = it->output;
     uint32_t tree, m;
+    READ_STRUCT(&copy, in_flash);
     for (m = 0; m < t->n_outputs; m++)
         out[m] = 0.0f;
     for (tree = 0; tree < t->n_trees; tree++) {
@@ -188,9 +191,13 @@ static void add_weighted(float factor, const float *weights, uint32_t n, float *
 //// add_terms
 
 /* out = sum_j z_j weights_j + bias, feature by feature */
-static void add_terms(const ${p}_instance *it, const linear_type *t, float *out)
+static void add_terms(${p}_instance *it, const linear_type *in_flash)
 {
+    linear_type copy;
+    const linear_type *t = &copy;
+    float *out = it->output;
     uint32_t j, m;
+    READ_STRUCT(&copy, in_flash);
     for (m = 0; m < t->n_outputs; m++)
         out[m] = 0.0f;
     for (j = 0; j < t->n_inputs; j++) {
@@ -203,11 +210,16 @@ static void add_terms(const ${p}_instance *it, const linear_type *t, float *out)
 //// add_kernels
 
 /* out = sum_i (1 + rate |z - landmark_i|^2)^-${exponent} weights_i + bias, landmark by landmark */
-static void add_kernels(const ${p}_instance *it, const kernel_type *t, float *out)
+static void add_kernels(${p}_instance *it, const kernel_type *in_flash)
 {
-    const float *landmark = t->landmarks;
+    kernel_type copy;
+    const kernel_type *t = &copy;
+    const float *landmark;
+    float *out = it->output;
     float z[${widest_kernel}];
     uint32_t i, j, m;
+    READ_STRUCT(&copy, in_flash);
+    landmark = t->landmarks;
     z[0] = 0.0f; /* gcc warns of a machine without inputs */
     for (m = 0; m < t->n_outputs; m++)
         out[m] = 0.0f;
