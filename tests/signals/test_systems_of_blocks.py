@@ -213,6 +213,7 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     x, y = windows(200, seed=7)
     report = gw.simulate(bundle, x, y, time="60s", devices=2, workload="poisson:1/s").report
     assert report.answers.lost == 0
+    assert any("compute features from a window" in note for note in report.notes)
     assert report.feature_cost["system"] == pytest.approx(system.cost(x).mean(), rel=0.1)
     np.savez(tmp_path / "windows.npz", X=x, y=y)
     rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)

@@ -14,15 +14,7 @@ from typing import Any, Final
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_sim.doctor.findings import (
-    ACCESS_LIST,
-    SET_CLOCK,
-    DeviceSettings,
-    Finding,
-    note,
-    ok,
-    problem,
-)
+from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, DeviceSettings, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
 
 _ALERT_SECONDS: Final = 0.5
@@ -77,8 +69,7 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
         ssl.create_default_context().load_cert_chain(file, settings.key_file)
         certificate = _read_certificate(file)
     except (ssl.SSLError, OSError, ValueError) as error:
-        yield problem(
-            "broker",
+        yield BROKER.problem(
             "own-certificate-unusable",
             f"{file} and its key do not load: {getattr(error, 'reason', error)}",
             "give the pair that `gatewise broker init` made for this device",
@@ -91,17 +82,16 @@ def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     valid = f"{file} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
     if not begin <= now <= end:
         says = f"{valid}; this machine says {now:%Y-%m-%d}"
-        yield problem("broker", "own-certificate-expired", says, f"{_RENEW}; or set the clock")
+        yield BROKER.problem("own-certificate-expired", says, f"{_RENEW}; or set the clock")
     elif name != settings.device:
-        yield problem(
-            "broker",
+        yield BROKER.problem(
             "own-certificate-name",
             f"{file} is that of {name!r}, not of device {settings.device!r}: the access list goes "
             "by the certificate's name",
             "give this device's own certificate, or the --device that it names",
         )
     elif end - now < _ENDS_SOON:
-        yield note("broker", "own-certificate-ends", valid, _RENEW)
+        yield BROKER.note("own-certificate-ends", valid, _RENEW)
 
 
 def common_name(path: Path) -> str:
@@ -128,21 +118,20 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
     try:
         socket.create_connection((endpoint.host, endpoint.port), settings.timeout).close()
     except socket.gaierror as error:
-        yield problem(
-            "broker",
+        yield BROKER.problem(
             "dns",
             f"the name {endpoint.host} is not known here ({error.strerror})",
             "correct the broker's name, or this machine's name server (/etc/resolv.conf)",
         )
     except ConnectionRefusedError:
         remedy = "start the broker, or correct the port (1883; with TLS 8883)"
-        yield problem("broker", "tcp-refused", f"nobody listens on {where}", remedy)
+        yield BROKER.problem("tcp-refused", f"nobody listens on {where}", remedy)
     except OSError as error:
         says = f"{where} cannot be reached ({error.strerror or error})"
         remedy = "look at the network, and at firewalls on the way"
-        yield problem("broker", "tcp-unreachable", says, remedy)
+        yield BROKER.problem("tcp-unreachable", says, remedy)
     else:
-        yield ok("broker", f"{where} answers in {1000 * (time.monotonic() - started):.1f} ms")
+        yield BROKER.ok(f"{where} answers in {1000 * (time.monotonic() - started):.1f} ms")
 
 
 def _tls(settings: DeviceSettings) -> Iterator[Finding]:
@@ -159,11 +148,11 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
             connection.settimeout(_ALERT_SECONDS)
             connection.recv(1)
     except TimeoutError:
-        yield ok("broker", "TLS holds: the broker's certificate is valid and for this name")
+        yield BROKER.ok("TLS holds: the broker's certificate is valid and for this name")
     except ssl.SSLCertVerificationError as error:
         code, remedy = _UNVERIFIED.get(error.verify_code, ("tls-verify", "look at its files"))
         says = f"the broker's certificate is not accepted: {error.verify_message}"
-        yield problem("broker", code, says, remedy)
+        yield BROKER.problem(code, says, remedy)
     except OSError as error:
         yield _failed_handshake(settings, endpoint, error)
 
@@ -172,24 +161,22 @@ def _failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSErr
     reason = str(getattr(error, "reason", None) or error)
     if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
         says = f"port {endpoint.port} does not speak TLS"
-        return problem("broker", "tls-none", says, "use mqtt:// there, or the port with TLS (8883)")
+        return BROKER.problem("tls-none", says, "use mqtt:// there, or the port with TLS (8883)")
     if settings.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
-        return problem(
-            "broker",
+        return BROKER.problem(
             "certificate-required",
             "the broker wants a client certificate",
             "give --cert-file and --key-file (gatewise broker init makes them)",
         )
     if any(word in reason for word in _ALERTS):
-        return problem(
-            "broker",
+        return BROKER.problem(
             "certificate-refused",
             f"the broker refuses this client's certificate: {reason}",
             "give the pair that this broker's authority made (gatewise broker init --renew)",
         )
     says = f"the TLS handshake fails: {reason}"
     remedy = "look at the broker's log; an MQTT port without TLS wants mqtt://"
-    return problem("broker", "tls-handshake", says, remedy)
+    return BROKER.problem("tls-handshake", says, remedy)
 
 
 def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
@@ -197,7 +184,7 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
     probe = Probe(endpoint, settings.timeout)
     try:
         with probe:
-            yield ok("broker", "the broker lets this client in")
+            yield BROKER.ok("the broker lets this client in")
             yield _presence(probe, settings.device or "")
             yield _worker_rights(probe, endpoint)
             if endpoint.tls:
@@ -207,7 +194,7 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
             code, why, remedy = _REFUSALS.get(
                 probe.refusal, ("refused", f"reason code {probe.refusal}", "look at its log")
             )
-            yield problem("broker", code, f"broker {endpoint.url} refuses: {why}", remedy)
+            yield BROKER.problem(code, f"broker {endpoint.url} refuses: {why}", remedy)
             return
         hint = (
             "is this a port with TLS (use mqtts://), no MQTT broker at all, or one whose limit on "
@@ -216,7 +203,7 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
         if endpoint.tls:
             hint = "look at the broker's log: it may refuse this certificate, or want one"
         says = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
-        yield problem("broker", "no-greeting", says, hint)
+        yield BROKER.problem("no-greeting", says, hint)
 
 
 def _presence(probe: Probe, device: str) -> Finding:
@@ -232,14 +219,13 @@ def _presence(probe: Probe, device: str) -> Finding:
         if retained is None:  # leave nothing behind
             probe.publish(topic, b"", retain=True)
     if came is None and code not in (0, NO_SUBSCRIBER):
-        return problem(
-            "broker",
+        return BROKER.problem(
             "status-denied",
             f"this client may not write {topic}: nobody sees whether the device is there",
             f"let it, in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
     says = "nothing" if retained is None else status.decode(errors="replace")
-    return ok("broker", f"{topic} can be written; it says {says}")
+    return BROKER.ok(f"{topic} can be written; it says {says}")
 
 
 def _worker_rights(probe: Probe, endpoint: Endpoint) -> Finding:
@@ -247,20 +233,19 @@ def _worker_rights(probe: Probe, endpoint: Endpoint) -> Finding:
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     code = probe.publish(topic, b"")
     if code == DENIED or (code == UNKNOWN and not probe.echoes(topic, 1.0)):
-        return ok("broker", "this client cannot answer in a worker's place")
+        return BROKER.ok("this client cannot answer in a worker's place")
     says = "any client of this broker may answer in a worker's place"
     if endpoint.tls:
         remedy = f"only workers may write gw/v1/+/rsp: {ACCESS_LIST}"
-        return problem("broker", "open-broker", says, remedy)
-    return note("broker", "open-broker", says, "fine for trying out; else: gatewise broker init")
+        return BROKER.problem("open-broker", says, remedy)
+    return BROKER.note("open-broker", says, "fine for trying out; else: gatewise broker init")
 
 
 def _pool_rights(probe: Probe) -> Finding:
     """Try to join a pool of workers, one of this trial's own: no device should be able to."""
     if probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
-        return ok("broker", "this client cannot join the workers")
-    return problem(
-        "broker",
+        return BROKER.ok("this client cannot join the workers")
+    return BROKER.problem(
         "open-pool",
         "the broker grants every subscription: who knows the name of the workers' pool takes "
         "requests away from them",

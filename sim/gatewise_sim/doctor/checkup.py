@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gatewise.errors import GatewiseError
-from gatewise_sim.doctor.findings import DeviceSettings, Finding, ok, problem
+from gatewise_sim.doctor.findings import BUNDLE, DeviceSettings, Finding
 from gatewise_sim.doctor.installation import check_installation, clock_behind
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def _check_bundle(
         bundle = bundle.with_functions(load_block_functions(functions))
         self_test(bundle)
     except SelfTestError as error:
-        yield problem(
-            "bundle",
+        yield BUNDLE.problem(
             "self-test",
             str(error),
             "do not run it here: copy or pack it again, and compare the versions of onnxruntime",
@@ -87,9 +86,9 @@ def _check_bundle(
         return None
     except GatewiseError as error:
         remedy = "copy it again, or run gatewise verify on it"
-        yield problem("bundle", "bundle-unusable", str(error), remedy)
+        yield BUNDLE.problem("bundle-unusable", str(error), remedy)
         return None
-    yield ok("bundle", f"{bundle.manifest.title} computes here as where it was packed")
+    yield BUNDLE.ok(f"{bundle.manifest.title} computes here as where it was packed")
     created = datetime.datetime.fromisoformat(bundle.manifest.created)
     created = created.replace(tzinfo=created.tzinfo or datetime.UTC)
     behind = clock_behind(created, "the bundle was packed")

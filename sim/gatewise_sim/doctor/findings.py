@@ -14,7 +14,7 @@ from gatewise.settings import Settings
 if TYPE_CHECKING:
     from gatewise_edge.link.broker_url import Endpoint
 
-Check = Literal["installation", "bundle", "broker", "round trip", "worker"]
+CheckName = Literal["installation", "bundle", "broker", "round trip", "worker"]
 State = Literal["ok", "problem", "note"]
 
 ACCESS_LIST: Final = "the access list (gatewise broker init writes one)"
@@ -25,7 +25,7 @@ SET_CLOCK: Final = "set the clock: timedatectl set-ntp true, or add a clock with
 class Finding:
     """Outcome of one check."""
 
-    check: Check
+    check: CheckName
     state: State
     #: Short name of the problem or note, for machines; empty where all is well.
     code: str
@@ -35,19 +35,30 @@ class Finding:
     remedy: str = ""
 
 
-def ok(check: Check, says: str) -> Finding:
-    """Make the finding of a check that holds."""
-    return Finding(check, "ok", "", says)
+@dataclass(frozen=True)
+class Check:
+    """One of the doctor's checks; it makes findings of its `name`."""
+
+    name: CheckName
+
+    def ok(self, says: str) -> Finding:
+        """Make the finding of a check that holds."""
+        return Finding(self.name, "ok", "", says)
+
+    def problem(self, code: str, says: str, remedy: str) -> Finding:
+        """Make the finding of a check that fails."""
+        return Finding(self.name, "problem", code, says, remedy)
+
+    def note(self, code: str, says: str, remedy: str = "") -> Finding:
+        """Make a finding that is worth knowing, without a problem."""
+        return Finding(self.name, "note", code, says, remedy)
 
 
-def problem(check: Check, code: str, says: str, remedy: str) -> Finding:
-    """Make the finding of a check that fails."""
-    return Finding(check, "problem", code, says, remedy)
-
-
-def note(check: Check, code: str, says: str, remedy: str = "") -> Finding:
-    """Make a finding that is worth knowing, without a problem."""
-    return Finding(check, "note", code, says, remedy)
+INSTALLATION: Final = Check("installation")
+BUNDLE: Final = Check("bundle")
+BROKER: Final = Check("broker")
+ROUND_TRIP: Final = Check("round trip")
+WORKER: Final = Check("worker")
 
 
 class DeviceSettings(Settings, frozen=True):

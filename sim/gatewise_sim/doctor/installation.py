@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gatewise.imports import load_onnxruntime
-from gatewise_sim.doctor.findings import SET_CLOCK, Finding, note, ok, problem
+from gatewise_sim.doctor.findings import INSTALLATION, SET_CLOCK, Finding
 
 #: Extras of users, and their use.
 _EXTRAS: Final = {
@@ -39,18 +39,18 @@ def check_installation(
     `now` is the time by this machine's clock, `requirements` are the distribution's.
     """
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield ok("installation", f"gatewise {metadata.version('gatewise')}, {system}")
+    yield INSTALLATION.ok(f"gatewise {metadata.version('gatewise')}, {system}")
     if requirements is None:
         requirements = metadata.requires("gatewise") or ()
     for extra in ("edge",) if device else _EXTRAS:
         use = _EXTRAS[extra]
         missing = list(dict.fromkeys(_missing(extra, requirements)))
         if not missing:
-            yield ok("installation", f"[{extra}], {use}, is installed")
+            yield INSTALLATION.ok(f"[{extra}], {use}, is installed")
             continue
-        make = problem if device and missing != [_OPTIONAL] else note
-        yield make(
-            "installation",
+        is_needed = device and missing != [_OPTIONAL]
+        finding = INSTALLATION.problem if is_needed else INSTALLATION.note
+        yield finding(
             "package-missing",
             f"[{extra}], {use}, lacks {', '.join(missing)}",
             f"pip install 'gatewise[{extra}]' in the environment that runs this command",
@@ -58,7 +58,7 @@ def check_installation(
     yield _check_onnxruntime()
     installed = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
     behind = clock_behind(installed, "Gatewise was installed", now)
-    yield ok("installation", "the clock is after the installation") if behind is None else behind
+    yield INSTALLATION.ok("the clock is after the installation") if behind is None else behind
 
 
 def _missing(extra: str, requirements: Sequence[str]) -> Iterator[str]:
@@ -90,20 +90,18 @@ def _check_onnxruntime() -> Finding:
     try:
         onnxruntime = load_onnxruntime()
     except ModuleNotFoundError:
-        return note(
-            "installation",
+        return INSTALLATION.note(
             "no-onnxruntime",
             "onnxruntime is not installed: stages run slower, in numpy",
             "pip install onnxruntime, where there is one for this machine",
         )
     except ImportError as error:
-        return problem(
-            "installation",
+        return INSTALLATION.problem(
             "onnxruntime-broken",
             f"onnxruntime does not load: {' '.join(str(error).split())[:200]}",
             'install it again, or run devices with runner = "numpy" in --settings',
         )
-    return ok("installation", f"onnxruntime {onnxruntime.__version__} loads")
+    return INSTALLATION.ok(f"onnxruntime {onnxruntime.__version__} loads")
 
 
 def clock_behind(
@@ -114,4 +112,4 @@ def clock_behind(
     if now >= made - _CLOCK_SLACK:
         return None
     says = f"this machine says {now:%Y-%m-%d %H:%M} UTC, before {event} ({made:%Y-%m-%d %H:%M} UTC)"
-    return problem("installation", "clock-behind", says, SET_CLOCK)
+    return INSTALLATION.problem("clock-behind", says, SET_CLOCK)

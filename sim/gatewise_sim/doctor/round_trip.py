@@ -10,7 +10,7 @@ import numpy as np
 
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
-from gatewise_sim.doctor.findings import ACCESS_LIST, DeviceSettings, Finding, note, ok, problem
+from gatewise_sim.doctor.findings import ACCESS_LIST, ROUND_TRIP, WORKER, DeviceSettings, Finding
 from gatewise_sim.doctor.probe import (
     DENIED,
     FAILURE,
@@ -33,7 +33,7 @@ _HEADER_BYTES: Final = 9
 def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
     """Send a request as the device would, and check the response that comes."""
     if bundle is not None and bundle.manifest.cloud is None:
-        yield note("worker", "no-cloud", "the bundle has no cloud model: nothing is offloaded")
+        yield WORKER.note("no-cloud", "the bundle has no cloud model: nothing is offloaded")
         bundle = None
     request, expected = _make_request(settings, bundle)
     payload = wire.encode_request(request)
@@ -47,7 +47,7 @@ def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterato
             n_bytes = len(payload) + len(topic) + _HEADER_BYTES
             yield _lost_connection(settings, lost, n_bytes, largest)
     except LinkError as error:
-        yield problem("round trip", "no-connection", str(error), "look at the broker's log")
+        yield ROUND_TRIP.problem("no-connection", str(error), "look at the broker's log")
 
 
 def _make_request(
@@ -81,8 +81,7 @@ def _exchange(
     topic, reply = wire.request_topic(device), wire.response_topic(device)
     if (granted := probe.subscribe(reply)) >= FAILURE or granted == UNKNOWN:
         if probe.lost is None:
-            yield problem(
-                "round trip",
+            yield ROUND_TRIP.problem(
                 "subscription-denied",
                 f"the broker refuses the subscription to {reply}",
                 f"let this client read it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp",
@@ -101,15 +100,14 @@ def _exchange(
     trip_ms = 1000 * (came - started) - decoded.worker_us / 1000
     # A device sends its request again after two round trips, if one more fits.
     if 3 * trip_ms > settings.deadline_ms:
-        yield problem(
-            "round trip",
+        yield ROUND_TRIP.problem(
             "slow-broker",
             f"a request and its response take {trip_ms:.0f} ms without the worker's time: with a "
             f"deadline of {settings.deadline_ms:g} ms there is no time for a retry",
             "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
         )
     else:
-        yield ok("round trip", f"a request on {topic} has its response in {trip_ms:.1f} ms")
+        yield ROUND_TRIP.ok(f"a request on {topic} has its response in {trip_ms:.1f} ms")
     yield _check_response(decoded, request, expected)
 
 
@@ -141,23 +139,20 @@ def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
     device = settings.device or ""
     topic, reply = wire.request_topic(device), wire.response_topic(device)
     if code == DENIED or (code == UNKNOWN and not probe.echoes(topic, settings.timeout)):
-        return problem(
-            "round trip",
+        return ROUND_TRIP.problem(
             "publish-denied",
             f"a message on {topic} is not passed on: this client may not write it",
             f"let it, in {ACCESS_LIST}: pattern write gw/v1/%u/req; is --device the user's own "
             "name?",
         )
     if code in (NO_SUBSCRIBER, UNKNOWN):
-        return problem(
-            "worker",
+        return WORKER.problem(
             "no-worker",
             f"nobody answers a request on {topic}: there is no worker on this broker",
             f"start one: gatewise cloud BUNDLE --broker URL; it must read gw/v1/+/req, and this "
             f"client {reply}, by {ACCESS_LIST}",
         )
-    return problem(
-        "round trip",
+    return ROUND_TRIP.problem(
         "subscription-denied",
         f"the request reaches a reader, but no response comes within {settings.timeout:g} s: this "
         f"client may not read {reply}, or the worker may not write it or hangs",
@@ -170,8 +165,7 @@ def _lost_connection(
 ) -> Finding:
     """Find out why the broker ended the connection when the request was sent."""
     if reason == SESSION_TAKEN:
-        return problem(
-            "round trip",
+        return ROUND_TRIP.problem(
             "session-taken",
             "another client with this certificate took the connection over: the broker allows one",
             "stop the device's service while the doctor runs",
@@ -179,15 +173,14 @@ def _lost_connection(
     too_large = reason == PACKET_TOO_LARGE or (largest is not None and largest < n_bytes)
     if too_large or (reason == UNKNOWN and _takes_small_messages(settings)):
         limit = "" if largest is None else f", its limit is {largest}"
-        return problem(
-            "round trip",
+        return ROUND_TRIP.problem(
             "packet-limit",
             f"the broker closes the connection on a packet of {n_bytes} bytes{limit}",
             "raise its limit on packets (mosquitto: max_packet_size), or pack a bundle with a "
             "smaller request (--max-message)",
         )
     says = "the broker closed the connection when the request was sent"
-    return problem("round trip", "connection-lost", says, "look at the broker's log")
+    return ROUND_TRIP.problem("connection-lost", says, "look at the broker's log")
 
 
 def _takes_small_messages(settings: DeviceSettings) -> bool:
@@ -204,10 +197,9 @@ def _check_response(
     """Compare the worker's answer with the bundle's own."""
     model = f"{request.model} {request.version}"
     if request.model == _NO_MODEL[0]:
-        return ok("worker", "a worker answers; give a bundle to try its model")
+        return WORKER.ok("a worker answers; give a bundle to try its model")
     if response.error == wire.NO_MODEL:
-        return problem(
-            "worker",
+        return WORKER.problem(
             "no-model",
             f"the worker that answered does not serve {model}",
             "start a worker with this very bundle, or give the device the one that is served: "
@@ -218,13 +210,12 @@ def _check_response(
             "more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
         )
         says = f"the worker answers {response.error}: {response.detail}"
-        return problem("worker", f"cloud-{response.error}", says, remedy)
+        return WORKER.problem(f"cloud-{response.error}", says, remedy)
     label = int(response.labels[0])
     if label != expected:
-        return problem(
-            "worker",
+        return WORKER.problem(
             "model-differs",
             f"the worker's {model} answers class {label} for a sample row, the bundle {expected}",
             "two bundles share a name and version: pack one with a version of its own",
         )
-    return ok("worker", f"a worker serves {model} and answers as the bundle says")
+    return WORKER.ok(f"a worker serves {model} and answers as the bundle says")

@@ -291,6 +291,10 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
         n_seen = training_rows.count(prepared.rows.X)
         remark = training_rows.remark(n_seen, len(prepared.rows.X))
         notes += [remark] if remark else []
+    if prepared.bundle.manifest.signal is not None and scenario.engine == "virtual":
+        notes.append(
+            "Latencies leave out the time that a device takes to compute features from a window."
+        )
     if not prepared.table.has_cloud:
         notes.append("No instance leaves its device: every answer is the device's own.")
     return tuple(notes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,17 +32,18 @@ MAX_POINTS: Final = 1000
 #: Points of a live run side by side would disturb each other's times.
 _LEFT_OUT: Final = ("engine", "broker", "decide", "timings", "baselines")
 NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _LEFT_OUT)
-FIGURES: Final = (
-    "accuracy",
-    "offload_rate",
-    "cost",
-    "bytes",
-    "p50_ms",
-    "p95_ms",
-    "fallbacks",
-    "joules_per_device_day",
-    "money_per_month",
-)
+#: Columns of figures, and the figure of each.
+FIGURES: Final[Mapping[str, Callable[[PolicyResult], float | None]]] = {
+    "accuracy": lambda system: value(system.accuracy),
+    "offload_rate": lambda system: system.offload_rate.value,
+    "cost": lambda system: system.cost.value,
+    "bytes": lambda system: system.bytes.total,
+    "p50_ms": lambda system: system.latency_ms["p50"].value,
+    "p95_ms": lambda system: system.latency_ms["p95"].value,
+    "fallbacks": lambda system: system.answers.fallback / system.instances,
+    "joules_per_device_day": lambda system: system.joules_per_device_day,
+    "money_per_month": lambda system: None if system.money is None else system.money.total,
+}
 _COLUMNS: Final = (*FIGURES, "error")
 
 Settings = dict[str, tuple[str, ...]]
@@ -140,17 +141,7 @@ def _run_point(job: Job, point: Row, timings: Timings) -> Row:
 
 
 def _figures(system: PolicyResult) -> Row:
-    figures = {
-        "accuracy": value(system.accuracy),
-        "offload_rate": system.offload_rate.value,
-        "cost": system.cost.value,
-        "bytes": system.bytes.total,
-        "p50_ms": system.latency_ms["p50"].value,
-        "p95_ms": system.latency_ms["p95"].value,
-        "fallbacks": system.answers.fallback / system.instances,
-        "joules_per_device_day": system.joules_per_device_day,
-        "money_per_month": None if system.money is None else system.money.total,
-    }
+    figures = {name: figure(system) for name, figure in FIGURES.items()}
     return {name: "" if figure is None else f"{figure:.6g}" for name, figure in figures.items()}
 
 

@@ -144,10 +144,13 @@ class VirtualWorker:
         if offer.answer is not None:
             ticket.requester.reply(None, 0)
         if offer.wait_ms:
-            counts.busy += 1
-            ticket.requester.reply("busy", 0, offer.wait_ms)
+            self._refuse(ticket, offer.wait_ms)
         if offer.queued:
             self._serve()
+
+    def _refuse(self, ticket: VirtualTicket, wait_ms: int) -> None:
+        self._model.counts.busy += 1
+        ticket.requester.reply("busy", 0, wait_ms)
 
     def fail(self) -> None:
         """Go down; all that is queued, running or remembered is lost."""
@@ -416,31 +419,22 @@ class SampledWorker(VirtualWorker):
         self._sample = sample
         self._rng = rng
 
-    def receive(self, ticket: VirtualTicket) -> None:
-        if not self.up:
-            return
-        counts = self._model.counts
-        clock = self._clock
-        now = clock.now
-        counts.received += 1
-        offer = self._batcher.offer(ticket, now)
-        if offer.counter is not None:
-            setattr(counts, offer.counter, getattr(counts, offer.counter) + 1)
-        if offer.answer is not None:
-            ticket.requester.reply(None, 0)
-        if not offer.queued:
-            return
+    def _serve(self) -> None:
+        """Draw the outcome of the request that was queued last."""
+        now = self._clock.now
         batch, _ = self._batcher.take(now)
-        assert batch is not None
+        if batch is None:
+            return
+        (ticket,) = batch.tickets
+        assert isinstance(ticket, VirtualTicket)
         sample = self._sample(now)
         seconds = sample.seconds[int(self._rng.random() * len(sample.seconds))]
         if seconds < 0:
-            counts.busy += 1
             self._batcher.forget(ticket)
-            ticket.requester.reply("busy", 0, 1000)
+            self._refuse(ticket, 1000)
         elif seconds != seconds or now + seconds >= ticket.expires:
-            counts.expired += 1
+            self._model.counts.expired += 1
             self._batcher.forget(ticket)
         else:
             self._running.add(batch)
-            clock.at(now + seconds, self._finish, batch, seconds)
+            self._clock.at(now + seconds, self._finish, batch, seconds)
