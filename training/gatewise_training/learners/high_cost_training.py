@@ -48,6 +48,14 @@ FEWER_LEAVES = (1023, 255, 63, 15, 4)
 FINE_BINS = 255
 """Bins of a feature that are tried on fewer, after `capacity`'s."""
 
+PLAIN = {"num_leaves": 31, "learning_rate": 0.1, "max_bin": 255, "min_data_in_leaf": 20}
+PLAIN_ROUNDS = 100
+"""LightGBM's own settings: they stop nothing early, which few or few kinds of rows may do too soon.
+"""
+
+FAR = 0.03
+"""An SVM behind another scaler is not tried where the first one is that much less accurate."""
+
 LEAST_CHANCE = 1e-12
 """No probability is less in a log loss."""
 
@@ -78,9 +86,10 @@ def train_high_cost_model(
 
     The families are boosted trees in several shapes, up to 5,000 rows also with random thresholds,
     and, unless values may be missing, extra-trees and up to 16,000 rows an RBF-SVM (calibrated by
-    Platt's sigmoid). Above 50,000 rows all are first tried on some of the rows. With a `template`,
-    an unfitted scikit-learn classifier, clones of it are fitted instead; if it finds columns by
-    their names, it gets the rows under `names`.
+    Platt's sigmoid). Of models whose accuracies differ by chance alone, the one with the best
+    probabilities is taken. Above 50,000 rows all are first tried on some of the rows. With a
+    `template`, an unfitted scikit-learn classifier, clones of it are fitted instead; if it finds
+    columns by their names, it gets the rows under `names`.
     """
     y = plan.y[plan.validation_rows]
     weight = plan.weight[plan.validation_rows]
@@ -101,7 +110,38 @@ def train_high_cost_model(
     near = max(accuracies) - NEAR
     tries = zip(recipes(shape), accuracies.copy(), strict=True)
     cross_fit_all([(r.kind, r.fit) for r, accuracy in tries if r.trial and accuracy >= near])
-    return trained[int(np.argmax(accuracies))]._replace(shape=shape)
+    # another scaler for an SVM that is nearly as good as the best
+    further = _further_svms(plan, recipes(shape))
+    if further and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - FAR:
+        cross_fit_all([(recipe.kind, recipe.fit) for recipe in further])
+    return trained[best_model(trained, plan)]._replace(shape=shape)
+
+
+def best_model(trained: Sequence[TrainedModel], plan: ValidationSplit) -> int:
+    """Number of the model with the best probabilities of those that are not clearly less accurate.
+
+    These are at most a standard error of the paired difference behind the most accurate one; where
+    rows have groups, it is the error between groups. Probabilities are compared by Brier scores.
+    """
+    rows = plan.validation_rows
+    y = plan.y[rows]
+    share = plan.weight[rows] / plan.weight[rows].sum()
+    splitter = plan.splitter.take(rows)
+    right = np.stack([model.labels == y for model in trained]).astype(np.float64)
+    accuracy = right @ share
+    most_accurate = right[int(accuracy.argmax())]
+    scores = np.full(len(trained), np.inf)
+    for i, model in enumerate(trained):
+        behind = most_accurate - right[i]
+        parts = share * (behind - behind @ share)
+        error = float(np.sqrt((parts**2).sum()))
+        if splitter.n_groups is not None:
+            error = splitter.clustered_error(parts)
+        if behind @ share <= error:
+            chances = model.probabilities
+            squares = (chances**2).sum(axis=1) - 2 * chances[np.arange(len(y)), y]
+            scores[i] = squares @ share
+    return int(scores.argmin())
 
 
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
@@ -194,8 +234,13 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
 
 
 def _boosted(
-    n_classes: int, seed: int, changes: Mapping[str, Any], plan: ValidationSplit
+    n_classes: int,
+    seed: int,
+    changes: Mapping[str, Any],
+    plan: ValidationSplit,
+    fixed_rounds: int | None = None,
 ) -> TrainedModel:
+    """Cross-fit boosted trees, as many rounds as validation rows say or a fixed number."""
     params = _capacity(plan, n_classes) | dict(changes)
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
@@ -203,7 +248,7 @@ def _boosted(
         # a slice of a table that is not wide copies no columns
         used = columns if len(columns) < plan.x.shape[1] else slice(None)
         validation = None
-        if unseen is not None:
+        if unseen is not None and fixed_rounds is None:
             validation = plan.x[unseen][:, used], *plan.truth(unseen)
         trees, n_rounds = fit_boosting(
             plan.x[rows][:, used],
@@ -211,13 +256,17 @@ def _boosted(
             n_classes,
             weight=plan.weight[rows],
             validation=validation,
-            rounds=rounds or 600,
+            rounds=fixed_rounds or rounds or 600,
             seed=seed,
             params=params,
         )
         return HighCostModel(columns, n_classes, "boosting", trees=trees, rounds=n_rounds)
 
     return _cross_fitted(fit, plan)
+
+
+def _plainly_boosted(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
+    return _boosted(n_classes, seed, PLAIN, plan, PLAIN_ROUNDS)
 
 
 def _capacity(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
@@ -245,6 +294,8 @@ def _recipes(
     boosting = partial(_boosting, n_classes, seed, shape)
     has_trial = many and len(plan.folds) == 1
     recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]
+    if not large or plan.splitter.n_groups is not None:
+        recipes.append(_F0Recipe("plain boosting", partial(_plainly_boosted, n_classes, seed)))
     if not large:
         random = partial(_boosted, n_classes, seed, RANDOM_THRESHOLDS)
         recipes.append(_F0Recipe("random boosting", random))
@@ -252,12 +303,25 @@ def _recipes(
         forest = partial(_forest, n_classes, seed, TREES[large + many])
         trial = partial(_forest_trial, n_classes, seed) if large else None
         recipes.append(_F0Recipe("extra-trees", forest, trial))
-        smallest = np.bincount(plan.y[plan.fit_rows]).min()
-        even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
-        is_small = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
-        if is_small and even and has_halves(plan):
-            for name, scaler in scalers():
-                svm = calibrated_svm(scaler)
-                fit = EstimatorFit(plan, n_classes, "svm", svm)
-                recipes.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
+        recipes += _svms(plan)[:1]
     return recipes
+
+
+def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
+    """List the SVMs behind several scalers, where rows are few and of equal weight."""
+    smallest = np.bincount(plan.y[plan.fit_rows]).min()
+    even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
+    is_small = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
+    if not (is_small and even and has_halves(plan)):
+        return []
+    n_classes = int(plan.y.max()) + 1
+    svms = []
+    for name, scaler in scalers():
+        fit = EstimatorFit(plan, n_classes, "svm", calibrated_svm(scaler))
+        svms.append(_F0Recipe(f"svm on {name}", partial(_cross_fitted, fit)))
+    return svms
+
+
+def _further_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
+    """List the SVMs behind other scalers than the one of the recipes, which is their last."""
+    return _svms(plan)[1:] if recipes[-1].kind.startswith("svm") else []
