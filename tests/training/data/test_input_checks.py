@@ -204,4 +204,4 @@ def test_many_whole_values_of_which_some_stand_once_are_measured():
     with pytest.raises(InputError, match=r"30 different numbers, 5 of them once.*pandas\.qcut"):
         check_classes(y)
     check_classes(np.concatenate([np.arange(30)] * 2))  # species by number
-    check_classes(np.array(list("abcdefghijklmnopqrstuvwxyz") * 2 + ["once"]))
+    check_classes(np.array(list("abcdefghijklmnopqrstuvwxyz") * 3 + ["once"]))

@@ -26,6 +26,18 @@ def test_gains_of_some_groups_do_not_pay_for_losses_of_others():
     assert loss_bounds(lost[:, :1], rows[:1], 0.0) == 1
 
 
+def test_large_gains_of_nearly_all_groups_pay_for_small_losses_of_some():
+    rng = np.random.default_rng(0)
+    gains = -rng.uniform(0.02, 0.08, 14)
+    gains[:2] = 0.03  # of 14 groups two lose 3 points, the others gain 5
+    bound = loss_bounds(gains[np.newaxis] * 20, np.full(14, 20.0), 0.0)
+    assert bound < 0
+    # one group with a large gain pays for nothing
+    gains = np.full(14, 0.02)
+    gains[3] = -0.9
+    assert loss_bounds(gains[np.newaxis] * 20, np.full(14, 20.0), 0.0) > 0.015
+
+
 def test_gains_by_chance_pay_for_losses_by_chance():
     """Rows that are groups of their own lose as rows without groups do."""
     rng = np.random.default_rng(0)
@@ -104,7 +116,7 @@ def test_safer_points_stand_beside_a_frontier_that_has_none():
     group = np.repeat(np.arange(12), 40)
     scores = rng.uniform(size=(1, len(group))).astype(np.float32)
     stage = (group > 0) | (scores[0] > 0.5)
-    reference = (group == 0) | (rng.random(len(group)) < 0.9)
+    reference = (group == 0) | (rng.random(len(group)) < 0.97)
     record = CascadeRecord(
         scores, np.stack([stage, reference]).astype(float), np.array([1.0, 5.0]),
         np.ones(len(group)), has_cloud=True, given_splitter=RowSplitter(len(group), groups=group),

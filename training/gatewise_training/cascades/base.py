@@ -127,7 +127,11 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         """Pick a point of the frontier, or with a guarantee a certified one."""
         bounds = self.class_bounds_
         if self.calibration_ is None:
-            return self.frontier_.pick(bounds, self.max_bytes_, slack=self.slack_, **wanted)
+            chosen, self.choice_ = self.frontier_.choose(
+                bounds, self.max_bytes_, slack=self.slack_, **wanted
+            )
+            return chosen
+        self.choice_ = ""  # a certified point states its guarantee
         frontier = self.frontier_
         max_bytes = self.max_bytes_
         if max_bytes is not None:

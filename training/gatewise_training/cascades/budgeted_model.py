@@ -71,6 +71,7 @@ class BudgetedModel(BaseEstimator, ABC):
     high_cost_model_: Any
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
+    choice_: str = ""  # reason for which the active point was picked
     slack_: float = SLACK  # errors that `max_loss` and bounds on classes keep in hand
     _n_chains: int | None = None  # of the fit; one more may hold the active point's stages alone
 
@@ -186,7 +187,8 @@ class BudgetedModel(BaseEstimator, ABC):
             return self._choose(max_loss=error.least)
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        return self.frontier_.pick(None, slack=self.slack_, **wanted)
+        point, self.choice_ = self.frontier_.choose(None, slack=self.slack_, **wanted)
+        return point
 
     @property
     def stages_(self) -> tuple[Stage, ...]:
@@ -265,7 +267,7 @@ class BudgetedModel(BaseEstimator, ABC):
         """
         check_is_fitted(self, "frontier_")
         moved = copy.copy(self)
-        moved.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
+        moved.operating_point_ = moved._choose(budget=budget, max_loss=max_loss)
         return moved
 
     # -- for people ------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from gatewise_training.learners.given_models.given_graph import FormedGraph
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -273,6 +273,7 @@ class PairCascade(CascadeClassifier):
         """Pick a threshold by its figures on the tuning rows; get its figures on the other rows."""
         bounds = self.class_bounds_
         if self.calibration_ is not None:
+            self.choice_ = ""  # a certified point states its guarantee
             tuned = self._tuned
             max_bytes = self.max_bytes_
             if max_bytes is not None:
@@ -281,7 +282,10 @@ class PairCascade(CascadeClassifier):
                 tuned, bounds, self.max_instance_cost_, **wanted
             )
             return msgspec.structs.replace(point, measured=self._measured)
-        return self._stated[self._tuned.pick(bounds, self.max_bytes_, slack=SLACK, **wanted)]
+        chosen, self.choice_ = self._tuned.choose(
+            bounds, self.max_bytes_, slack=self.slack_, **wanted
+        )
+        return self._stated[chosen]
 
     def _cap_cost(self, max_cost: float) -> None:
         self._tuned = self._tuned.within_cost(max_cost)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,16 @@ from gatewise_training.operating_points.cost_cap import points_within_cost
 
 SLACK = 1.0
 """Errors of the paired accuracy difference that `max_loss` keeps in hand."""
+
+LITTLE = 0.02
+"""Share of its cost that a choice may add for a gain of a standard error."""
+
+
+class Choice(NamedTuple):
+    """A point that was picked, and the reason."""
+
+    point: OperatingPoint
+    reason: str
 
 
 class LossError(InputError):
@@ -230,8 +240,10 @@ class Frontier:
         budget : float, optional
             The most accurate point whose mean cost is at most this.
         max_loss : float or mapping of class label to float, optional
-            The cheapest point whose accuracy is at most this much below the high-cost model's, or
-            else the costliest point. A mapping bounds the loss of recall of classes, and with the
+            The cheapest point of the hull whose accuracy is at most this much below the high-cost
+            model's, or else the costliest point; the hull's next point where it costs at most 2 %
+            more and is more accurate by a standard error. A mapping bounds the loss of recall of
+            classes, and with the
             key None that of accuracy: the cheapest point that keeps the bounds, or the one that a
             budget or an offload rate picks among the points that keep them.
         offload_rate : float, optional
@@ -276,18 +288,31 @@ class Frontier:
 
         `max_bytes` and `slack` are as there, and `goal` is the budget, the loss or the rate.
         """
+        return self.choose(bounds, max_bytes, slack=slack, **goal).point
+
+    def choose(
+        self,
+        bounds: ClassBounds | None,
+        max_bytes: int | None = None,
+        /,
+        *,
+        slack: float = 0.0,
+        **goal: float | None,
+    ) -> Choice:
+        """Pick a point as :meth:`pick`, with the reason."""
         if max_bytes is not None:
-            return self.within_bytes(max_bytes).pick(bounds, slack=slack, **goal)
+            return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
         _check_goal(goal)
         if not bounds:
             return self._on_curve(slack=slack, **goal)
         bounded = self._of(self.within(bounds, slack))
         try:
-            return bounded._on_curve(slack=slack, **goal)
+            point, reason = bounded._on_curve(slack=slack, **goal)
         except LossError:
             raise
         except InputError as error:
             raise InputError(f"{error} (of those that keep {bounds.text()})") from None
+        return Choice(point, f"{reason}, of those that keep {bounds.text()}")
 
     def _on_curve(
         self,
@@ -296,18 +321,9 @@ class Frontier:
         max_loss: float | None = None,
         offload_rate: float | None = None,
         slack: float = 0.0,
-    ) -> OperatingPoint:
+    ) -> Choice:
         if max_loss is not None:
-            floor = self.reference_merit - max_loss - 1e-12
-            good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
-            best = self.points[-1]
-            # where rows have groups, `others` may hold safer points, such as one that never loses
-            if not good and best.validation_groups is not None:
-                good = [p for p in self.others if p.merit - slack * p.accuracy_error >= floor]
-                good.sort(key=lambda p: p.cost)
-            if not good and best.merit < floor:
-                raise LossError(max_loss, self.reference_merit - best.merit)
-            return good[0] if good else best
+            return self._within_loss(max_loss, slack)
         if budget is not None:
             good = [p for p in self.points if p.cost <= budget + 1e-9]
             if not good:
@@ -315,15 +331,50 @@ class Frontier:
                     f"no operating point costs at most {budget:g}; "
                     f"the cheapest costs {self.points[0].cost:g}"
                 )
-            return good[-1]
+            return Choice(good[-1], f"the most accurate point that costs at most {budget:g}")
+        assert offload_rate is not None
         all_points = (*self.points, *self.others)
-        good = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]  # type: ignore[operator]
+        good = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]
         if not good:
             lowest = min(p.offload_rate for p in all_points)
             raise InputError(
                 f"no operating point offloads at most {offload_rate:g}; least {lowest:g}"
             )
-        return max(good, key=lambda p: (p.merit, -p.cost))
+        point = max(good, key=lambda p: (p.merit, -p.cost))
+        return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
+
+    def _within_loss(self, max_loss: float, slack: float) -> Choice:
+        """Choose the cheapest hull point within a loss, or the next for a little more."""
+        floor = self.reference_merit - max_loss - 1e-12
+
+        def keeps(point: OperatingPoint) -> bool:
+            return point.merit - slack * point.accuracy_error >= floor
+
+        on_hull = list(filter(keeps, self.hull().points))
+        if on_hull:
+            cheapest, *rest = on_hull
+            reason = f"the cheapest point of the hull within a loss of {max_loss:g}"
+            if not rest:
+                return Choice(cheapest, reason)
+            after = rest[0]
+            rise = after.cost - cheapest.cost
+            gain = after.merit - cheapest.merit
+            if rise > LITTLE * cheapest.cost or gain < after.accuracy_error:
+                return Choice(cheapest, reason)
+            share = rise / cheapest.cost if cheapest.cost else 0.0
+            reason = f"the point after {reason}: it costs {share:.1%} more and gains {gain:.4f}"
+            return Choice(after, reason)
+        safe = list(filter(keeps, self.points))
+        # where rows have groups, `others` may hold safer points, such as one that never loses
+        if not safe and self.points[-1].validation_groups is not None:
+            safe = sorted(filter(keeps, self.others), key=lambda p: p.cost)
+        if safe:
+            return Choice(safe[0], f"the cheapest point within a loss of {max_loss:g}")
+        best = self.points[-1]
+        if best.merit < floor:
+            raise LossError(max_loss, self.reference_merit - best.merit)
+        reason = f"the most accurate point, as none keeps a loss of {max_loss:g} for certain"
+        return Choice(best, reason)
 
     def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
         """List the points that keep `bounds`, `slack` standard errors inside them if any do.

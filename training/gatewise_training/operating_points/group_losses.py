@@ -6,7 +6,9 @@ Groups are few, and neither their mean loss nor its standard error says enough a
   model has seen more groups and may not fail there. Therefore gains of some groups do not pay for
   losses of others: a group that gains counts 0, as far as groups differ by more than the chance of
   their rows (rows that are groups of their own never do). The bound is the mean of these losses
-  plus Student's quantile times their standard error.
+  plus Student's quantile times their standard error. Where gains are so large and so common that
+  new groups hardly lose on average, though all gains and losses count, the bound of a higher
+  confidence on that average replaces it.
 - A point may look safe by chance, or cease to be safe because the scores of the final model differ
   from the scores of the folds' models. Therefore a choice keeps a share of the cost in hand: points
   that are cheaper by that share must keep the bound as well. The share is found on random halves of
@@ -34,6 +36,9 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LEVEL = 0.8
 """Confidence of the bound on the mean loss of new groups."""
+
+SURE = 0.95
+"""Confidence of the bound on the mean of losses and gains, which may replace the other one."""
 
 IN_HAND = (1.0, 0.9, 0.8)
 """Costs, as parts of a point's, down to which other points must keep the bound too."""
@@ -74,12 +79,21 @@ def loss_bounds(
     shrunken = mean + trust * (group_mean - mean)
     # gains count 0 as far as they are real
     means = (group_mean + np.maximum(-shrunken, 0.0)) @ share
-    # standard error of the losses: sqrt(n / (n - 1) sum (share * deviation)^2)
+    # bound by standard errors: sqrt(n / (n - 1) sum (share * deviation)^2)
     losing = np.maximum(group_mean, 0.0)
-    deviation = losing - (losing @ share)[..., np.newaxis]
-    errors = np.sqrt(n / (n - 1) * ((share * deviation) ** 2).sum(axis=-1))
-    bounds: NDArray[np.float64] = means + stats.t.ppf(level, n - 1) * errors
+    losses_alone = means + stats.t.ppf(level, n - 1) * _errors(losing, share)
+    # the same of losses and gains, at a higher confidence
+    balance = mean[..., 0] + stats.t.ppf(max(level, SURE), n - 1) * _errors(group_mean, share)
+    bounds: NDArray[np.float64] = np.minimum(losses_alone, balance)
     return bounds
+
+
+def _errors(group_mean: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard errors of means over groups; shapes (..., n_groups), (n_groups,), (...,)."""
+    n = len(share)
+    deviation = group_mean - (group_mean @ share)[..., np.newaxis]
+    errors: NDArray[np.float64] = np.sqrt(n / (n - 1) * ((share * deviation) ** 2).sum(axis=-1))
+    return errors
 
 
 @dataclass(frozen=True, eq=False)

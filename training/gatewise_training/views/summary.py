@@ -57,6 +57,8 @@ def _lines(system: Any) -> list[str]:
         + ":",
         f"{merit} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
     ]
+    if system.choice_:
+        lines.insert(1, f"chosen as {system.choice_}")
     if point.weighted_accuracy is not None:
         weighted = frontier.reference_weighted_accuracy
         known = "" if weighted is None else f", {reference} {weighted:.4f}"
