@@ -101,7 +101,7 @@ class Bundle:
         Raises
         ------
         BundleError
-            If there is no bundle, or it needs a newer Gatewise.
+            If the bundle is missing, or needs a newer Gatewise.
         SignatureError
             If there is a key, and no signature of the bundle is by it.
         ManifestError
@@ -189,7 +189,7 @@ class Bundle:
         if RANGES not in manifest.files:
             return None
         signal = manifest.signal
-        # of an array there is one range for all values, of a raw window those of its channels
+        # an array has one range for all values, a raw window a range per channel
         n_features = 1 if manifest.instance is not None else len(manifest.features)
         n_channels = 0
         if signal is not None:
@@ -351,7 +351,7 @@ def set_operating_point(
     Raises
     ------
     BundleError
-        If the bundle cannot be read, lacks this point, or is signed and there is no key.
+        If the bundle cannot be read, lacks this point, or is signed and no key is given.
     SignatureError
         If it bears a signature by this very key that does not fit.
     """

@@ -18,7 +18,7 @@ from gatewise.decision import answers, exit_stages, split
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
 
-#: Largest difference of a feature, as a part of its largest value in the sample.
+#: Largest difference between two machines' features, as a share of the sample's largest value.
 CLOSE = 1e-4
 
 

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class DamagedFileError(BundleError):
-    """A `file` of a bundle that is missing, leaves the bundle, or is not what was packed."""
+    """A `file` of a bundle that is missing, leaves the bundle, or differs from the packed one."""
 
     def __init__(self, file: str, message: str) -> None:
         super().__init__(message)

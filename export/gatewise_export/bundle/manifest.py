@@ -1,4 +1,4 @@
-"""The manifest of a bundle: ``manifest.json`` as typed records, and what follows from it.
+"""The manifest of a bundle: ``manifest.json`` as typed records, and figures that follow from it.
 
 :class:`ManifestDocument` is the JSON document, field by field. :class:`Manifest` adds the readers
 of raw columns and windows, lists the values of arrays one by one, and answers a runtime's
@@ -144,8 +144,8 @@ class StageSpec(Record, frozen=True):
 class ProbeSpec(Record, frozen=True):
     """Rows on which the graph was compared with the model that it was made of, at packing.
 
-    `kinds` are their numbers by kind. `undecided` rows are those that the model itself answers
-    differently when it adds up in float64.
+    `kinds` are their numbers by kind. The model itself answers `undecided` rows differently when it
+    adds up in float64.
     """
 
     rows: Count
@@ -185,10 +185,10 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     that can read it, `name` and `version`, levels of MQTT topics, `created`, ISO 8601 in UTC, and
     its `files` by name.
 
-    The `task` of an answer says whether it is a class, a measured value or a document's score; of
-    classes, `classes` are the user's labels, all of one type, whose indices models give. Where it
-    is a value, there is no cloud, each chain is one stage with one margin and link ``identity``,
-    and that margin is the answer.
+    `task` says whether an answer is a class, a measured value or a document's score. `classes` are
+    the user's labels, all of one type, whose indices models give. A bundle that answers with values
+    lacks a cloud; each of its chains is one stage with one margin and link ``identity``, and that
+    margin is the answer.
 
     The `features` of an instance are its columns, in order, `groups` share prices, `prices` are an
     offload's, and `missing` says whether NaN is a value. `encoder` makes the features from raw
@@ -200,7 +200,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     `every_stage` lists the stages of all chains, `chains` hold their indices, `link` is the last
     listed stage's, `cloud` the high-cost model. `largest_request` is the payload of
     a request with one instance, in bytes; 0 without a cloud. `loading` says what loading each given
-    graph may take; None: what follows from its size.
+    graph may take; None: limits that follow from its size.
 
     `operating_points` hold the figures, `active` is the index of the active one. On validation data
     `reference_accuracy`, `reference_weighted_accuracy` and `reference_recall`, by class, are the
@@ -309,7 +309,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return min(n_exits - 1, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
     def with_active(self, point: int) -> Manifest:
-        """Get the same manifest at operating point `point`; ManifestError if there is none."""
+        """Get the same manifest at operating point `point`; ManifestError if it lacks that."""
         if not 0 <= point < len(self.operating_points):
             raise ManifestError(
                 "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
@@ -339,7 +339,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the columns of an instance."""
+        """Names of an instance's columns."""
         return tuple(f.name for f in self.features)
 
     @property

@@ -199,7 +199,7 @@ def _check_files(manifest: Manifest) -> None:
     used += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used) > MAX_FILES:
         _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
-    # a model under such a name would be overwritten, or read in place of the document
+    # a model under such a name would be overwritten, or read as the document
     for name in (MANIFEST, SIGNATURE):
         if name in used:
             _fail("files", f"{name!r} is no name for a model")

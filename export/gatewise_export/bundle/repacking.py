@@ -121,9 +121,9 @@ def check_destination(path: str | Path) -> Path:
             f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
         ) from error
     if path.is_dir():
-        others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
-        if others:
-            raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
+        foreign = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
+        if foreign:
+            raise BundleError(f"{path} holds a bundle, but also {foreign[0]!r}: move that away")
     return path
 
 

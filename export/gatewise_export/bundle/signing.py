@@ -59,8 +59,8 @@ class PublicKey:
     """A public key that signatures are checked with.
 
     `source`: a PEM file; or its content, or the 32 bytes of the key, as bytes. `key_id`: 16
-    hexadecimal digits. `raw`: the 32 bytes of the key. Raises InputError if it is no Ed25519 public
-    key.
+    hexadecimal digits. `raw`: the 32 bytes of the key. Raises InputError if it is another
+    kind of key.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
@@ -68,13 +68,13 @@ class PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         content = source if isinstance(source, bytes) else _key_file(source)
-        shown = "the public key" if isinstance(source, bytes) else f"public key {source}"
+        name = "the public key" if isinstance(source, bytes) else f"public key {source}"
         if len(content) == 32:
             key: object = Ed25519PublicKey.from_public_bytes(content)
         else:
-            key = _loaded(load_pem_public_key, content, shown, wanted="public", other="private")
+            key = _loaded(load_pem_public_key, content, name, wanted="public", other="private")
         if not isinstance(key, Ed25519PublicKey):
-            raise InputError(f"{shown} is no Ed25519 key: openssl genpkey -algorithm ed25519")
+            raise InputError(f"{name} is not an Ed25519 key: openssl genpkey -algorithm ed25519")
         self._key = key
         self.raw = key.public_bytes_raw()
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
@@ -83,11 +83,11 @@ class PublicKey:
         """Demand that one of the signatures is this key's and fits; messages call it `what`."""
         from cryptography.exceptions import InvalidSignature
 
-        own = [s for s in signatures if s.key_id == self.key_id]
-        if not own:
-            others = ", ".join(s.key_id for s in signatures)
-            raise SignatureError(f"{what} is signed by key {others}, not by {self.key_id}")
-        for signature in own:
+        by_this_key = [s for s in signatures if s.key_id == self.key_id]
+        if not by_this_key:
+            signers = ", ".join(s.key_id for s in signatures)
+            raise SignatureError(f"{what} is signed by key {signers}, not by {self.key_id}")
+        for signature in by_this_key:
             if signature.covers(content):
                 try:
                     self._key.verify(signature.value, context + content)
@@ -103,8 +103,8 @@ class PublicKey:
 class Signer:
     """A private key that signs.
 
-    `path`: NAME.key as :func:`keygen` writes it. Raises InputError if it is no Ed25519 private key,
-    is encrypted, or cannot be read.
+    `path`: NAME.key as :func:`keygen` writes it. Raises InputError if it is not an Ed25519
+    private key, is encrypted, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -171,7 +171,7 @@ def write_signatures(*signatures: Signature) -> bytes:
 def read_signatures(content: bytes, what: str) -> list[Signature]:
     """Read the content of a SIGNATURE file, which messages call `what`."""
     try:
-        header, *lines, end = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
+        header, *lines, rest = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [
             Signature(key_id, digest, base64.b64decode(value, validate=True))
             for _, key_id, digest, value in (line.split(" ") for line in lines)
@@ -179,7 +179,7 @@ def read_signatures(content: bytes, what: str) -> list[Signature]:
     except ValueError:  # UnicodeDecodeError and binascii.Error are such
         raise SignatureError(f"{what} is no signature that this program knows") from None
     # One form alone: what reads well but differs in a bit was not written by a signer.
-    well = header == _HEADER and not end and 1 <= len(signatures) <= 2
+    well = header == _HEADER and not rest and 1 <= len(signatures) <= 2
     well = well and all(
         _hex(s.key_id, 16) and _hex(s.digest, 64) and len(s.value) == 64 for s in signatures
     )

@@ -1,1 +1,1 @@
-"""Packing."""
+"""From a fitted system to a bundle: conversion, probing, verification."""

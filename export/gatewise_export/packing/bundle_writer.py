@@ -1,7 +1,7 @@
 """A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
 
 A stage becomes the flat arrays of its model, and a graph written from them. A bundle is written
-beside its destination and takes its place only when its models decide as the system does. The same
+next to its destination, and is renamed to it only if its models decide as the system does. The same
 system gives the same files, byte for byte; only `created` differs.
 """
 
@@ -93,25 +93,25 @@ def pack(
         An Ed25519 key in PEM: the bundle is signed with it.
     encoder : TableEncoder, optional
         The fitted encoder whose features the system was fitted on: devices then take raw columns.
-        `sample` may be a table of them, too.
+        `sample` may also be a table of them.
     max_message : int, default 131072
         Bytes of a message that the broker passes on; AWS IoT Core's limit by default. A system
         whose requests are larger is refused.
     loading : LoadLimits, optional
-        Memory and time that loading a given graph may take; by default what follows from its size.
+        Memory and time that loading a given graph may take; by default limits by its size.
 
     Returns
     -------
     Bundle
-        As it was written, opened anew, with the system's own functions for its blocks.
+        As it was written, opened again, with the system's own functions for its blocks.
 
     Raises
     ------
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
     InputError
-        If `system` is no fitted one, no bundle can hold a column's name, a stage is larger than
-        devices read, the sample does not fit, or the key cannot be used.
+        If `system` is not a fitted system, a column's name cannot stand in a bundle, a stage is
+        larger than devices read, the sample does not fit, or the key cannot be used.
     ConversionError
         If the high-cost model has no form as a graph, or its graph answers one of thousands of
         adversarial rows differently; a row and what to do are named.
@@ -170,7 +170,7 @@ def pack(
 
 
 def _check_fitted(system: Any) -> None:
-    """Refuse what is no fitted system, or has columns with names that no bundle can hold."""
+    """Refuse anything but a fitted system with names of columns that a bundle can hold."""
     if not hasattr(system, "operating_points_"):
         advice = "fit StagedCascade or another of its methods"
         if hasattr(system, "steps"):

@@ -3,7 +3,7 @@
 Tree ensembles (our own boosted model, a given forest or LightGBM model) become flat trees and go
 through the one writer of :mod:`gatewise_export.onnx_writer`: output ``margins``. Other classifiers
 of scikit-learn are written in its own arithmetic, and a given ONNX graph stays as it is inside:
-these answer with ``label``, the class index, and ``probabilities``, one column a class.
+these answer with ``label``, the class index, and ``probabilities``, a column per class.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NEVER = np.float32(-1e30)
 
 
 class CloudGraph(NamedTuple):
-    """A high-cost model's graph, and how its outputs are to be read."""
+    """A high-cost model's graph, and the meaning of its outputs."""
 
     content: bytes
     kind: CloudKind

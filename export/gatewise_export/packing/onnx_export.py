@@ -54,8 +54,8 @@ def to_onnx(
         ``probabilities``, float32 (n, n_classes), and ``score``, float32 (n,), the stop score (of a
         stage with a gate the gate's): the stage answers where it reaches the operating point's
         threshold. A model of values (a regressor, a ranker) has ``value``, float32 (n,), alone.
-        Metadata: ``classes`` (JSON). Of a high-cost model: the graph that a worker runs, with
-        class indices.
+        Metadata: ``classes`` (JSON). The graph of a high-cost model is the one that a
+        worker runs, with class indices.
 
     Raises
     ------

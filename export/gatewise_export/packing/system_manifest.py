@@ -190,7 +190,7 @@ def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
     if not bounds:
         return {}
     recalls = bounds.as_recalls(system.frontier_.reference_recall)
-    if bounds.max_loss:  # a difference of floats; points' recalls are rounded, too
+    if bounds.max_loss:  # a difference of floats; points' recalls are rounded as well
         lower = tuple(r and max(r - 1e-6, 1e-6) for r in recalls.min_recall)
         recalls = replace(recalls, min_recall=lower)
     return {

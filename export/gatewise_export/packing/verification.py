@@ -73,7 +73,7 @@ def verify(
     bundle : Bundle
         Made of it by :func:`pack`.
     X : array-like of shape (n, n_features)
-        Rows to compare on; of a bundle with encoders a DataFrame of raw columns, too.
+        Rows to compare on; a DataFrame of raw columns where the bundle has encoders.
     high_cost : HighCostAnswers, optional
         The answers to these rows, where they are known.
 
@@ -86,7 +86,7 @@ def verify(
     BundleError
         If a graph cannot be run.
     InputError
-        If `bundle` is none, or `X` holds no numbers.
+        If `bundle` is another object, or `X` does not hold numbers.
     """
     if not isinstance(bundle, Bundle):
         raise InputError(
@@ -103,9 +103,11 @@ def verify(
     if hasattr(system, "signal_input_"):
         X, system = system.signal_input_.features(X), on_features(system)
     x = _matrix(X)
-    known = HighCostAnswers.computed(system, bundle, x) if high_cost is None else high_cost
+    if high_cost is None:
+        high_cost = HighCostAnswers.computed(system, bundle, x)
     rows = X if hasattr(X, "columns") else _named(system, x)
-    exits, answers = system.exit_stage(rows), known.model
+    exits = system.exit_stage(rows)
+    answers = high_cost.model
     predicting = system
     f0 = system.high_cost_model_
     if f0 is not None and answers[0] is not None:  # it may take long: every row is its once
@@ -127,11 +129,11 @@ def verify(
         cloud_labels=answers[0],
         cloud_probabilities=answers[1],
     )
-    return _compare(graph_outcome(bundle, x, cloud=known.graph), of_system)
+    return _compare(graph_outcome(bundle, x, cloud=high_cost.graph), of_system)
 
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Get the same system for the features of blocks, in the place of windows."""
+    """Get the same system for the features of blocks, not for windows."""
     twin = copy.copy(system)
     twin.__dict__.pop("signal_input_", None)
     return twin
@@ -156,7 +158,7 @@ def _has_backend(bundle: Bundle) -> bool:
 
 
 def _matrix(X: ArrayLike) -> NDArray[np.float32]:
-    """Rows as float32, those of arrays flat."""
+    """Rows as float32; arrays are flattened."""
     try:
         x = np.ascontiguousarray(X, np.float32)
     except (TypeError, ValueError) as error:
@@ -202,7 +204,8 @@ def self_test(
 ) -> VerifyReport:
     """Compare the graphs of `bundle`, run here, with what its sample expects.
 
-    `answers` gives those of a high-cost model that is in a backend, of rows of all features.
+    `answers` gives labels and probabilities of rows of all features by a high-cost model that is in
+    a backend.
     """
     sample = bundle.sample()
     bundle.read_block_models()
@@ -222,10 +225,10 @@ def self_test(
     # a bundle for devices comes without the high-cost model, others have it in a backend: then its
     # outputs stay unchecked
     unseen = bundle.absent() or _has_backend(bundle)
-    given: _Cloud | None = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
+    cloud: _Cloud | None = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
     if answers is not None:
-        given = answers(sample["X"])
-    return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
+        cloud = answers(sample["X"])
+    return _compare(graph_outcome(bundle, sample["X"], cloud=cloud), expected)
 
 
 def graph_outcome(
@@ -251,7 +254,7 @@ def graph_outcome(
 def _stage_outputs(
     bundle: Bundle, spec: StageSpec, x: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
-    """Outputs of a stage, and which of its inputs a lazy one acquires, of rows of its inputs."""
+    """Outputs of a stage for rows of its inputs, and the inputs that a lazy stage acquires."""
     if spec.kind == "graph":
         assert spec.graph is not None
         # it may add in another order for many rows than for one
@@ -273,13 +276,13 @@ def run_graph(
     try:
         session = open_session(content)
         read = session.get_inputs()[0].name
-        parts = [
+        batches = [
             session.run(None, {read: np.ascontiguousarray(x[i : i + batch])})
             for i in range(0, max(len(x), 1), batch)
         ]
     except Exception as error:  # onnxruntime's own errors share no base
         raise BundleError(f"onnxruntime does not run {name}: {one_line(error)}") from error
-    return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+    return [np.concatenate(outputs) for outputs in zip(*batches, strict=True)]
 
 
 def run_cloud(
@@ -300,15 +303,15 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
         raise BundleError(
             f"{bundle}: its high-cost model is not in the bundle but in a backend, {cloud.backend}"
         )
-    found, chances = run_cloud(
+    label, chances = run_cloud(
         bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
     )
     shape = (len(x), bundle.manifest.n_classes)
-    if found.shape != shape[:1] or found.dtype != np.int64 or chances.shape != shape:
+    if label.shape != shape[:1] or label.dtype != np.int64 or chances.shape != shape:
         raise BundleError(
-            f"{bundle}: {cloud.file} gives {found.dtype} {found.shape}, {chances.shape}"
+            f"{bundle}: {cloud.file} gives {label.dtype} {label.shape}, {chances.shape}"
         )
-    return found, chances
+    return label, chances
 
 
 def _compare(one: Outcome, other: Outcome) -> VerifyReport:
@@ -318,9 +321,9 @@ def _compare(one: Outcome, other: Outcome) -> VerifyReport:
     def gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
         if a is None or b is None or not a.size:
             return 0.0
-        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        return float(np.where(same, 0.0, np.nan_to_num(apart, nan=np.inf)).max())
+        return float(np.where(same, 0.0, np.nan_to_num(distance, nan=np.inf)).max())
 
     return VerifyReport(
         rows=len(one.exits),

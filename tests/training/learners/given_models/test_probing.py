@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import Binarizer, KBinsDiscretizer, Normalizer, OneHotEncoder
+from sklearn.preprocessing import (
+    Binarizer,
+    KBinsDiscretizer,
+    Normalizer,
+    OneHotEncoder,
+    StandardScaler,
+)
+from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import InputError
@@ -104,3 +113,23 @@ def test_transformers_that_differ_beside_the_sample_are_found(
 def test_a_row_within_rounding_is_the_models_own() -> None:
     x, y = table()
     probed(LogisticRegression().fit(x, y), x)  # float32 rows make float32 coefficients
+
+
+STAGES = [
+    make_pipeline(StandardScaler(), LogisticRegression()),
+    make_pipeline(StandardScaler(), LinearSVC()),
+    make_pipeline(StandardScaler(), SVC()),
+    GaussianNB(),
+    RandomForestClassifier(30, min_samples_leaf=3, random_state=0),
+    HistGradientBoostingClassifier(max_iter=20),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", STAGES, ids=lambda model: type(model).__name__)
+def test_models_of_pairs_hold_on_adversarial_rows(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(given_classifiers, "FIT_ROWS", 10_000)
+    x, y = table()
+    probed(model.fit(x.astype(np.float64), y), x)
