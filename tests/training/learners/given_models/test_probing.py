@@ -133,3 +133,7 @@ def test_models_of_pairs_hold_on_adversarial_rows(
     monkeypatch.setattr(given_classifiers, "FIT_ROWS", 10_000)
     x, y = table()
     probed(model.fit(x.astype(np.float64), y), x)
+    y += (x[:, 1] > 0.35).astype(int)  # three classes
+    model.fit(x, y)
+    probed(model, x)
+    GivenClassifier.probed(model, x, (4,), "model", as_stage=False)

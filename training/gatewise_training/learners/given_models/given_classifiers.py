@@ -138,12 +138,13 @@ class GivenClassifier:
         def converted(rows: NDArray[Any]) -> Answers:
             if stage is None:
                 assert self.graph is not None
-                return graph_answer(self.graph.content, self.graph.form, rows)
-            margins = stage.margins(rows)
-            label = labels(margins)
-            if not gives_chances:  # the source's are those of labels
+                label, chances = graph_answer(self.graph.content, self.graph.form, rows)
+            else:
+                margins = stage.margins(rows)
+                label, chances = labels(margins), probabilities(margins, stage.link)
+            if not gives_chances:  # the source gives labels alone
                 return label, np.eye(len(classes))[label]
-            return label, probabilities(margins, stage.link)
+            return label, chances
 
         probe(model, source, converted, x, self.what, missing=missing, n_rows=FIT_ROWS)
 

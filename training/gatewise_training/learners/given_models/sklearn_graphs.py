@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gatewise.errors import InputError, one_line
-from gatewise_training.learners.given_models.graph_values import GraphOfRows
+from gatewise_training.learners.given_models.graph_values import (
+    GraphAnswers,
+    GraphOfRows,
+    Value,
+)
 from gatewise_training.learners.given_models.packable import Estimator
 from gatewise_training.learners.given_models.sklearn_classifiers import classified
 
@@ -36,5 +42,17 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
             raise InputError(f"{what}: {type(estimator).__name__} has no exact probabilities")
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
-        outputs["decision"] = answers.decision
+        outputs["decision"] = _decision_of_label(answers, len(estimator.classes_))
     return graph.model(outputs)
+
+
+def _decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
+    """Get the decision function with the label's value at least as large as the others.
+
+    Support vector machines break ties of votes differently in their label.
+    """
+    assert answers.decision is not None
+    if n_classes == 2:
+        return answers.decision
+    is_label = answers.label.reshape([-1, 1]).equals(np.arange(n_classes)[None, :])
+    return is_label.where(answers.decision.max(), answers.decision)
