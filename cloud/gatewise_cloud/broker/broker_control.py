@@ -27,6 +27,8 @@ _TIMEOUT: Final = 30.0
 _BATCH: Final = 100
 _PAGE: Final = 2000
 
+_REFUSED: Final = [{"rolename": REVOKED}]
+
 Command = Mapping[str, Any]
 
 
@@ -44,21 +46,28 @@ def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> No
     A client that the broker knows already changes its role. LinkError if the broker cannot be
     reached, does not answer, or refuses a command.
     """
-    known = set(known_clients(endpoint))
-    commands: list[Command] = []
+    creating: list[Command] = []
+    changing: dict[str, list[Command]] = {}
     for name, kind in clients.items():
         roles = [{"rolename": role_name(name, kind)}]
-        commands += [{"command": "createRole", **role} for role in own_roles(name, kind, pool)]
-        if name not in known:
-            commands.append({"command": "createClient", "username": name, "roles": roles})
-            continue
-        commands.append({"command": "modifyClient", "username": name, "roles": roles})
+        creating += [{"command": "createRole", **role} for role in own_roles(name, kind, pool)]
+        creating.append({"command": "createClient", "username": name, "roles": roles})
         # Disabling ends the connection.
-        change = "disableClient" if kind == REVOKED else "enableClient"
-        commands.append({"command": change, "username": name})
-    for response in _responses(endpoint, commands):
+        enabling = "disableClient" if kind == REVOKED else "enableClient"
+        changing[name] = [
+            {"command": "modifyClient", "username": name, "roles": roles},
+            {"command": enabling, "username": name},
+        ]
+    known: list[Command] = []
+    responses = _responses(endpoint, creating)
+    for command, response in zip(creating, responses, strict=True):
         error = response.get("error")
-        if error is not None and error != "Role already exists":
+        if command["command"] == "createClient" and (error or command["roles"] == _REFUSED):
+            known += changing[command["username"]]
+        if error not in (None, "Role already exists", "Client already exists"):
+            raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
+    for response in _responses(endpoint, known):
+        if (error := response.get("error")) is not None:
             raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
 
 
@@ -76,7 +85,9 @@ def known_clients(endpoint: Endpoint) -> Iterator[str]:
 
 
 def _responses(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
-    """Send commands, many in a message; give the response to each."""
+    """Send commands, many in a message; give the response to each, in order."""
+    if not commands:
+        return
     responses: list[Mapping[str, Any]] = []
 
     def take(message: paho.MQTTMessage) -> None:

@@ -15,11 +15,11 @@ a minute instead of 1,000.) Without the plugin only the random name of the group
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+from gatewise.documents import encode_json
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
 #: Smallest limit of connections; it is four per client on a longer roster, because a TCP
@@ -139,7 +139,7 @@ def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
     return plugin is not None and bind_ids
 
 
-def rights(clients: Mapping[str, str], pool: str) -> str:
+def rights(clients: Mapping[str, str], pool: str) -> bytes:
     """Rights of every client by its role, for the dynamic security plugin.
 
     What it does not decide, the access list does: devices' own topics.
@@ -162,7 +162,7 @@ def rights(clients: Mapping[str, str], pool: str) -> str:
         ],
         "roles": roles,
     }
-    return json.dumps(document, indent=1) + "\n"
+    return encode_json(document, indent=1)
 
 
 def role_name(name: str, kind: str) -> str:

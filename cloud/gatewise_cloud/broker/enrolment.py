@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import PRIVATE, Authority, Clock
-from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
+from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_device
 from gatewise_edge.link.enrolment import MAX_BODY, write_token
 from gatewise_export.bundle.storage import replace_file
 
@@ -115,7 +115,7 @@ class EnrolmentServer:
             authority = Authority(self._folder, clock=self._clock)
             path = self._folder / "clients" / f"{name}.crt"
             authority.certify(path, key, name, "devices")
-            broker = init_broker(self._folder, clock=self._clock, devices=(name,))
+            broker = register_device(self._folder, name)
         self._enrolled(broker, name)
         roster = broker.roster
         return {
