@@ -31,6 +31,21 @@ def value_names(array: str, n_values: int) -> list[str]:
     return [f"{array}[{i}]" for i in range(n_values)]
 
 
+def unlike_type(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
+    """Find a value that whole numbers of `dtype` cannot be: one of another width or scale.
+
+    NaN, a missing value, and infinity pass, as does every value where `dtype` is of floats.
+
+    >>> unlike_type(np.array([1.0, np.nan, 300.0]), np.dtype("uint8"))
+    300.0
+    """
+    if dtype.kind not in "iu" or values.dtype == dtype:
+        return None
+    with np.errstate(invalid="ignore"):
+        strange = (values.astype(dtype) != values) & np.isfinite(values)
+    return float(values[strange][0]) if strange.any() else None
+
+
 class InstanceSpec(Record, frozen=True):
     """Shape and type of instances.
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES, value_names
+from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES, unlike_type, value_names
 from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBlock
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable
@@ -245,16 +245,12 @@ class SignalInput:
         x = as_windows(windows)
         if x.shape[1:] != self.shape:
             raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
-        dtype = np.dtype(self.dtype)
-        if dtype.kind in "iu" and x.dtype != dtype:
-            # a missing sample is NaN
-            with np.errstate(invalid="ignore"):
-                strange = (x.astype(dtype) != x) & np.isfinite(x)
-            if strange.any():
-                raise InputError(
-                    f"windows hold {x[strange][0]:g}, the blocks are for {dtype.name}: bring them "
-                    "to the width and scale of the training windows"
-                )
+        value = unlike_type(x, np.dtype(self.dtype))
+        if value is not None:
+            raise InputError(
+                f"windows hold {value:g}, the blocks are for {self.dtype}: bring them to the width "
+                "and scale of the training windows"
+            )
         return x
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise.errors import InputError
 from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
+from gatewise.models.instances import unlike_type
 from gatewise.models.jpeg import decode_jpeg, load_decoder
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
@@ -128,8 +129,8 @@ class CloudModel:
     def check(self, X: NDArray[np.floating[Any]]) -> None:
         """Refuse instances that this model does not take, `X` of shape (n, k), without running it.
 
-        RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
-        manifest refuses missing values in the cloud.
+        RefusedRows if k is not the number of inputs, a value is infinite or cannot be one of the
+        manifest's type, or one is NaN and the manifest refuses missing values in the cloud.
         """
         if X.ndim != 2 or X.shape[1] != self.n_inputs:
             raise RefusedRows("shape", f"model {self} takes {self.n_inputs} columns, not {X.shape}")
@@ -138,6 +139,10 @@ class CloudModel:
                 raise RefusedRows("infinite", "the instances hold an infinite value")
             if not self._allow_missing:
                 raise RefusedRows("missing", f"model {self} takes no missing values (NaN)")
+        dtype = self.manifest.request_dtype
+        value = unlike_type(X, dtype)
+        if value is not None:
+            raise RefusedRows("type", f"model {self} takes {dtype.name}, and a value is {value:g}")
 
     def decode(self, jpeg: bytes) -> NDArray[np.uint8]:
         """Decode the file `jpeg` to an instance, shape (1, k); RefusedRows if it cannot."""

@@ -2,10 +2,12 @@
 
 import resource
 
+import msgspec
 import numpy as np
 import pytest
 
 from gatewise.graph_loading import LoadLimits
+from gatewise.models.instances import InstanceSpec
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import SelfTestError
@@ -43,6 +45,16 @@ def test_refuses_rows_that_it_does_not_take(bundle, X, reason):
     with pytest.raises(RefusedRows) as caught:
         CloudModel.from_bundle(bundle).answer(X)
     assert caught.value.reason == reason
+
+
+def test_refuses_values_of_another_width_or_scale(bundle):
+    model = CloudModel.from_bundle(bundle)
+    spec = InstanceSpec((2, 2), "uint8")
+    model.manifest = msgspec.structs.replace(model.manifest, instance=spec)
+    model.check(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))
+    for X in (np.full((1, 4), 256, np.int16), np.full((1, 4), 0.5, np.float32)):
+        with pytest.raises(RefusedRows, match="takes uint8, and a value is"):
+            model.check(X)
 
 
 def test_missing_values_pass_where_the_manifest_allows_them(tmp_path):
