@@ -25,8 +25,9 @@ from gatewise.console import note
 from gatewise_sim.experiment.run import Prepared, run_scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.fleet.run import run_fleet
-from gatewise_sim.report.document import Figure, PolicyResult, Timings
+from gatewise_sim.report.document import Figure, PolicyResult
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 _FOLDER: Final = CACHE / "fleet"
 PACKAGES: Final = ("gatewise", "numpy")

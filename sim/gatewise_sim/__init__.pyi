@@ -14,5 +14,5 @@ from .fleet.results import RowTable as RowTable
 from .fleet.run import FleetPolicy as FleetPolicy
 from .fleet.run import run_fleet as run_fleet
 from .report.document import Report as Report
-from .report.document import Timings as Timings
 from .scenario import Scenario as Scenario
+from .timings import Timings as Timings

@@ -24,7 +24,7 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
 from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.workload import Arrivals, RowMix, Workload, draw_arrivals, read_workload
-from gatewise_sim.report.document import Timings
+from gatewise_sim.timings import Timings
 
 Count = Annotated[int, Meta(ge=1)]
 

@@ -7,8 +7,8 @@ import pytest
 from gatewise.documents import read_toml
 from gatewise.settings import make_settings
 from gatewise_sim.fleet.link import PROFILES
-from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 from tests.support.processes import run_here
 from tests.support.refused import refused
 

@@ -13,8 +13,9 @@ from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import FleetRun, RowTable
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
 from gatewise_sim.fleet.workload import Arrivals
-from gatewise_sim.report.document import PolicyResult, Timings
+from gatewise_sim.report.document import PolicyResult
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 #: A worker's run takes 10 ms, nothing else takes any time.
 PLAIN = Timings(edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0)

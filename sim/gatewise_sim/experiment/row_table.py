@@ -38,7 +38,7 @@ from gatewise_sim.fleet.results import (
     StageScores,
     stage_medians,
 )
-from gatewise_sim.report.document import Timings
+from gatewise_sim.timings import Timings
 
 _CHUNK: Final = 1024
 #: Rows and seconds for which the high-cost model is timed.

@@ -48,12 +48,12 @@ from gatewise_sim.report.document import (
     PolicyResult,
     Report,
     RowCheck,
-    Timings,
     Transport,
     TwinFigures,
     value,
 )
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun

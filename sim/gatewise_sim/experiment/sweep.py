@@ -23,8 +23,9 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import number
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.simulation import Job
-from gatewise_sim.report.document import PolicyResult, Timings, value
+from gatewise_sim.report.document import PolicyResult, value
 from gatewise_sim.scenario import GOALS, Scenario
+from gatewise_sim.timings import Timings
 
 CSV_FILE: Final = "sweep.csv"
 PLOT_FILE: Final = "sweep.svg"

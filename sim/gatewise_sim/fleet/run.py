@@ -58,8 +58,8 @@ from gatewise_sim.fleet.worker import (
     sample_queue,
 )
 from gatewise_sim.fleet.workload import Arrivals, Diurnal, Poisson
-from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 BoolArray = NDArray[np.bool_]
 

@@ -29,8 +29,8 @@ from gatewise_edge.link.messages import AuditMark
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.workload import Arrivals
-from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 #: Seconds of silence of the link that a device notices (TCP_USER_TIMEOUT of 3 s).
 DETECT_SECONDS: Final = 3.5

@@ -26,9 +26,9 @@ from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.devices import EdgeProcesses
 from gatewise_sim.live.lines import answer_columns, local_medians
 from gatewise_sim.live.proxy import DelayProxy
-from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.signal_handling import exit_on_termination
+from gatewise_sim.timings import Timings
 
 #: Bound on the devices of a live run: each is a process.
 MAX_DEVICES: Final = 200

@@ -13,12 +13,10 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from gatewise_sim.fleet.energy import Bill
+from gatewise_sim.timings import Timings
 
 SCHEMA_VERSION: Final = 3
-#: Values of :attr:`Report.kind`.
-SIMULATION_KIND: Final = "gatewise-simulation"
 DEMO_KIND: Final = "gatewise-demo"
-#: Confidence level of every interval.
 CONFIDENCE_LEVEL: Final = 0.95
 
 EngineName = Literal["virtual", "live"]
@@ -40,7 +38,7 @@ class Figure(ReportRecord, frozen=True, kw_only=True):
 
 
 def value(figure: Figure | None) -> float | None:
-    """Value of a figure without its interval."""
+    """Get the value of a figure without its interval."""
     return None if figure is None else figure.value
 
 
@@ -282,36 +280,6 @@ class ExampleInstance(ReportRecord, frozen=True, kw_only=True):
     acquired: tuple[int, ...]
     readings: dict[str, str]
     values: tuple[float | None, ...]
-
-
-class Timings(ReportRecord, frozen=True, kw_only=True):
-    """Service times of devices, broker and workers.
-
-    Parameters
-    ----------
-    edge_ms : tuple of float
-        Milliseconds until each stage on the device has answered.
-    run_us, instance_us, message_us : float
-        A worker's run of n instances from m requests takes ``run + n * instance + m * message``
-        microseconds.
-    broker_us : float
-        Microseconds of the broker's time for a message.
-    hop_ms : float
-        Milliseconds one way between broker and worker.
-    proxy_ms : float
-        Milliseconds that the proxy of an emulated link adds one way (live runs).
-    assumed : tuple of str
-        Names of the fields above that were not measured.
-    """
-
-    edge_ms: tuple[float, ...]
-    run_us: float
-    instance_us: float
-    message_us: float = 265.0
-    broker_us: float = 30.0
-    hop_ms: float = 0.16
-    proxy_ms: float = 0.0
-    assumed: tuple[str, ...] = ("message_us", "broker_us", "hop_ms")
 
 
 class EnergyUse(ReportRecord, frozen=True, kw_only=True):

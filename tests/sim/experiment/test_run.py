@@ -11,8 +11,9 @@ from gatewise_sim.experiment.policies import system_policy
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.fleet.results import ROUTES
 from gatewise_sim.fleet.run import run_fleet
-from gatewise_sim.report.document import Report, Timings
+from gatewise_sim.report.document import Report
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 
 pytestmark = pytest.mark.slow
 

@@ -30,8 +30,8 @@ from gatewise_sim.fleet.link import (
 from gatewise_sim.fleet.results import REASONS, ROUTES
 from gatewise_sim.fleet.run import FleetPolicy, VirtualFleet, run_fleet
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerModel
-from gatewise_sim.report.document import Timings
 from gatewise_sim.scenario import Scenario
+from gatewise_sim.timings import Timings
 from tests.support.fleets import at_times, write_link
 
 NAME = "0" * 8

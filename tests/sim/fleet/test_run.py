@@ -19,7 +19,7 @@ from gatewise_sim.fleet.run import (
     choose_devices,
 )
 from gatewise_sim.fleet.worker import DETECT_SECONDS, RECONNECT_SECONDS
-from gatewise_sim.report.document import Timings
+from gatewise_sim.timings import Timings
 from tests.support.fleets import (
     PLAIN,
     at_times,

@@ -19,7 +19,7 @@ from gatewise_sim.fleet.worker import (
     sample_queue,
 )
 from gatewise_sim.fleet.workload import Poisson, draw_arrivals
-from gatewise_sim.report.document import Timings
+from gatewise_sim.timings import Timings
 from tests.support.fleets import at_times, make_scenario, make_table, run
 
 

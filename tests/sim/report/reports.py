@@ -25,10 +25,10 @@ from gatewise_sim.report.document import (
     RowCheck,
     StageResult,
     TimelineBin,
-    Timings,
     Transport,
     TwinFigures,
 )
+from gatewise_sim.timings import Timings
 
 NAMES = {
     "system": "Gatewise",
