@@ -97,6 +97,8 @@ class EdgeMetrics(Collector):
         self._answers = count("answers", "Answers: edge, cloud, fallback.", "route")
         self._errors = count("errors", "Instances that ended in an error.")
         self._fallbacks = count("fallbacks", "Fallbacks by their reason.", "reason")
+        text = "Answers to instances with an implausible value, by its column or channel."
+        self._implausible = count("implausible", text, "name")
         self._late = count("late_answers", "Answers after their deadline.")
         self._feature_cost = count("feature_cost", "Cost of the acquired features.")
         self._cost = count("cost", "Cost of the answers, offloads included.")
@@ -117,6 +119,9 @@ class EdgeMetrics(Collector):
             self._errors.inc()
             return
         self._answers.labels(end.route).inc()
+        kind, _, name = end.reason.partition(":")
+        if kind == "implausible":
+            self._implausible.labels(name).inc()
         if end.route == "fallback":
             is_listed = end.reason in self._reasons or len(self._reasons) < _MOST_REASONS
             reason = end.reason if is_listed else "other"

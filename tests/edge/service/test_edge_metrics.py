@@ -105,7 +105,9 @@ def test_reasons_of_fallbacks_are_bounded(bundle):
         for i in range(300):  # a worker's error codes
             metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{i}"))
         metrics.observe(answer)
+        metrics.observe(msgspec.structs.replace(answer, route="edge", reason="implausible:a"))
         found = samples(metrics.text())
+    assert found["gatewise_implausible_total", "a"] == 1
     reasons = {name[1]: n for name, n in found.items() if name[0] == "gatewise_fallbacks_total"}
     assert len(reasons) == 101
     assert (reasons["cloud:7"], reasons["other"]) == (1, 201)
