@@ -1,7 +1,7 @@
 """Columns as small integer codes, which the grower sorts and counts instead of floats.
 
-One code for each distinct value, so that no split is lost, up to 65,535 of them; columns with
-more are cut into bins of about equally many rows. A threshold lies midway between the largest
+Each distinct value has a code, so that no split is lost, up to 65,535 codes. Columns with more
+values are cut into bins of about equally many rows. A threshold lies midway between the largest
 value on its left and the smallest on its right.
 """
 
@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_CODES = 65535
-"""Codes of a column at most; uint16 has room for one more, NaN's."""
+"""Most codes of a column; uint16 has room for one more, NaN's."""
 
 FEW_CODES = 16
+"""A sparse column has fewer codes than this."""
+
 PREVAILS = 0.75
-"""A column is sparse if it has few codes, and one of them stands in so many of the rows."""
+"""Least share of the rows that have the prevailing code of a sparse column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +72,11 @@ class Codes:
         codes = np.empty((x.shape[1], len(x)), np.uint8 if widest <= 255 else np.uint16)
         for k, (code, _, _) in enumerate(columns):
             codes[k] = code
-        none = [np.zeros(0, np.float32)]
+        no_values = [np.zeros(0, np.float32)]
         return cls(
             codes,
-            np.concatenate([lower for _, lower, _ in columns] or none),
-            np.concatenate([upper for _, _, upper in columns] or none),
+            np.concatenate([lower for _, lower, _ in columns] or no_values),
+            np.concatenate([upper for _, _, upper in columns] or no_values),
             np.cumsum([0, *(len(lower) for _, lower, _ in columns)]).astype(np.int64),
         )
 
@@ -84,7 +86,7 @@ class Codes:
         return Sparse.of_codes(self)
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
-        """Some of the rows under the same codes."""
+        """Take some of the rows under the same codes."""
         return Codes(np.ascontiguousarray(self.codes[:, rows]), self.lower, self.upper, self.start)
 
 
@@ -116,33 +118,33 @@ class Sparse:
         columns = np.flatnonzero(common >= 0)
         slots = np.where(common >= 0, codes.n_codes + 1, 0)
         offset = np.concatenate([[0], np.cumsum(slots)]).astype(np.int32)
-        row, which = np.nonzero((codes.codes[columns] != common[columns, None]).T)
-        feature = columns[which].astype(np.int32)
+        row, column = np.nonzero((codes.codes[columns] != common[columns, None]).T)
+        feature = columns[column].astype(np.int32)
         slot = offset[feature] + codes.codes[feature, row].astype(np.int32)
         start = np.searchsorted(row, np.arange(codes.n_rows + 1)).astype(np.int64)
         return cls(common, offset, start, slot.astype(np.int32), feature)
 
 
 def _code(
-    column: NDArray[np.float32], most: int
+    column: NDArray[np.float32], max_codes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
     """Codes of one column, and the smallest and largest value of each."""
-    real = ~np.isnan(column)
-    values = np.unique(column[real])
-    place = np.searchsorted(values, column[real])
-    if len(values) > most:
-        # the rows below a value, in steps of one bin's share; several steps may fall on one value
-        counts = np.bincount(place)
-        middle = np.cumsum(counts) - counts / 2
-        step = np.minimum((middle * (most / counts.sum())).astype(np.int64), most - 1)
-        _, bins = np.unique(step, return_inverse=True)
+    is_number = ~np.isnan(column)
+    values = np.unique(column[is_number])
+    value_index = np.searchsorted(values, column[is_number])
+    if len(values) > max_codes:
+        # rows below the middle of each value, in units of a bin's rows; a frequent value skips bins
+        counts = np.bincount(value_index)
+        rows_below = np.cumsum(counts) - counts / 2
+        step = (rows_below * (max_codes / counts.sum())).astype(np.int64)
+        _, bins = np.unique(np.minimum(step, max_codes - 1), return_inverse=True)
     else:
         bins = np.arange(len(values))
-    first = np.flatnonzero(np.diff(bins, prepend=-1))
-    last = np.append(first[1:], len(values))[: len(first)] - 1
-    code = np.full(len(column), len(first), np.int64)
-    code[real] = bins[place]
-    return code, values[first], values[last]
+    lowest = np.flatnonzero(np.diff(bins, prepend=-1))
+    highest = np.append(lowest[1:], len(values))[: len(lowest)] - 1
+    code = np.full(len(column), len(lowest), np.int64)
+    code[is_number] = bins[value_index]
+    return code, values[lowest], values[highest]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,7 +1,7 @@
 """Parts that the compiled growers of trees share: records of columns and splits, rows, nodes.
 
-Arrays are written element by element: numba compiles the assignment of a slice for one to two
-seconds, most of it for an error's text.
+Arrays are written element by element, because numba compiles the assignment of a slice for one to
+two seconds, most of it for an error's text.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def partition(values: Any, is_left: Any, spare: Any) -> int:
 def write_split(
     nodes: Any, node: int, columns: Any, split: Any, nan_left: bool, child: int
 ) -> None:
-    """Split a node; its children are the nodes `child` and `child + 1`, leaves at first."""
+    """Write a split into a node; its children `child` and `child + 1` become leaves."""
     nodes.feature[node] = split.feature
     nodes.threshold[node] = split_threshold(columns, split)
     nodes.nan_left[node] = nan_left
@@ -121,6 +121,6 @@ def copy_into(array: Any, place: int, source: Any, n: int) -> None:
 @numba.njit(cache=True, nogil=True)
 def wider(array: Any, size: int) -> Any:
     """Copy an array into one of more rows; the further ones are not set."""
-    more = np.empty((size, *array.shape[1:]), array.dtype)
-    copy_into(more.reshape(-1), 0, array.reshape(-1), array.size)
-    return more
+    copy = np.empty((size, *array.shape[1:]), array.dtype)
+    copy_into(copy.reshape(-1), 0, array.reshape(-1), array.size)
+    return copy

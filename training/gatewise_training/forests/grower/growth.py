@@ -38,11 +38,11 @@ class RowAcquisitions:
 
     @classmethod
     def none(cls, costs: FeatureCosts, n: int) -> RowAcquisitions:
-        """Nothing yet, for n rows."""
+        """Make the acquisitions of n rows before any tree."""
         return cls(np.zeros((costs.n_features + len(costs.shared), n), np.bool_), costs)
 
     def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
-        """Acquire for every row what its paths test, rows out of the bag too."""
+        """Acquire for every row, also out of the bag, the features that its paths test."""
         visited = trees.visited(x)
         n_features = self.costs.n_features
         for k in np.flatnonzero(visited.any(axis=0)):
@@ -117,8 +117,8 @@ def leaf_of(
 ) -> Forest:
     """Make a forest of one leaf: the shares of the classes, without any feature."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
-    nothing = np.full(1, -1, np.int32)
-    leaf = GrownNodes(nothing, np.zeros(1, np.float32), nothing, nothing, np.zeros(1, bool))
+    no_node = np.full(1, -1, np.int32)
+    leaf = GrownNodes(no_node, np.zeros(1, np.float32), no_node, no_node, np.zeros(1, bool))
     return _forest(leaf, counts, codes.n_features)
 
 

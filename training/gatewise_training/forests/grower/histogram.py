@@ -1,9 +1,9 @@
 """Counts of a node's examples by code of a column and class.
 
-Where a node has many rows for its range of codes they are counted into a histogram; else, which is
-most nodes of a deep tree on a column of many values, the few rows are sorted. Columns in which one
-code prevails are counted all at once from the entries that differ. Either way the result is the
-list of the codes that occur, ascending, with their class counts.
+Where a node has many rows for its range of codes, they are counted into a histogram. In other
+nodes, which are most nodes of a deep tree on a column of many values, the few rows are sorted.
+Columns in which one code prevails are counted together from the entries that differ. The result is
+always the list of the codes that occur, ascending, with their class counts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numba
 import numpy as np
 
 WIDE = 4
-"""A histogram may have so many bins for each row."""
+"""Most bins of a histogram per row."""
 
 SORTED = 14
-"""Bits of a row's place among the rows to be sorted: those are fewer than 65,536 / WIDE."""
+"""Bits of a row's number among the rows that are sorted, which are fewer than 65,536 / WIDE."""
 
 FEW = 16
-"""Up to so many rows are sorted by insertion."""
+"""Up to this many rows are sorted by insertion."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -29,14 +29,15 @@ def scratch(n_rows: int, most_codes: int, n_classes: int) -> Any:
 
     The results are codes, int32 of shape (n_events,), and counts, int32 (n_events, n_classes).
     """
-    events = min(n_rows, most_codes) + 1  # a prevailing code may be found absent only at the end
-    keys = min(n_rows, 1 << SORTED)
+    # one more, because a prevailing code may turn out to be absent only at the end
+    most_events = min(n_rows, most_codes) + 1
+    most_keys = min(n_rows, 1 << SORTED)
     return (
-        np.empty(keys, np.uint32),
-        np.empty(keys, np.uint32),
+        np.empty(most_keys, np.uint32),
+        np.empty(most_keys, np.uint32),
         np.zeros(most_codes * n_classes, np.int32),
-        np.empty(events, np.int32),
-        np.empty((events, n_classes), np.int32),
+        np.empty(most_events, np.int32),
+        np.empty((most_events, n_classes), np.int32),
     )
 
 
@@ -79,33 +80,35 @@ def code_counts(
     if width <= WIDE * n:
         for i in range(n):
             histogram[(code[i] - low) * n_classes + y[i]] += weight[i]
-        events = 0
+        n_events = 0
         for b in range(width):
-            some = np.int32(0)
+            any_count = np.int32(0)
             for m in range(n_classes):
-                some |= histogram[b * n_classes + m]
-            if some:
-                event_code[events] = low + b
+                any_count |= histogram[b * n_classes + m]
+            if any_count:
+                event_code[n_events] = low + b
                 for m in range(n_classes):
-                    event_count[events, m] = histogram[b * n_classes + m]
+                    event_count[n_events, m] = histogram[b * n_classes + m]
                     histogram[b * n_classes + m] = 0
-                events += 1
-        return events
+                n_events += 1
+        return n_events
+    # a key holds a row's code and, in its low bits, the row's number
     for i in range(n):
         keys[i] = np.uint32((code[i] - low) << SORTED | i)
     ordered = _sort(keys, spare, n, width)
-    events, last = -1, np.int64(-1)
+    event = -1
+    last_code = np.int64(-1)
     for j in range(n):
         c = np.int64(ordered[j] >> SORTED)
         i = ordered[j] & ((1 << SORTED) - 1)
-        if c != last:
-            last = c
-            events += 1
-            event_code[events] = c + low
+        if c != last_code:
+            last_code = c
+            event += 1
+            event_code[event] = c + low
             for m in range(n_classes):
-                event_count[events, m] = 0
-        event_count[events, y[i]] += weight[i]
-    return events + 1
+                event_count[event, m] = 0
+        event_count[event, y[i]] += weight[i]
+    return event + 1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -120,21 +123,21 @@ def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
                 j -= 1
             keys[j] = key
         return keys
-    ends = np.empty(256, np.int32)
+    next_index = np.empty(256, np.int32)
     shift = SORTED
     while (width - 1) >> (shift - SORTED):
-        ends[:] = 0
+        next_index[:] = 0
         for i in range(n):
-            ends[keys[i] >> shift & 255] += 1
-        place = np.int32(0)
-        for d in range(256):
-            count = ends[d]
-            ends[d] = place
-            place += count
+            next_index[keys[i] >> shift & 255] += 1
+        total = np.int32(0)
+        for digit in range(256):
+            count = next_index[digit]
+            next_index[digit] = total
+            total += count
         for i in range(n):
-            d = keys[i] >> shift & 255
-            spare[ends[d]] = keys[i]
-            ends[d] += 1
+            digit = keys[i] >> shift & 255
+            spare[next_index[digit]] = keys[i]
+            next_index[digit] += 1
         keys, spare = spare, keys
         shift += 8
     return keys
@@ -165,7 +168,7 @@ def count_sparse(
 
 @numba.njit(cache=True, nogil=True)
 def clear_sparse(offset: Any, slots: Any, is_touched: Any, touched: Any, n_touched: int) -> None:
-    """Set back to zero what :func:`count_sparse` has counted."""
+    """Set the counts of :func:`count_sparse` back to zero."""
     for j in range(n_touched):
         k = touched[j]
         is_touched[k] = False
@@ -176,26 +179,26 @@ def clear_sparse(offset: Any, slots: Any, is_touched: Any, touched: Any, n_touch
 def sparse_counts(
     slots: Any, begin: int, end: int, common: int, whole: Any, event_code: Any, event_count: Any
 ) -> int:
-    """List the codes of one sparse column; the common one has the examples that are left over.
+    """List the codes of one sparse column; the common one has the remaining examples.
 
     Returns the number of distinct codes.
     """
-    events = 0
+    n_events = 0
     for c in range(end - begin):
-        some = np.int32(0)
+        any_count = np.int32(0)
         for m in range(len(whole)):
-            some |= slots[begin + c, m]
+            any_count |= slots[begin + c, m]
         if c == common:
             for m in range(len(whole)):
-                rest = whole[m]
-                for other in range(begin, end):
-                    rest -= slots[other, m]
-                event_count[events, m] = rest
-                some |= rest
+                remaining = whole[m]
+                for slot in range(begin, end):
+                    remaining -= slots[slot, m]
+                event_count[n_events, m] = remaining
+                any_count |= remaining
         else:
             for m in range(len(whole)):
-                event_count[events, m] = slots[begin + c, m]
-        if some:
-            event_code[events] = c
-            events += 1
-    return events
+                event_count[n_events, m] = slots[begin + c, m]
+        if any_count:
+            event_code[n_events] = c
+            n_events += 1
+    return n_events

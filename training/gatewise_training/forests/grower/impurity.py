@@ -1,22 +1,23 @@
-r"""Impurity of a set of examples, from how many of each class are in it.
+r"""Impurity of a set of examples, from its number of examples of each class.
 
 threshold-Pairs (BudgetRF, ICML 2015, equation 11) is ::
 
     F(S) = sum over i != j of [ [n_i - a]_+ [n_j - a]_+ - a^2 ]_+
 
 over ordered pairs of classes, ``n_i`` the number of examples of class i, ``[x]_+ = max(x, 0)``.
-The signs follow from the paper's own conditions. A pure set has ``n_j = 0`` for all classes but
-one, so purity (F = 0) asks that ``[n_j - a]_+`` vanishes there, which ``n_j + a`` does not, and
-that nothing is added to the product. Both minuses keep the function admissible: ``[n - a]_+`` is
+The text garbles the signs; they follow from the paper's own conditions. A pure set has ``n_j = 0``
+for all classes but one, so purity (F = 0) requires that ``[n_j - a]_+`` vanishes there, which
+``n_j + a`` does not, and that nothing is added to the product. Both minuses keep the function
+admissible: ``[n - a]_+`` is
 non-negative, rising and convex in ``n``; a product of two such functions of different counts has
 rising differences in both; and ``[t - a^2]_+`` is rising and convex, which keeps rising differences
 of a rising function. Hence F is monotone and supermodular. ``F <= n^2``, so ``log F = O(log n)``.
 
-With ``a = 1`` four classes of which one has 255 examples and another a single one count as pure:
-that is what cuts the trees of the paper's figure 2 at depth 2.
+With ``a = 1`` four classes of which one has 255 examples and another a single one count as pure,
+which cuts the trees of the paper's figure 2 at depth 2.
 
-Entropy and Gini index are not admissible, since they are not monotone; they are here for forests
-grown by gain. Both are sums over examples: bits, and expected errors of a random guess.
+Entropy and Gini index are not admissible, since they are not monotone; they serve forests that grow
+by gain. Both are sums over examples: bits, and expected errors of a random guess.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
             pairs -= float(n) * n
         return pairs
     for i in range(len(counts)):
-        above = counts[i] - alpha
-        if above > 0.0:
+        surplus = counts[i] - alpha
+        if surplus > 0.0:
             for j in range(i):
                 if counts[j] > alpha:
-                    total += max(above * (counts[j] - alpha) - alpha * alpha, 0.0)
+                    total += max(surplus * (counts[j] - alpha) - alpha * alpha, 0.0)
     return 2.0 * total
 
 
 @numba.njit(cache=True, nogil=True)
 def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float) -> float:
-    """Get what threshold-Pairs gains when `more` examples of class m join: O(classes).
+    """Get the increase of threshold-Pairs when `more` examples of class m join: O(classes).
 
     `total` is the sum of the counts before; `more` is negative if examples leave.
 
@@ -72,9 +73,9 @@ def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float
     gain = 0.0
     for j in range(len(counts)):
         if j != m and counts[j] > alpha:
-            other = counts[j] - alpha
-            gain += max(after * other - alpha * alpha, 0.0)
-            gain -= max(before * other - alpha * alpha, 0.0)
+            surplus = counts[j] - alpha
+            gain += max(after * surplus - alpha * alpha, 0.0)
+            gain -= max(before * surplus - alpha * alpha, 0.0)
     return 2.0 * gain
 
 
@@ -103,8 +104,8 @@ def entropy(counts: Any, table: Any) -> float:
     for c in counts:
         n += c
         bits += table[c]
-    left: float = table[n] - bits
-    return max(left, 0.0)
+    difference: float = table[n] - bits
+    return max(difference, 0.0)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -30,8 +30,10 @@ def least_worst_pairs(
     Shapes: `count` (at least events, n_classes), `whole` (n_classes,), `left, right` (n_classes,).
     """
     n_right = all_right(whole, left, right)
-    n_left, f_left, f_right = 0.0, 0.0, impurity
-    best, at = np.inf, -1
+    n_left = f_left = 0.0
+    f_right = impurity
+    best_worst = np.inf
+    best_event = -1
     for e in range(events - 1):
         for m in range(len(whole)):
             more = count[e, m]
@@ -43,12 +45,13 @@ def least_worst_pairs(
                 n_left += more
                 n_right -= more
         worst = max(f_left, f_right)
-        nearer = worst < best or (worst == best and f_left < f_right)
-        if nearer and (len(allowed) == 0 or allowed[e]):
-            best, at = worst, e
-        if f_left >= f_right and worst >= best:
+        is_better = worst < best_worst or (worst == best_worst and f_left < f_right)
+        if is_better and (len(allowed) == 0 or allowed[e]):
+            best_worst = worst
+            best_event = e
+        if f_left >= f_right and worst >= best_worst:
             break
-    return best, at
+    return best_worst, best_event
 
 
 @numba.njit(cache=True, nogil=True)
@@ -62,7 +65,8 @@ def best_gain(
     is at least 0, or minus infinity if no boundary may be chosen; of the best the first is taken.
     """
     all_right(whole, left, right)
-    best, at = -np.inf, -1
+    best_score = -np.inf
+    best_event = -1
     for e in range(events - 1):
         for m in range(len(whole)):
             left[m] += count[e, m]
@@ -73,9 +77,10 @@ def best_gain(
             gain = impurity - entropy(left, table) - entropy(right, table)
         else:
             gain = impurity - gini(left) - gini(right)
-        if gain > best:
-            best, at = gain, e
-    return max(best, 0.0) if at >= 0 else best, at
+        if gain > best_score:
+            best_score = gain
+            best_event = e
+    return max(best_score, 0.0) if best_event >= 0 else best_score, best_event
 
 
 @numba.njit(cache=True, nogil=True)
@@ -95,16 +100,19 @@ def draw_stumps(
     if real < 2:
         return
     n_draws = 80 if n_examples > 2000 else 40 if n_examples > 500 else 20
-    low, high = np.float64(lower[code[0]]), np.float64(upper[code[real - 1]])
+    low = np.float64(lower[code[0]])
+    high = np.float64(upper[code[real - 1]])
     for d in range(n_draws):
         draws[d] = low + (high - low) * np.random.random()  # noqa: NPY002  (numba's stream)
     for d in range(n_draws):
-        first, end = 0, real  # bisection: the last value that the threshold has reached
-        while end - first > 1:
-            e = (first + end) // 2
+        # bisection for the last value that the threshold has reached
+        reached = 0
+        too_high = real
+        while too_high - reached > 1:
+            e = (reached + too_high) // 2
             if draws[d] >= upper[code[e]]:
-                first = e
+                reached = e
             else:
-                end = e
-        if first < real - 1 and draws[d] >= upper[code[first]]:
-            allowed[first] = True
+                too_high = e
+        if reached < real - 1 and draws[d] >= upper[code[reached]]:
+            allowed[reached] = True

@@ -5,8 +5,8 @@ Minimax (BudgetRF, ICML 2015, algorithm 1): the split that minimises
 children. By gain: the split that maximises the gain in summed impurity less ``mu`` times the price
 that the instances at the node have to pay for it, until the node is pure. An instance has paid for
 a feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
-above every gain does not end growth: the first split of a tree hardly pays for itself, and pruning
-cuts what turns out not to be worth its price.
+above every gain does not end growth, because the first split of a tree is hardly ever worth its
+price alone; pruning cuts the splits that are not worth theirs in the end.
 """
 
 from __future__ import annotations
@@ -71,25 +71,28 @@ class GrowthRule(NamedTuple):
 
 
 class TreePrices(NamedTuple):
-    """TreePrices of features, (n_features,), and of groups, (n_groups,)."""
+    """Prices of features, (n_features,), and of groups, (n_groups,)."""
 
-    alone: Any  # of a feature with its groups
+    alone: Any  # price of a feature with its groups
     own: Any
     group: Any  # (n_features,): -1 for no group
-    shared: Any  # of a group with those that it requires
+    shared: Any  # price of a group with the groups that it requires
 
 
 class RowItems(NamedTuple):
     """Features, and behind them groups, that rows acquired for earlier trees."""
 
     items: Any  # (n_features + n_groups, n_rows), bool
-    any_row: Any  # (n_features + n_groups,), bool: whether any row has
+    has_rows: Any  # (n_features + n_groups,), bool: whether any row acquired the item
 
 
 class Path(NamedTuple):
-    """By depth, what the path to a node leaves open and has paid; a left subtree writes below."""
+    """Open features and paid items of the path to a node, by depth.
 
-    open_features: Any  # (n_depths, n_features): those that vary, first
+    Nodes are visited depth first, so a node overwrites the entries below its own depth.
+    """
+
+    open_features: Any  # (n_depths, n_features): the features that vary stand first
     n_open: Any  # (n_depths,)
     paid: Any  # (n_depths, n_features + n_groups), bool
 
@@ -136,59 +139,45 @@ def grow_tree(
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n = len(rows)
     n_features, n_groups = len(columns.codes), len(prices.shared)
-    n_items = n_features + n_groups
     nodes = _empty_nodes(2 * n - 1)
     counts = np.zeros((2 * n - 1, n_classes), np.int32)
-    waiting = np.empty((2 * n - 1, 4), np.int64)
-    n_waiting = write_leaf(waiting, 0, 0, n, 0, 0)
+    pending = np.empty((2 * n - 1, 4), np.int64)
+    n_pending = write_leaf(pending, 0, 0, n, 0, 0)
     n_nodes = 1
-    path = Path(
-        np.empty((64, n_features), np.int32),
-        np.empty(64, np.int64),
-        np.zeros((64, n_items), np.bool_),
-    )
-    for k in range(n_features):
-        path.open_features[0, k] = k
-    path.n_open[0] = n_features
-    acquired = RowItems(items, np.zeros(n_items, np.bool_))
-    if rule.mu > 0.0:
-        for item in range(n_items):
-            acquired.any_row[item] = items[item].any()
+    path = _root_path(n_features, n_features + n_groups)
+    acquired = _row_items(items, rule)
     work = _work(columns, sparse, n, n_classes, n_groups, rule.stumps)
     is_left = np.empty(n, np.bool_)
-
-    while n_waiting:
-        n_waiting -= 1
-        begin, end = waiting[n_waiting, BEGIN], waiting[n_waiting, END]
-        depth, node = waiting[n_waiting, DEPTH], waiting[n_waiting, NODE]
-        here = _node_rows(rows[begin:end], y[begin:end], weight[begin:end], counts[node], rule)
-        is_pure = here.impurity <= 0.0 or here.counts.max() == here.n_examples
-        if is_pure or depth >= rule.max_depth or len(here.rows) < 2:
+    while n_pending:
+        n_pending -= 1
+        begin = pending[n_pending, BEGIN]
+        end = pending[n_pending, END]
+        depth = pending[n_pending, DEPTH]
+        node = pending[n_pending, NODE]
+        part = _node_rows(rows[begin:end], y[begin:end], weight[begin:end], counts[node], rule)
+        is_pure = part.impurity <= 0.0 or part.counts.max() == part.n_examples
+        if is_pure or depth >= rule.max_depth or len(part.rows) < 2:
             continue
         if depth + 2 > len(path.n_open):
-            size = 2 * len(path.n_open)
-            path = Path(
-                wider(path.open_features, size), wider(path.n_open, size), wider(path.paid, size)
-            )
+            path = _longer_path(path)
         split, has_nan = find_best_split(
-            columns, sparse, here, rule, prices, acquired, path, depth, work
+            columns, sparse, part, rule, prices, acquired, path, depth, work
         )
         if split.feature < 0:
             continue
         _pay(path, depth, split.feature, prices.group, n_features)
-        mark_left(columns, split, here.rows, is_left)
-        n_left = partition(here.rows, is_left, work.moved[0])
-        partition(here.y, is_left, work.moved[1])
-        partition(here.weight, is_left, work.moved[2])
-        n_left_examples = 0
-        for i in range(n_left):
-            n_left_examples += here.weight[i]
+        # rows of the left child first, then of the right one
+        mark_left(columns, split, part.rows, is_left)
+        n_left = partition(part.rows, is_left, work.moved[0])
+        partition(part.y, is_left, work.moved[1])
+        partition(part.weight, is_left, work.moved[2])
         # rows without a value that come later go with the heavier side
-        nan_left = 2 * n_left_examples >= here.n_examples and not has_nan
+        n_left_examples = part.weight[:n_left].sum()
+        nan_left = 2 * n_left_examples >= part.n_examples and not has_nan
         write_split(nodes, node, columns, split, nan_left, n_nodes)
         middle = begin + n_left
-        n_waiting = write_leaf(waiting, n_waiting, middle, end, depth + 1, n_nodes + 1)
-        n_waiting = write_leaf(waiting, n_waiting, begin, middle, depth + 1, n_nodes)
+        n_pending = write_leaf(pending, n_pending, middle, end, depth + 1, n_nodes + 1)
+        n_pending = write_leaf(pending, n_pending, begin, middle, depth + 1, n_nodes)
         n_nodes += 2
     return GrownNodes(
         nodes.feature[:n_nodes].copy(), nodes.threshold[:n_nodes].copy(),
@@ -205,9 +194,40 @@ def _empty_nodes(n: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
+def _root_path(n_features: int, n_items: int) -> Any:
+    """Make the path to the root: all features are open, nothing is paid."""
+    path = Path(
+        np.empty((64, n_features), np.int32),
+        np.empty(64, np.int64),
+        np.zeros((64, n_items), np.bool_),
+    )
+    for k in range(n_features):
+        path.open_features[0, k] = k
+    path.n_open[0] = n_features
+    return path
+
+
+@numba.njit(cache=True, nogil=True)
+def _longer_path(path: Any) -> Any:
+    """Copy a path into one of twice the depth."""
+    size = 2 * len(path.n_open)
+    return Path(wider(path.open_features, size), wider(path.n_open, size), wider(path.paid, size))
+
+
+@numba.njit(cache=True, nogil=True)
+def _row_items(items: Any, rule: Any) -> Any:
+    """Mark the items that some row acquired for earlier trees."""
+    acquired = RowItems(items, np.zeros(len(items), np.bool_))
+    if rule.mu > 0.0:
+        for item in range(len(items)):
+            acquired.has_rows[item] = items[item].any()
+    return acquired
+
+
+@numba.njit(cache=True, nogil=True)
 def _work(columns: Any, sparse: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
     n_features = len(columns.codes)
-    most_codes = 1  # of a column, NaN's included
+    most_codes = 1  # NaN's code included
     for k in range(n_features):
         most_codes = max(most_codes, columns.start[k + 1] - columns.start[k] + 1)
     counting = scratch(n, most_codes, n_classes)
@@ -247,23 +267,25 @@ def _node_rows(rows: Any, y: Any, weight: Any, counts: Any, rule: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def find_best_split(
-    columns: Any, sparse: Any, here: Any, rule: Any, prices: Any, acquired: Any, path: Any,
+    columns: Any, sparse: Any, part: Any, rule: Any, prices: Any, acquired: Any, path: Any,
     depth: int, work: Any,
 ) -> Any:  # fmt: skip
     """Find the best split of a node, and whether rows at the node have NaN there.
 
     Features that may still vary below the node are written into the path at the next depth. The
-    search of a column is part of the loop, on arrays with names of their own: a call for each
-    column, or a record's field, would take half as long again as the search itself.
+    loop holds the search of a column, on local names for arrays: a call for each column, or a
+    record's field, would take half as long again as the search itself.
     """
     codes, start, lower, upper = columns
     common, offset, entry_start, entry_slot, entry_feature = sparse
-    rows, y, weight, counts, n_examples, impurity = here
+    rows, y, weight, counts, n_examples, impurity = part
     event_code, event_count = work.event_code, work.event_count
     code, moved, slots = work.code, work.moved, work.slots
     left_count, right_count, allowed = work.left_count, work.right_count, work.allowed
-    n, n_features = len(rows), len(codes)
-    open_above, open_below = path.open_features[depth].copy(), path.open_features[depth + 1]
+    n = len(rows)
+    n_features = len(codes)
+    node_features = path.open_features[depth].copy()
+    child_features = path.open_features[depth + 1]
     for g in range(len(work.group_owing)):
         work.group_owing[g] = -1.0
     n_touched = 0
@@ -273,24 +295,26 @@ def find_best_split(
             work.touched,
         )  # fmt: skip
 
-    best_merit, best_drop, best_has_nan = -np.inf, 0.0, False
+    best_merit = -np.inf
+    best_drop = 0.0
+    best_has_nan = False
     best = LeafSplit(np.int64(-1), np.int64(0), np.int64(0), False)
     n_tried = n_open = n_events = 0
     for j in range(path.n_open[depth]):
         # draw a feature
         if n_tried >= rule.max_features and best.feature >= 0:
-            open_below[n_open] = open_above[j]
+            child_features[n_open] = node_features[j]
             n_open += 1
             continue
         if rule.max_features < n_features:
-            other = np.random.randint(j, path.n_open[depth])  # noqa: NPY002
-            open_above[j], open_above[other] = open_above[other], open_above[j]
-        k = open_above[j]
+            draw = np.random.randint(j, path.n_open[depth])  # noqa: NPY002
+            node_features[j], node_features[draw] = node_features[draw], node_features[j]
+        k = node_features[j]
         toll = 0.0
         if rule.mu > 0.0:
-            toll = _toll(k, here, rule.mu, prices, acquired, path.paid[depth], work.group_owing)
+            toll = _toll(k, part, rule.mu, prices, acquired, path.paid[depth], work.group_owing)
             if impurity - toll < best_merit:  # no gain could win
-                open_below[n_open] = k
+                child_features[n_open] = k
                 n_open += 1
                 n_tried += 1
                 continue
@@ -304,17 +328,18 @@ def find_best_split(
             )
             if n_events < 2:
                 continue
-            low, high = event_code[0], event_code[n_events - 1]
+            low = event_code[0]
+            high = event_code[n_events - 1]
         else:
             low, high = gather(codes[k], rows, code)
             if low == high:
                 continue
-        open_below[n_open] = k
+        child_features[n_open] = k
         n_open += 1
         n_tried += 1
         # the best boundary between two of them
         if rule.criterion == PAIRS and not is_sparse and not rule.stumps:
-            worst, below, above = crossing(
+            worst, left_code, right_code = crossing(
                 code[:n], y, weight, low, high, counts, rule.alpha, impurity, moved, work.bins,
                 left_count, right_count,
             )  # fmt: skip
@@ -339,13 +364,14 @@ def find_best_split(
                 )  # fmt: skip
             if event < 0:
                 continue
-            below, above = event_code[event], event_code[event + 1]
+            left_code = event_code[event]
+            right_code = event_code[event + 1]
         # compare it with the best of the columns before
         if rule.criterion == PAIRS:
             drop = impurity - worst
             if drop <= 0.0:
                 continue
-            # the least c / (F - worst) is the largest inverse; what is free wins by its drop
+            # least c / (F - worst) as its largest inverse; free features compare their drops
             merit = drop / prices.alone[k] if prices.alone[k] > 0.0 else np.inf
             both_are_free = merit == np.inf and best_merit == np.inf
             is_better = drop > best_drop if both_are_free else merit > best_merit
@@ -354,49 +380,50 @@ def find_best_split(
             merit = gain - toll
             is_better = merit > best_merit
         if is_better:
-            best_merit, best_drop = merit, drop
+            best_merit = merit
+            best_drop = drop
             best_has_nan = high == start[k + 1] - start[k]
-            best = LeafSplit(np.int64(k), np.int64(below), np.int64(above), False)
+            best = LeafSplit(np.int64(k), np.int64(left_code), np.int64(right_code), False)
     clear_sparse(offset, slots, work.is_touched, work.touched, n_touched)
     path.n_open[depth + 1] = n_open
     return best, best_has_nan
 
 
 @numba.njit(cache=True, nogil=True)
-def _toll(k: int, here: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
+def _toll(k: int, part: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
     """Get ``mu`` times the price that the examples at a node have to pay for a feature.
 
     `owing` keeps the examples that owe each group; -1: not counted yet.
     """
     toll = 0.0
     if not paid[k]:
-        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.any_row[k], here)
+        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], part)
     g = prices.group[k]
     if g >= 0 and not paid[len(prices.own) + g]:
         if owing[g] < 0.0:
             item = len(prices.own) + g
-            owing[g] = _owing(acquired.items[item], acquired.any_row[item], here)
+            owing[g] = _owing(acquired.items[item], acquired.has_rows[item], part)
         toll += mu * prices.shared[g] * owing[g]
     return toll
 
 
 @numba.njit(cache=True, nogil=True)
-def _owing(acquired: Any, any_row: bool, here: Any) -> float:
+def _owing(acquired: Any, has_rows: bool, part: Any) -> float:
     """Count the examples at a node that have not acquired an item for earlier trees."""
-    owing = here.n_examples
-    if any_row:
-        for i in range(len(here.rows)):
-            if acquired[here.rows[i]]:
-                owing -= here.weight[i]
-    return float(owing)
+    n_owing = part.n_examples
+    if has_rows:
+        for i in range(len(part.rows)):
+            if acquired[part.rows[i]]:
+                n_owing -= part.weight[i]
+    return float(n_owing)
 
 
 @numba.njit(cache=True, nogil=True)
 def _pay(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
     """Mark a feature and its group as paid below a node at a depth."""
-    below = path.paid[depth + 1]
-    for item in range(len(below)):
-        below[item] = path.paid[depth, item]
-    below[feature] = True
+    child_paid = path.paid[depth + 1]
+    for item in range(len(child_paid)):
+        child_paid[item] = path.paid[depth, item]
+    child_paid[feature] = True
     if group[feature] >= 0:
-        below[n_features + group[feature]] = True
+        child_paid[n_features + group[feature]] = True
