@@ -73,7 +73,8 @@ def _transform(code: StepCode, samples: int, work: str) -> tuple[str | int | flo
     window, squares = spectra.weighted_hann(samples)
     size = spectra.fft_size(samples)
     turn = code.tables.transform(size)
-    return code.floats(window, "Hann window"), float(squares), size, turn, work
+    half = code.floats(window[: samples // 2 + 1], "First half of a Hann window")
+    return half, float(squares), size, turn, work
 
 
 def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:

@@ -432,7 +432,8 @@ static void power(float *z, uint32_t m, const float *turn, uint32_t pace, float 
 }
 //// spectrum_of
 
-/* Power spectrum of n centred samples under a window, padded to `size`. It works in `size` floats,
+/* Power spectrum of n centred samples under a window, padded to `size`. The window is symmetric:
+   hann[i] = hann[n - i], and the table holds its first half. It works in `size` floats,
    which may be those of x. */
 static void spectrum_of(const float *x, uint32_t n, const float *hann, float squares, uint32_t size,
                         const float *turn, uint32_t pace, float *work, float *out)
@@ -441,7 +442,7 @@ static void spectrum_of(const float *x, uint32_t n, const float *hann, float squ
     float centre = centre_of(x, n);
     uint32_t i;
     for (i = 0; i < n; i++)
-        work[i] = ((x[i] - first) - centre) * READ_FLOAT(hann + i);
+        work[i] = ((x[i] - first) - centre) * READ_FLOAT(hann + (i <= n / 2 ? i : n - i));
     for (; i < size; i++)
         work[i] = 0.0f;
     power(work, size / 2, turn, pace, out);
