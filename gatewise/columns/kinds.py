@@ -122,6 +122,10 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         except InputError as error:
             raise InputError(f"column {self.name!r}: {error}") from None
 
+    def is_unseen(self, values: Sequence[float]) -> bool:
+        """Whether the values of its features are those of a category that training has not seen."""
+        return False
+
     @cached_property
     def _missing(self) -> tuple[float, ...]:
         values = (math.nan,) * self.width if self.fill is None else self.fill
@@ -224,6 +228,9 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
             categories=categories,
         )
 
+    def is_unseen(self, values: Sequence[float]) -> bool:
+        return not any(values)
+
     @cached_property
     def _place(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.categories)}
@@ -245,6 +252,9 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
         fill = (-1.0,) if how.has_missing or how.fill_missing else None
         features = (name, *_indicator_name(name, how))
         return cls(name, features, fill, categories=_sorted_categories(present))
+
+    def is_unseen(self, values: Sequence[float]) -> bool:
+        return values[0] == -1.0 and not any(values[1:])
 
     def read(self, cell: Any) -> tuple[float, ...]:
         return (float(self._place.get(cells.read_category(cell), -1)),)

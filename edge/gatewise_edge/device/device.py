@@ -31,6 +31,7 @@ from gatewise_edge.device.installed import BlockFunction, InstalledBundle
 from gatewise_edge.device.offload_budget import OffloadBudget
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.device.stage_models import Runner
+from gatewise_edge.device.unseen_cells import UnseenCells
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import most_rows
@@ -160,7 +161,8 @@ class Device:
         self.policy = policy
         self._check_ranges = implausible != "ignore"
         self._observe = observe
-        self._counts = dict.fromkeys((*get_args(Route), "errors", "implausible"), 0)
+        self._counts = dict.fromkeys((*get_args(Route), "errors", "implausible", "unseen"), 0)
+        self._unseen_cells = UnseenCells()
         self._counting = threading.Lock()
         self._sensors = sensors
         self._functions = dict(blocks or {})
@@ -253,7 +255,8 @@ class Device:
         """Counts so far.
 
         ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances, ``implausible`` are
-        answers to instances with a value far outside of those in training; ``bytes_up`` and
+        answers to instances with a value far outside of those in training, ``unseen`` with a
+        category that training has not seen; ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are the counts of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
@@ -267,11 +270,14 @@ class Device:
     def gauges(self) -> dict[str, float]:
         """Current state.
 
-        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1) and, with audits,
-        the gauges of :class:`.Auditor`.
+        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1),
+        ``unseen_columns`` (columns all of whose categories so far are unseen) and, with audits, the
+        gauges of :class:`.Auditor`.
         """
         audits = {} if self._auditor is None else self._auditor.gauges
-        return self._uplink.gauges | audits
+        with self._counting:
+            unseen = {"unseen_columns": float(len(self._unseen_cells.columns))}
+        return self._uplink.gauges | unseen | audits
 
     # -- answering -------------------------------------------------------------------------
 
@@ -399,6 +405,10 @@ class Device:
             with self._counting:
                 self._counts[result.route] += 1
                 self._counts["implausible"] += bool(pending.reading.implausible)
+                encoder = pending.installed.bundle.manifest.encoder
+                if encoder is not None:
+                    has_unseen = self._unseen_cells.count(encoder, pending.reading)
+                    self._counts["unseen"] += has_unseen
             self._report(result)
             if self._auditor is not None:
                 self._auditor.audit(pending, result)

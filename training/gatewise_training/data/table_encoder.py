@@ -299,15 +299,16 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
 def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     """Encode rows that are a DataFrame of raw columns; give others, of features, back as they are.
 
-    A table of features has the columns that the encoder makes. InputError names a column that is
-    in neither.
+    A table of features has the columns that the encoder makes. Where these have the raw columns'
+    names, as of ordinal columns, it is encoded if all of them hold floats. InputError names a
+    column that is in neither.
     """
     rows = as_pandas(rows)
     columns = [str(name) for name in getattr(rows, "columns", ())]
-    is_encoded = set(encoder.feature_names) <= set(columns) and not set(encoder.names) <= set(
-        columns
-    )
-    if not columns or is_encoded or columns == list(encoder.feature_names):
+    is_raw = set(encoder.names) <= set(columns)
+    if is_raw and columns == list(encoder.feature_names):
+        is_raw = any(rows.iloc[:, c].dtype.kind != "f" for c in range(len(columns)))
+    if not columns or (set(encoder.feature_names) <= set(columns) and not is_raw):
         return rows
     return encode_frame(encoder, rows)
 

@@ -1,0 +1,56 @@
+"""Counts of categories that training has not seen, and the columns that have no others."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from gatewise.columns.encoders import RowEncoder
+from gatewise_edge.sensors.feature_reader import Reading
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_CELLS: Final = 20
+"""Cells of a column after which one that has only unseen categories is named."""
+
+
+class UnseenCells:
+    """Cells of each column of categories, and how many of them training has not seen.
+
+    A column of unseen categories alone says nothing to a model: its texts are written otherwise
+    than in training, or come from another source. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._cells: dict[str, int] = {}
+        self._unseen: dict[str, int] = {}
+
+    def count(self, encoder: RowEncoder, reading: Reading) -> bool:
+        """Count the acquired cells of an instance; get whether one of them is unseen."""
+        has_unseen = False
+        for c, column in enumerate(encoder.columns):
+            features = slice(encoder.starts[c], encoder.starts[c + 1])
+            if column.kind not in ("category", "ordinal") or not reading.acquired[features].any():
+                continue
+            name = column.name
+            self._cells[name] = self._cells.get(name, 0) + 1
+            if column.is_unseen(reading.values[features].tolist()):
+                has_unseen = True
+                self._unseen[name] = self._unseen.get(name, 0) + 1
+            if self._cells[name] == FIRST_CELLS and name in self.columns:
+                _LOG.warning(
+                    "column %r has had %d cells, all of them categories that training has not "
+                    "seen: are its texts written as they were there?",
+                    name,
+                    FIRST_CELLS,
+                )
+        return has_unseen
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of which all cells so far are unseen, if these are enough to say so."""
+        return [
+            name
+            for name, n_cells in self._cells.items()
+            if n_cells >= FIRST_CELLS and self._unseen.get(name, 0) == n_cells
+        ]
