@@ -68,8 +68,9 @@ def _linear(model: Estimator, x: Value) -> GraphAnswers:
     if not hasattr(model, "predict_proba"):
         return answers
     is_binary = len(model.classes_) == 2
-    one_by_one = library_name(model) == "SGDClassifier"
-    if one_by_one and model.loss == "modified_huber":
+    is_sgd = library_name(model) == "SGDClassifier"
+    one_by_one = is_sgd or getattr(model, "solver", None) == "liblinear"
+    if is_sgd and model.loss == "modified_huber":
         chances = (decision.maximum(-1.0).minimum(1.0) + 1.0) / 2.0
     elif is_binary or one_by_one:
         chances = sigmoid(decision)
