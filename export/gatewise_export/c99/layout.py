@@ -227,12 +227,13 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
             )
         )
     layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.outputs, 1))
-    n_tests = sum(len(forest.slot) for forest in layout.forests)
-    return layout if coded is None or not n_tests else _with_codes(layout, cascade, coded)
+    return layout if coded is None else with_codes(layout, cascade, coded)
 
 
-def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
-    """Collect every slot's thresholds, and add their ranks to the trees."""
+def with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
+    """Give every threshold of a layout its code; a layout without thresholds stays as it is."""
+    if not sum(len(forest.slot) for forest in layout.forests):
+        return layout
     slot = np.concatenate([forest.slot for forest in layout.forests])
     threshold = np.concatenate([forest.threshold for forest in layout.forests])
     edges = tuple(np.unique(threshold[slot == i]) for i in range(layout.n_slots))
@@ -246,7 +247,7 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
                 f"thresholds, {coded}-bit codes tell {limit} apart: use {better}"
             )
 
-    def with_codes(forest: PackedTrees) -> PackedTrees:
+    def with_ranks(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
         for i in np.unique(forest.slot).tolist():
             tests = forest.slot == i
@@ -255,7 +256,7 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
         return replace(forest, code=code)
 
     stages = tuple(
-        replace(s, model=with_codes(s.model) if isinstance(s.model, PackedTrees) else s.model)
+        replace(s, model=with_ranks(s.model) if isinstance(s.model, PackedTrees) else s.model)
         for s in layout.stages
     )
     return replace(layout, stages=stages, coded=coded, edges=edges)

@@ -15,7 +15,7 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
-from gatewise_export.c99.layout import Coded, Form, Layout, lay_out
+from gatewise_export.c99.layout import Coded, Form, Layout, lay_out, with_codes
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.signals.signal_plan import computable
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
@@ -179,7 +179,7 @@ def _smallest(
     layouts = [lay_out(cascade, None if coded == "float" else coded)]
     for ranks in (8, 16) if coded is None else ():
         with suppress(ConversionError):  # too many thresholds of a feature
-            layouts.append(lay_out(cascade, ranks))
+            layouts.append(with_codes(layouts[0], cascade, ranks))
     written = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
     return min(written, key=lambda form: form[2])
 
