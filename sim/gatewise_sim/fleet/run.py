@@ -319,7 +319,8 @@ class VirtualFleet:
         row[numbers] = columns.row
         stage_ms = 1000.0 * self._stage_seconds[row]
         local = table.local_route[row]
-        own_reason = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
+        stopped = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
+        local_reason = np.where(local > EDGE, REASON["value"], stopped)
 
         def spread(values: Any, dtype: Any) -> NDArray[Any]:
             column = np.zeros(n, dtype)
@@ -330,37 +331,31 @@ class VirtualFleet:
         stepped_route[numbers] = columns.route
         by_device = stepped_route < 0
         route = np.where(by_device, local, stepped_route).astype(np.int8)
-        reason = np.where(
-            by_device,
-            np.where(local > EDGE, REASON["value"], own_reason),
-            spread(columns.reason, np.int8),
-        ).astype(np.int8)
+        reason = np.where(by_device, local_reason, spread(columns.reason, np.int8))
         end = arrivals.time + stage_ms / 1000.0
         end[numbers] = columns.end
         end = np.where(by_device & np.isnan(end), np.inf, end)
-        requested = spread(columns.requested, np.bool_)
         cloud = route == CLOUD
+        device_ms = np.where(cloud & self._policy.request_first, 0.0, stage_ms)
         answers = Answers(
             time=arrivals.time,
             device=arrivals.device,
             row=row,
             route=route,
-            reason=reason,
+            reason=reason.astype(np.int8),
             stage=np.where(cloud, table.n_stages, table.exit[row]).astype(np.int8),
             label=np.where(cloud, table.cloud_label[row], table.local_label[row]).astype(np.int32),
             cost=np.zeros(n),
             feature_cost=np.zeros(n),
             latency_ms=1000.0 * (end - arrivals.time),
-            device_ms=np.where(cloud & self._policy.request_first, 0.0, stage_ms).astype(
-                np.float32
-            ),
+            device_ms=device_ms.astype(np.float32),
             cloud_ms=spread(columns.cloud_ms, np.float32),
             up=spread(columns.up, np.int32),
             down=spread(columns.down, np.int32),
             payload_up=spread(columns.payload_up, np.int32),
             payload_down=spread(columns.payload_down, np.int32),
             joules=np.zeros(n, np.float32),
-            requested=requested,
+            requested=spread(columns.requested, np.bool_),
             audited=spread(columns.audited, np.bool_),
         )
         fill_costs(answers, table, request_first=self._policy.request_first)

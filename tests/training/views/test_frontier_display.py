@@ -25,3 +25,5 @@ def test_the_axis_of_costs_begins_at_0_and_takes_further_systems() -> None:
     assert left == 0.0
     assert right > 9.0
     assert axes.lines[-1].get_ydata() == [0.95, 0.95]
+    references = [x for x in axes.lines if str(x.get_label()).endswith("high-cost model")]
+    assert references[0]._dash_pattern != references[1]._dash_pattern

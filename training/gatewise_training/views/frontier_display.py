@@ -85,9 +85,13 @@ class FrontierDisplay:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
             ax.plot([active.cost], [active.merit], "o", color=line.get_color(), label=label, **ring)
-        reference = {"color": line.get_color(), "linestyle": "--", "linewidth": 1.0}
+        names = ("high-cost model", "reference")
+        n_references = sum(str(other.get_label()).endswith(names) for other in ax.lines)
+        # Dashes of two systems with the same high-cost model fill each other's gaps.
+        dashes = (6.0 * n_references, (6.0, 6.0))
+        reference = {"color": line.get_color(), "linestyle": dashes, "linewidth": 1.0}
         has_cloud = any(point.offload_rate for point in points)
-        label = f"{self.name}, {'high-cost model' if has_cloud else 'reference'}".removeprefix(", ")
+        label = f"{self.name}, {names[0] if has_cloud else names[1]}".removeprefix(", ")
         ax.axhline(self.frontier.reference_merit, label=label, **reference)
         # Costs are at least 0, which an automatic margin would go below.
         ax.set_xlim(left=max(0.0, ax.get_xlim()[0]), auto=None)
