@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, Self, get_args
 
 import msgspec
@@ -17,7 +17,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import at_exits
-from gatewise.costs import CloudPrices, CostsLike
+from gatewise.costs import CloudPrices
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
@@ -34,7 +34,7 @@ from gatewise_training.learners.row_acquisitions import (
 )
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.packed_size import packed_sizes
+from gatewise_training.operating_points.packed_size import stages_on_device
 from gatewise_training.views.explanation import Explanation, explain
 
 
@@ -155,7 +155,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self.operating_point_ = point
         if self.max_bytes_ is None:
             return
-        numbers = _stages_on_device(chains[point.chain], point)
+        numbers = stages_on_device(chains[point.chain], point)
         if len(numbers) < len(point.thresholds):
             stages = tuple(chains[point.chain][s] for s in numbers)
             self.chains_ = (*chains, stages)
@@ -442,52 +442,3 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             waiting = waiting[~is_answered]
         if len(waiting):
             yield len(self.stages_), waiting, np.empty((len(waiting), 0), np.float32)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SingleModel(BudgetedClassifier):
-    """Settings of models without a cloud.
-
-    Parameters
-    ----------
-    feature_costs : FeatureCosts, dict or Series by name, or list, optional
-        Prices; 1 a feature by default.
-    budget : float, optional
-        Mean cost per instance that may be spent.
-    max_loss : float, default 0.01
-        Without a budget: the cheapest operating point within this accuracy loss of the last
-        candidate, the unpenalised model.
-    min_recall, min_precision : mapping of class label to float, optional
-        In addition: least recall and precision of classes, ``{"fault": 0.9}``.
-    class_weight : mapping of class label to float, or "balanced", optional
-        Weight of a row of each class, as for :class:`StagedCascade`.
-    guarantee : float, optional
-        Confidence with which the bounds hold on new instances, as for :class:`StagedCascade`.
-    allow_missing : bool, default False
-        Whether NaN is a value.
-    random_state : int, RandomState or None
-        Source of the random choices; an int makes a fit repeatable.
-    """
-
-    feature_costs: CostsLike | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
-    allow_missing: bool = False
-    random_state: Any = None
-
-
-def _stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
-    """List the stages that may stop or, if none has any bytes, the smallest one as well.
-
-    A device needs one stage for its own answers when the cloud does not answer.
-    """
-    sizes = packed_sizes(stages).alone
-    numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
-    if any(sizes) and not any(sizes[s] for s in numbers):
-        smallest = min(filter(None, sizes))
-        numbers = sorted([*numbers, sizes.index(smallest)])
-    return numbers

@@ -7,10 +7,11 @@ both cost and accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,12 +22,16 @@ from gatewise.formats import threshold
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
+from gatewise_training.operating_points.dominance import class_share, slope, undominated
 
 SLACK = 1.0
 """Errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 LITTLE = 0.02
 """Share of its cost that a choice may add for a gain of a standard error."""
+
+_MERIT = attrgetter("merit")
+_RATE = attrgetter("offload_rate")
 
 
 class Choice(NamedTuple):
@@ -100,7 +105,7 @@ class Frontier:
 
         `reference_accuracy` and `details` are fields of the frontier.
         """
-        curve = _undominated(points, _merit)
+        curve = undominated(points, _MERIT)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve), reference_accuracy, **details)
@@ -152,13 +157,13 @@ class Frontier:
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         comparable = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
-        tracks = [_undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
+        tracks = [undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
         for kind, c, _ in bounds.items() if bounds else ():
-            tracks.append(_undominated(comparable, partial(_share, kind, c)))
+            tracks.append(undominated(comparable, partial(class_share, kind, c)))
         for slack in (0.0, SLACK) if bounds else ():
             assert bounds is not None
             inside = [p for p in comparable if bounds.margin(p, self.class_rows) >= slack]
-            tracks.append(_undominated(inside, _merit))
+            tracks.append(undominated(inside, _MERIT))
         useful = dict.fromkeys(point for track in tracks for point in track)
         on_curve = set(self.points)
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
@@ -174,7 +179,7 @@ class Frontier:
         size = by_size[0].bytes if by_size else 0
         largest = max((p.bytes for p in self.points), default=0)
         while 0 < size < largest:
-            curve = _undominated((p for p in by_size if p.bytes <= size), _merit)
+            curve = undominated((p for p in by_size if p.bytes <= size), _MERIT)
             smaller |= dict.fromkeys(p for p in curve if p not in listed)
             size += max(size // 2, 1)
         return replace(self, others=(*self.others, *smaller))
@@ -185,7 +190,7 @@ class Frontier:
         Those of `points` that offload more hide some on the curve of accuracy against cost.
         """
         listed = {*self.points, *self.others}
-        further = [p for p in _undominated(points, _merit, _rate) if p not in listed]
+        further = [p for p in undominated(points, _MERIT, _RATE) if p not in listed]
         return replace(self, others=(*self.others, *further))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
@@ -209,7 +214,7 @@ class Frontier:
 
     def _of(self, points_left: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(_undominated(points_left, _merit))
+        curve = dict.fromkeys(undominated(points_left, _MERIT))
         further = tuple(p for p in points_left if p not in curve)
         return replace(self, points=tuple(curve), others=further)
 
@@ -217,7 +222,7 @@ class Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
         hull: list[OperatingPoint] = []
         for p in self.points:
-            while len(hull) >= 2 and _slope(hull[-2], p) >= _slope(hull[-2], hull[-1]):
+            while len(hull) >= 2 and slope(hull[-2], p) >= slope(hull[-2], hull[-1]):
                 hull.pop()
             hull.append(p)
         return replace(self, points=tuple(hull))
@@ -429,40 +434,3 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
         raise InputError(f"{name} must be a number of at least 0, not {value!r}")
     if name != "budget" and value > 1:
         raise InputError(f"{name} is a share, from 0 to 1, not {value:g}: 5 % is 0.05")
-
-
-def _merit(point: OperatingPoint) -> float:
-    return point.merit
-
-
-def _cost(point: OperatingPoint) -> float:
-    return point.cost
-
-
-def _rate(point: OperatingPoint) -> float:
-    return point.offload_rate
-
-
-def _share(kind: str, c: int, point: OperatingPoint) -> float:
-    """Recall or precision of one class, 0 where it is undefined."""
-    return float(getattr(point, kind)[c] or 0.0)
-
-
-def _undominated(
-    points: Iterable[OperatingPoint],
-    value: Callable[[OperatingPoint], float],
-    price: Callable[[OperatingPoint], float] = _cost,
-) -> list[OperatingPoint]:
-    """Keep the points that no other beats in both a price and a value; of equals the cheapest."""
-    # by rising price: a point stays if its value is above all before
-    curve: list[OperatingPoint] = []
-    best = -math.inf
-    for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
-        if value(point) > best + 1e-12:
-            curve.append(point)
-            best = value(point)
-    return curve
-
-
-def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
-    return (b.merit - a.merit) / max(b.cost - a.cost, 1e-12)

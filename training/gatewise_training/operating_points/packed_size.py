@@ -14,6 +14,7 @@ from gatewise.models.leaf_tables import leaf_rows, pack_leaves, width
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
+from gatewise.operating_point import OperatingPoint
 
 CODES = {1: 254, 2: 65534}
 """Thresholds of a feature that ranks of 1 or 2 bytes tell apart, besides missing values."""
@@ -181,3 +182,16 @@ def _numbers(model: LinearModel | KernelModel) -> int:
     if isinstance(model, KernelModel):
         arrays.append(model.landmarks)
     return sum(4 * max(array.size, 1) for array in arrays)
+
+
+def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
+    """List the stages that may stop or, if none has any bytes, the smallest one as well.
+
+    A device needs one stage for its own answers when the cloud does not answer.
+    """
+    sizes = packed_sizes(stages).alone
+    numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
+    if any(sizes) and not any(sizes[s] for s in numbers):
+        smallest = min(filter(None, sizes))
+        numbers = sorted([*numbers, sizes.index(smallest)])
+    return numbers
