@@ -199,14 +199,14 @@ def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: 
     w_0 = inner.w_0
     n_rows, n_outputs = w_0.shape
     work = InnerWork(
-        w_0.copy(),
-        w_0.copy(),
-        w_0.copy(),
-        np.zeros_like(w_0),
-        np.zeros_like(w_0),
-        np.zeros_like(w_0),
-        np.empty_like(w_0),
-        np.empty(len(inner.shared)),
+        w=w_0.copy(),
+        w_last=w_0.copy(),
+        v=w_0.copy(),
+        g_w=np.zeros_like(w_0),
+        g_last=np.zeros_like(w_0),
+        g_v=np.zeros_like(w_0),
+        gradient=np.empty_like(w_0),
+        group_squares=np.empty(len(inner.shared)),
     )
     w, w_last, v, g_w, g_last, g_v, gradient, _ = work
     t = 1.0

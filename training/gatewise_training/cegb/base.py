@@ -184,7 +184,7 @@ class CostEfficient(TreeGrowth, BudgetedModel):
 class Scored(CostEfficient):
     """Base of regressor and ranker; `accuracy` of an operating point is the score."""
 
-    high_cost_model_ = None  # there is no cloud
+    high_cost_model_ = None
     cloud_prices_ = CloudPrices()
 
     def _settle(

@@ -130,7 +130,13 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
             problem.report(0, 1, "choosing the trees' size")
             leaves = tree_shape(plan, problem.n_classes, problem.seed).leaves
         fits = self._sweep(
-            plan.x, target, plan.folds, problem.costs, problem.seed, problem.report, leaves
+            plan.x,
+            target,
+            plan.folds,
+            problem.costs,
+            seed=problem.seed,
+            report=problem.report,
+            best_leaves=leaves,
         )
         return [
             FittedStages(

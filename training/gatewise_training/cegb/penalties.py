@@ -204,7 +204,7 @@ class Charge:
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        """LightGBM's parameters."""
+        """LightGBM's parameters at the start of the fit."""
         params: dict[str, Any] = {}
         lazy = self.factor * self.prices.costs.alone
         if self._first_uses is not None:

@@ -132,8 +132,8 @@ def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, 
 def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float]:
     """Improve a pruning; returns it with its objective.
 
-    Each round drops nodes that earn less than the acquisitions which they alone make, and then adds
-    nodes that earn more than the acquisitions which nobody makes yet. Each half is a tree recursion
+    Each round drops nodes that earn less than the acquisitions that only they make, and then adds
+    nodes that earn more than the acquisitions that are not made yet. Each half is a tree recursion
     whose charges never understate the cost of a change, so the objective cannot rise.
     """
     start, nodes = problem.column_start, problem.column_nodes

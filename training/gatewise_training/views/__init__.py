@@ -1,1 +1,1 @@
-"""Fitted systems for people: summaries, plots, explanations of one answer."""
+"""Fitted systems for people: summaries, plots and explanations of answers."""

@@ -1,4 +1,4 @@
-"""Explanation of one answer: stage by stage what was acquired, at which price, and why it ended."""
+"""Explanation of one answer: the features and the price of each stage, and the reason to stop."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class ExplainedStage:
-    """What one stage, or the high-cost model, did with an instance."""
+    """The part of one stage, or of the high-cost model, in an answer."""
 
     name: str  # "stage 0", ..., or "high-cost model"
-    model: str  # what it is, as "35 trees"
-    acquired: tuple[str, ...]  # features that it acquired and no stage before
-    price: float  # of these, and of leaving the device
-    label: Any  # its answer, right or not
-    probability: float  # of that label
-    score: float | None  # the stop score; None of the high-cost model
-    threshold: float | None  # that the score had to reach; None never stops
-    stopped: bool  # whether the answer is this one
+    model: str  # such as "35 trees"
+    acquired: tuple[str, ...]  # features that no stage before it acquired
+    price: float  # price of these features, and of leaving the device
+    label: Any  # its answer, whether it stopped or not
+    probability: float  # probability of that label
+    score: float | None  # stop score; None for the high-cost model
+    threshold: float | None  # least score that stops; None never stops
+    stopped: bool  # whether this answer is the system's
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
     @property
@@ -61,15 +61,15 @@ class ExplainedStage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why an instance got its answer; prints as a few lines."""
+    """The way of an instance to its answer; prints as a few lines."""
 
     label: Any
     probability: float
-    stage: int  # that answered; the number of stages: the high-cost model
+    stage: int  # number of the stage that answered; `n_stages` for the high-cost model
     n_stages: int
-    cost: float  # in all, in the unit of the feature costs
-    cost_of_offload: float | None  # of an offloaded instance; None without a high-cost model
-    steps: tuple[ExplainedStage, ...]  # those that the instance came by, in order
+    cost: float  # total, in the unit of the feature costs
+    cost_of_offload: float | None  # cost of an offloaded instance; None without a high-cost model
+    steps: tuple[ExplainedStage, ...]  # the stages that the instance visited, in order
 
     @property
     def offloaded(self) -> bool:
@@ -112,7 +112,7 @@ class Explanation:
 
 
 def _one_row(system: Any, x: Any) -> Any:
-    """Make one instance rows of shape (1, n_features), with names where the system has them."""
+    """Make a table of one row of an instance, with names where the system has them."""
     if hasattr(system, "signal_input_"):
         return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
     x = as_pandas(x)
@@ -122,13 +122,13 @@ def _one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
-    spec = getattr(system, "instance_", None)  # of instances of any shape, as they are
+    spec = getattr(system, "instance_", None)  # shape and type of instances that are no tables
     if hasattr(x, "columns"):
         rows = x
     else:
         rows = np.asarray(x) if spec is not None else np.asarray(x, np.float32)
-        one = 1 if spec is None else len(spec.shape)
-        rows = rows[None] if rows.ndim == one else rows
+        instance_ndim = 1 if spec is None else len(spec.shape)
+        rows = rows[None] if rows.ndim == instance_ndim else rows
     if len(rows) != 1:
         raise InputError(f"explain takes one instance, not {len(rows)}")
     if names and spec is None and not hasattr(rows, "columns"):
@@ -143,67 +143,101 @@ def _one_row(system: Any, x: Any) -> Any:
 def explain(system: Any, x: Any) -> Explanation:
     """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
     row = system._rows(_one_row(system, x))
-    stages, thresholds = system.stages_, system.operating_point_.thresholds
-    acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in stages]
-    by_exit = np.asarray(system._exit_costs(acquired)).reshape(-1)
-    f0 = system.high_cost_model_
-    known, paid, steps = np.zeros(len(acquired[0]), bool), 0.0, []
-
-    def step(
-        model: str, reads: NDArray[np.bool_], index: int, chances: NDArray[np.float64], **more: Any
-    ) -> ExplainedStage:
-        names = tuple(system.feature_names_[k] for k in np.flatnonzero(reads & ~known).tolist())
-        words, label = named(system, names), system.classes_[index]
-        return ExplainedStage(
-            model=model,
-            acquired=names,
-            label=label.item() if hasattr(label, "item") else label,  # as Python has it
-            probability=float(chances[index]),
-            blocks=() if words is names else tuple(words),
-            **more,
-        )
-
-    for s, (stage, limit) in enumerate(zip(stages, thresholds, strict=True)):
-        margins, score = split(stage.margins(row), stage.score)
-        stopped = bool(stops(score, limit)[0]) or (f0 is None and s == len(stages) - 1)
-        steps.append(
-            step(
-                stage.model_name,
-                acquired[s],
-                int(labels(margins)[0]),
-                probabilities(margins, stage.link)[0],
-                name=f"stage {s}",
-                price=float(by_exit[s]) - paid,
-                score=float(score[0]),
-                threshold=None if limit is None else float(limit),
-                stopped=stopped,
-            )
-        )
-        known, paid = known | acquired[s], float(by_exit[s])
-        if stopped:
+    walk = _Walk(system, row)
+    for number in range(len(system.stages_)):
+        walk.visit_stage(number)
+        if walk.steps[-1].stopped:
             break
-    if not steps[-1].stopped:
-        steps.append(
-            step(
-                high_cost_name(f0),
-                system.feature_costs_.mask(f0.features),
-                int(f0.labels(row)[0]),
-                f0.predict_proba(row)[0],
-                name="high-cost model",
-                price=float(by_exit[-1]) - paid,
-                score=None,
-                threshold=None,
-                stopped=True,
+    if not walk.steps[-1].stopped:
+        walk.offload()
+    answer = walk.steps[-1]
+    is_offloaded = answer.score is None
+    has_cloud = system.high_cost_model_ is not None
+    return Explanation(
+        label=answer.label,
+        probability=answer.probability,
+        stage=len(system.stages_) if is_offloaded else len(walk.steps) - 1,
+        n_stages=len(system.stages_),
+        cost=walk.paid,
+        cost_of_offload=float(walk.exit_costs[-1]) if has_cloud else None,
+        steps=tuple(walk.steps),
+    )
+
+
+class _Walk:
+    """The stages that one instance visits, with the features and the costs so far."""
+
+    def __init__(self, system: Any, row: NDArray[np.float32]) -> None:
+        self.steps: list[ExplainedStage] = []
+        self.paid = 0.0
+        self._system = system
+        self._row = row
+        self._acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in system.stages_]
+        self._offload = system._offload_acquired(row)
+        costs = system._exit_costs(self._acquired, offload=self._offload)
+        self.exit_costs = np.asarray(costs).reshape(-1)
+        self._known = np.zeros(len(self._acquired[0]), np.bool_)
+
+    def visit_stage(self, number: int) -> None:
+        """Add a stage; the last one of a system without a cloud always stops."""
+        system = self._system
+        stage = system.stages_[number]
+        threshold = system.operating_point_.thresholds[number]
+        margins, score = split(stage.margins(self._row), stage.score)
+        is_last = system.high_cost_model_ is None and number == len(system.stages_) - 1
+        self._add(
+            self._acquired[number],
+            int(labels(margins)[0]),
+            probabilities(margins, stage.link)[0],
+            float(self.exit_costs[number]),
+            name=f"stage {number}",
+            model=stage.model_name,
+            score=float(score[0]),
+            threshold=None if threshold is None else float(threshold),
+            stopped=bool(stops(score, threshold)[0]) or is_last,
+        )
+
+    def offload(self) -> None:
+        """Add the high-cost model."""
+        f0 = self._system.high_cost_model_
+        reads = self._system.feature_costs_.mask(f0.features)
+        if self._offload is not None:
+            reads = np.atleast_2d(self._offload)[0]
+        self._add(
+            reads,
+            int(f0.labels(self._row)[0]),
+            f0.predict_proba(self._row)[0],
+            float(self.exit_costs[-1]),
+            name="high-cost model",
+            model=high_cost_name(f0),
+            score=None,
+            threshold=None,
+            stopped=True,
+        )
+
+    def _add(
+        self,
+        reads: NDArray[np.bool_],
+        class_index: int,
+        class_probabilities: NDArray[np.float64],
+        exit_cost: float,
+        **fields: Any,
+    ) -> None:
+        """Add a step of some features, a class and its probability, and the cost up to its exit."""
+        system = self._system
+        features = np.flatnonzero(reads & ~self._known).tolist()
+        names = tuple(system.feature_names_[k] for k in features)
+        words = named(system, names)
+        label = system.classes_[class_index]
+        self.steps.append(
+            ExplainedStage(
+                acquired=names,
+                price=exit_cost - self.paid,
+                label=label.item() if hasattr(label, "item") else label,  # Python's own type
+                probability=float(class_probabilities[class_index]),
+                blocks=() if words is names else tuple(words),
+                **fields,
             )
         )
-        paid = float(by_exit[-1])
-    end = steps[-1]
-    return Explanation(
-        label=end.label,
-        probability=end.probability,
-        stage=len(stages) if end.score is None else len(steps) - 1,
-        n_stages=len(stages),
-        cost=paid,
-        cost_of_offload=None if f0 is None else float(by_exit[-1]),
-        steps=tuple(steps),
-    )
+        self._known |= reads
+        self.paid = exit_cost

@@ -1,4 +1,4 @@
-"""Plot of accuracy against cost: operating points, their hull, and those of smaller devices."""
+"""Plot of accuracy against cost: operating points and their hull, also for smaller devices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FrontierDisplay:
         for size in self._smaller_sizes():
             curve = self.frontier.within_bytes(size).hull().points
             if set(curve) <= set(points):
-                continue  # nothing but the cheapest of the points: no fit was for so few bytes
+                continue  # only the cheapest of the points: no fit was for this size
             ax.plot(*_xy(curve), ":", linewidth=1.0, label=f"{self.name} in {byte_size(size)}")
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}

@@ -1,4 +1,4 @@
-"""Summary of a fitted system: the active operating point and its stages, as text and as a plot."""
+"""Summary of a fitted system: the active operating point and its stages, as text and plot."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def summary_html(system: Any) -> str:
 
 
 def headline(system: Any) -> str:
-    """Say what the system is."""
-    n, f0 = len(system.stages_), system.high_cost_model_
-    parts = [plural(n, "stage")]
+    """Write the system's kind and size in one line."""
+    f0 = system.high_cost_model_
+    stages = plural(len(system.stages_), "stage")
     if f0 is not None:
-        parts[0] += f" before a high-cost model ({high_cost_name(f0)})"
-    parts.append(plural(system.n_features_in_, "feature"))
+        stages += f" before a high-cost model ({high_cost_name(f0)})"
+    terms = [stages, plural(system.n_features_in_, "feature")]
     if hasattr(system, "classes_"):
-        parts.append(f"{len(system.classes_)} classes")
-    return f"{type(system).__name__}: {', '.join(parts)}"
+        terms.append(f"{len(system.classes_)} classes")
+    return f"{type(system).__name__}: {', '.join(terms)}"
 
 
 def _lines(system: Any) -> list[str]:
-    """What the active operating point comes to, on validation rows or those that certify it."""
+    """Figures of the active operating point, on validation rows or the rows that certify it."""
     point, frontier = system.operating_point_, system.frontier_
     rows = "validation rows"
     if point.guarantee is not None:
@@ -61,8 +61,8 @@ def _lines(system: Any) -> list[str]:
         lines.insert(1, f"chosen as {system.choice_}")
     if point.weighted_accuracy is not None:
         weighted = frontier.reference_weighted_accuracy
-        known = "" if weighted is None else f", {reference} {weighted:.4f}"
-        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{known}")
+        compared = "" if weighted is None else f", {reference} {weighted:.4f}"
+        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{compared}")
     further = {
         "balanced accuracy": point.balanced_accuracy,
         "log loss": point.log_loss,
@@ -82,25 +82,30 @@ def _lines(system: Any) -> list[str]:
     if system.high_cost_model_ is not None:
         cost += f", {percent(point.offload_rate)} offloaded"
     lines.append(cost)
-    most = getattr(system, "max_bytes_", None)
-    if most is not None:
-        lines.append(f"stages of {point.bytes} bytes as tables of C, at most {most}")
-    most = getattr(system, "max_instance_cost_", None)
-    if most is not None:
-        lines.append(f"an instance costs {point.max_cost:.4g} at most, {most:.4g} allowed")
+    max_bytes = getattr(system, "max_bytes_", None)
+    if max_bytes is not None:
+        lines.append(f"stages of {point.bytes} bytes as tables of C, at most {max_bytes}")
+    max_cost = getattr(system, "max_instance_cost_", None)
+    if max_cost is not None:
+        lines.append(f"an instance costs {point.max_cost:.4g} at most, {max_cost:.4g} allowed")
     bounds = getattr(system, "class_bounds_", None)
     if bounds:
         lines.append(f"keeps {bounds.text()}")
     if point.guarantee is not None:
-        kept = point.guarantee
-        named = [f"{kept['kind']}={kept['bound']:g}"]
-        named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith(("min_", "max_"))]
-        groups = kept.get("calibration_groups")
-        tested = "" if groups is None else f" ({groups} calibration groups)"
-        if kept["kind"] == "max_loss" and point.offload_rate == 1.0:
-            tested += ", since the high-cost model answers all: more calibration rows promise more"
-        lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}{tested}")
+        lines.append(_guarantee(point))
     return lines
+
+
+def _guarantee(point: Any) -> str:
+    """Write the bounds of a guarantee."""
+    guarantee = point.guarantee
+    bounds = [f"{guarantee['kind']}={guarantee['bound']:g}"]
+    bounds += [f"{k}={v:g}" for k, v in guarantee.items() if k.startswith(("min_", "max_"))]
+    groups = guarantee.get("calibration_groups")
+    remark = "" if groups is None else f" ({groups} calibration groups)"
+    if guarantee["kind"] == "max_loss" and point.offload_rate == 1.0:
+        remark += ", since the high-cost model answers all: more calibration rows promise more"
+    return f"guaranteed at {guarantee['confidence']:g}: {', '.join(bounds)}{remark}"
 
 
 def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
@@ -115,7 +120,7 @@ def _group_losses(point: Any, frontier: Any, otherwise: str) -> str:
 
 
 def _recalls(point: Any, frontier: Any) -> str:
-    """Recall by class and the reference's, of many classes those with the least recall."""
+    """Recall by class and the reference's; of many classes the ones with the least recall."""
     reference = frontier.reference_recall or (None,) * len(point.recall)
     order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
     shown = [
@@ -131,12 +136,15 @@ def _share(value: float | None) -> str:
 
 
 def stage_rows(system: Any) -> list[Sequence[str]]:
-    """List the stages and the high-cost model, a row each."""
-    point, stages, f0 = system.operating_point_, system.stages_, system.high_cost_model_
-    names, shares = system.feature_names_, point.exit_shares
-    costs, lazy = system._exit_limits(system.stages_), False
+    """List the stages and the high-cost model, one row per stage."""
+    point = system.operating_point_
+    f0 = system.high_cost_model_
+    names = system.feature_names_
+    shares = point.exit_shares
+    costs = system._exit_limits(system.stages_)
+    lazy = False
     rows: list[Sequence[str]] = []
-    for s, stage in enumerate(stages):
+    for s, stage in enumerate(system.stages_):
         lazy = lazy or stage.acquisition == "node"
         used = [names[k] for k in stage.features]
         words = named(system, used)
@@ -167,17 +175,21 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
 
 
 def _limit(system: Any, s: int, digits: int = 4) -> str:
-    """Write the threshold of a stage."""
-    last = system.high_cost_model_ is None and s == len(system.stages_) - 1
-    return "always" if last else threshold(system.operating_point_.thresholds[s], digits)
+    """Write the threshold of stage `s`."""
+    if system.high_cost_model_ is None and s == len(system.stages_) - 1:
+        return "always"
+    return threshold(system.operating_point_.thresholds[s], digits)
 
 
 def draw_stages(system: Any, ax: Any) -> Any:
-    """Draw a bar for each stage and the high-cost model, its share of the answers; get `ax`."""
-    stages, point, f0 = system.stages_, system.operating_point_, system.high_cost_model_
+    """Draw the share of the answers of each stage and the high-cost model as bars; get `ax`."""
+    stages = system.stages_
+    point = system.operating_point_
+    f0 = system.high_cost_model_
     if not point.exit_shares:
         raise InputError(f"{type(system).__name__} does not say what its stages answer")
-    names, colours = [], [DEVICE_COLOUR] * len(stages)
+    names = []
+    colours = [DEVICE_COLOUR] * len(stages)
     for s, stage in enumerate(stages):
         limit = _limit(system, s, 3)
         stop = f"{limit} stops" if limit in ("never", "always") else f"stops from {limit}"
@@ -187,15 +199,15 @@ def draw_stages(system: Any, ax: Any) -> Any:
         features = plural(len(f0.features), "feature")
         names.append(f"high-cost model: {features}\n{high_cost_name(f0)}")
         colours.append(CLOUD_COLOUR)
-    places, costs = range(len(names)), system._exit_limits(stages)
-    shown = [100 * share for share in point.exit_shares[: len(names)]]
-    ax.barh(places, shown, color=colours, height=0.6)
-    for place, width in zip(places, shown, strict=True):
-        text = f"{percent(width / 100)}, cost {costs[place]:.3g}"
-        ax.text(width + 1, place, text, va="center", fontsize=9)
-    ax.set_yticks(places, names)
+    costs = system._exit_limits(stages)
+    widths = [100 * share for share in point.exit_shares[: len(names)]]
+    ax.barh(range(len(names)), widths, color=colours, height=0.6)
+    for number, width in enumerate(widths):
+        text = f"{percent(width / 100)}, cost {costs[number]:.3g}"
+        ax.text(width + 1, number, text, va="center", fontsize=9)
+    ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
-    ax.set_xlim(0, 128)  # room for the text beside a full bar
+    ax.set_xlim(0, 128)  # room for the text to the right of a full bar
     ax.set_xticks(range(0, 101, 20))
     ax.set_xlabel("instances answered, % of validation rows")
     ax.spines[["top", "right"]].set_visible(False)
@@ -211,6 +223,6 @@ def named(system: Any, features: Sequence[str]) -> Sequence[str]:
 
 
 def high_cost_name(f0: Any) -> str:
-    """Name a high-cost model: of a given classifier its class."""
-    given = f0.kind == "given" and f0.estimator is not None
-    return type(f0.estimator).__name__ if given else str(f0.kind)
+    """Name a high-cost model: a given classifier by its class, others by their kind."""
+    is_given = f0.kind == "given" and f0.estimator is not None
+    return type(f0.estimator).__name__ if is_given else str(f0.kind)

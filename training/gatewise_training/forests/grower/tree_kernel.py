@@ -232,20 +232,20 @@ def _work(columns: Any, sparse: Any, n: int, n_classes: int, n_groups: int, stum
         most_codes = max(most_codes, columns.start[k + 1] - columns.start[k] + 1)
     counting = scratch(n, most_codes, n_classes)
     return Work(
-        counting,
-        counting[3],
-        counting[4],
-        np.empty(n, np.int32),
-        np.empty(max(n, FEWEST_BINS) * n_classes, np.int32),
-        np.zeros((sparse.offset[n_features], n_classes), np.int32),
-        np.zeros(n_features, np.bool_),
-        np.empty(n_features, np.int32),
-        np.empty(len(counting[3]) if stumps else 0, np.bool_),
-        np.empty(80),
-        np.empty((3, n), np.int32),
-        np.empty(n_classes, np.int64),
-        np.empty(n_classes, np.int64),
-        np.zeros(n_groups),
+        counting=counting,
+        event_code=counting[3],
+        event_count=counting[4],
+        code=np.empty(n, np.int32),
+        bins=np.empty(max(n, FEWEST_BINS) * n_classes, np.int32),
+        slots=np.zeros((sparse.offset[n_features], n_classes), np.int32),
+        is_touched=np.zeros(n_features, np.bool_),
+        touched=np.empty(n_features, np.int32),
+        allowed=np.empty(len(counting[3]) if stumps else 0, np.bool_),
+        draws=np.empty(80),
+        moved=np.empty((3, n), np.int32),
+        left_count=np.empty(n_classes, np.int64),
+        right_count=np.empty(n_classes, np.int64),
+        group_owing=np.zeros(n_groups),
     )
 
 

@@ -171,9 +171,15 @@ def _prepare(graph: Any, flow: Any, up: Any) -> Any:
     edges = by_column(graph.start, graph.columns, n_columns)
     child, sibling = _siblings(graph.parent)
     network = Network(
-        graph.parent, child, sibling, graph.start, graph.columns, edges.begin, edges.edge,
-        edges.node,
-    )  # fmt: skip
+        parent=graph.parent,
+        child=child,
+        sibling=sibling,
+        start=graph.start,
+        columns=graph.columns,
+        begin=edges.begin,
+        edge=edges.edge,
+        node=edges.node,
+    )
     own = graph.price.copy()
     capacity = graph.column_price.copy()
     residual = Residual(flow, up, own, capacity, graph.profit - up)
@@ -330,7 +336,7 @@ def _send_to_sink(v: int, residual: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
-    """Send a node's excess to its acquisitions: into their capacity, then in place of others."""
+    """Send a node's excess to its acquisitions: into their capacity, then instead of others."""
     flow, capacity, excess = residual.flow, residual.capacity, residual.excess
     label, near, state = labels.label, labels.near, queue.state
     node_label = label[v]
