@@ -347,6 +347,34 @@ def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
     assert lay_out(more, 16).coded == 16
 
 
+@pytest.mark.parametrize(
+    ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 1))], ids=str
+)
+def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
+    """More than 256 distinct rows, numbers or places in the rows."""
+    rng = np.random.default_rng(0)
+    n, n_rows, n_outputs = 500, 600, 8
+    if form == "picks":
+        rows = rng.choice(rng.random(500), (n_rows, n_outputs))
+    else:
+        rows = np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
+    stage = steps(n, takes_missing=False).stages[0]
+    leaves = rows[np.resize(np.arange(n_rows), 3 * n)].astype(np.float32)
+    forest = replace(
+        stage.model, value=leaves, output=np.full(n, -1, np.int32),
+        base=np.zeros(n_outputs, np.float32),
+    )  # fmt: skip
+    cascade = replace(
+        steps(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
+        classes=tuple(range(n_outputs)),
+    )  # fmt: skip
+    assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
+    (c,) = build([(write_cascade(cascade, tmp_path), cascade.outputs)], flags=("-O0",))
+    assert c.selftest() == 0
+    x = np.arange(-1, n + 1, dtype=np.float32)[:, None]
+    assert c(x).outputs[0].tobytes() == cascade.stages[0].margins(x).tobytes()
+
+
 # -- the self-test without a sample ------------------------------------------------------------
 
 
