@@ -70,7 +70,7 @@ def test_trees_that_send_a_value_to_the_other_side_are_found(
         return wrong(trees), link
 
     monkeypatch.setattr(given_classifiers, "flat_trees", flat)
-    with pytest.raises(InputError, match=r"of \d+ probed rows differently, the first"):
+    with pytest.raises(InputError, match=r"of \d+ probed rows differently; of the kind"):
         probed(model, x, missing=True)
 
 
@@ -106,7 +106,7 @@ def test_transformers_that_differ_beside_the_sample_are_found(
     model = make_pipeline(transformer, DecisionTreeClassifier(random_state=0)).fit(x + 0, y)
     probed(model, x)
     monkeypatch.setitem(sklearn_transformers.TRANSFORMS, name, wrong)
-    with pytest.raises(InputError, match=r"probed rows differently.* --backend"):
+    with pytest.raises(InputError, match=r"probed rows differently.* the row \[.*: give another"):
         probed(model, x)
 
 

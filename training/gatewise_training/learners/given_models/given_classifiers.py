@@ -23,7 +23,12 @@ from gatewise_training.learners.given_models.given_graph import (
     graph_answer,
 )
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
-from gatewise_training.learners.given_models.packable import Estimator, is_column, library_name
+from gatewise_training.learners.given_models.packable import (
+    ADVICE,
+    Estimator,
+    is_column,
+    library_name,
+)
 from gatewise_training.learners.given_models.probing import Answers, probe
 from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
 from gatewise_training.learners.given_models.sklearn_classifiers import unwrapped
@@ -44,6 +49,7 @@ def check_fitted(model: Estimator, what: str) -> None:
         )
 
 
+STAGE_ADVICE = "give another classifier, or an ONNX file"
 FIT_ROWS = 1000
 """Rows that a conversion is probed on in a fit; packing probes it on more."""
 
@@ -146,7 +152,16 @@ class GivenClassifier:
                 return label, np.eye(len(classes))[label]
             return label, chances
 
-        probe(model, source, converted, x, self.what, missing=missing, n_rows=FIT_ROWS)
+        probe(
+            model,
+            source,
+            converted,
+            x,
+            self.what,
+            missing=missing,
+            n_rows=FIT_ROWS,
+            advice=STAGE_ADVICE if as_stage else ADVICE,
+        )
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
         """Make the stage, which reads the columns `features`."""

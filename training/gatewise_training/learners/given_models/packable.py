@@ -46,13 +46,10 @@ TEXT_READERS = _words(
 """Transformers of texts or dicts, which no instance is: instances are numbers."""
 
 BACKEND_ADVICE = (
-    "give its predict_proba as a function, which a worker runs: "
-    "gatewise cloud --backend python:module:function"
+    "its predict_proba as a function, which a worker then runs: gatewise cloud --backend "
+    "python:module:function"
 )
-ADVICE = (
-    "give another classifier, an ONNX file, or its predict_proba as a function, which a worker "
-    "then runs: gatewise cloud --backend python:module:function"
-)
+ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
 
 
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")

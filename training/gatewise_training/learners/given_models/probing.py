@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.learners.given_models.packable import BACKEND_ADVICE, Estimator
+from gatewise_training.learners.given_models.packable import ADVICE, Estimator
 from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows, Rows
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -48,11 +48,12 @@ def probe(
     *,
     missing: bool = False,
     n_rows: int = N_ROWS,
+    advice: str = ADVICE,
 ) -> ProbeFigures:
     """Compare two forms of a classifier on adversarial rows, close calls included.
 
     The rows are made from `model`, the fitted classifier or flat trees. `what` is its name in the
-    InputError that is raised if any row differs.
+    InputError that is raised if any row differs, and `advice` says what to do.
     """
     probed = ProbeRows.of_model(model, source.labels, sample, missing=missing, n_rows=n_rows)
     with np.errstate(all="ignore"):
@@ -66,11 +67,16 @@ def probe(
     own_rounding = _turning(source.answers, probed.x, expected, differs)
     wrong = np.flatnonzero(differs & ~own_rounding)
     if len(wrong):
+        row = int(wrong[0])
+        if answers[0][row] == expected[0][row]:
+            change = (
+                f"with probabilities {np.abs(answers[1][row] - expected[1][row]).max():.2g} off"
+            )
+        else:
+            change = f"as class {answers[0][row]}, not {expected[0][row]}, counted from 0"
         raise InputError(
             f"{what}: converted, {type(model).__name__} answers {len(wrong)} of {len(differs)} "
-            f"probed rows differently, {_described(probed, int(wrong[0]))}: class "
-            f"{answers[0][wrong[0]]} instead of {expected[0][wrong[0]]} (counted from 0); "
-            f"{BACKEND_ADVICE}"
+            f"probed rows differently; {_described(probed, row)} {change}: {advice}"
         )
     return ProbeFigures(len(differs), int(own_rounding.sum()), probed.kinds)
 
@@ -112,4 +118,4 @@ def _described(probed: ProbeRows, row: int) -> str:
     kind = list(probed.kinds)[int(np.searchsorted(stops, row, side="right"))]
     values = ", ".join(f"{value:.9g}" for value in probed.x[row, :MOST_SHOWN])
     more = ", ..." if probed.x.shape[1] > MOST_SHOWN else ""
-    return f"the first, of the kind {kind!r}, is [{values}{more}]"
+    return f"of the kind {kind!r} the row [{values}{more}]"
