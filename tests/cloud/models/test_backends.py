@@ -135,9 +135,7 @@ def test_each_row_is_computed_once(opaque, tmp_path):
         rows.clear()
         return total
 
-    method = AdaptGBRT(
-        counting, p_full=(0.2, 0.5), penalties=(0.1, 0.01), n_rounds=5, random_state=0
-    )
+    method = AdaptGBRT(counting, p_full=(0.5,), penalties=(0.1,), n_rounds=2, random_state=0)
     system = method.fit(X, NAMES[SPECIES])
     assert counted() == len(X)
     bundle = pack(system, tmp_path / "iris", sample=X[::5])
