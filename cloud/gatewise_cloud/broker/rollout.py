@@ -37,11 +37,13 @@ from gatewise_export.repository.repository import Repository, StaleVersionError
 
 #: Looks at a step without evidence, after which the rollout ends.
 _MAX_LOOKS: Final = 10
-#: Looks at a comparison after which it is judged whether it will come to an end; looks that it may
-#: take in all; and those in which it must be expected to end, to go on.
+#: Looks at a comparison after which it is judged whether it will come to an end, and those in which
+#: it must be expected to; that many more while its information is known from few looks.
 _FIRST_LOOKS: Final = 30
-_MAX_COMPARING_LOOKS: Final = 200
 _MAX_EXPECTED_LOOKS: Final = 400
+_EARLY_FACTOR: Final = 10
+#: Looks that it may take in all.
+_MAX_COMPARING_LOOKS: Final = 200
 #: Largest share of the devices before a comparison has ended, and before the last step.
 _COMPARING_SHARE: Final = 0.45
 _HOLDING_SHARE: Final = 0.9
@@ -312,13 +314,14 @@ class _RolloutWatch:
 def _is_worth_waiting(parts: Sequence[float]) -> bool:
     """Whether a comparison may still end, from its information at each look as a part."""
     n_looks = len(parts)
-    if n_looks < _FIRST_LOOKS:
+    is_early = n_looks < _FIRST_LOOKS
+    if n_looks < _MAX_LOOKS or (is_early and not parts[-1]):
         return True
     # Between devices that differ, information no longer grows with their answers.
     half = n_looks // 2
     growth = (parts[-1] - parts[half]) / (n_looks - 1 - half)
-    is_near = 1.0 - parts[-1] <= growth * _MAX_EXPECTED_LOOKS
-    return is_near and n_looks < _MAX_COMPARING_LOOKS
+    expected_looks = _MAX_EXPECTED_LOOKS * (_EARLY_FACTOR if is_early else 1)
+    return 1.0 - parts[-1] <= growth * expected_looks and n_looks < _MAX_COMPARING_LOOKS
 
 
 def _offer_more(
