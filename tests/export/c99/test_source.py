@@ -348,7 +348,7 @@ def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
 
 
 @pytest.mark.parametrize(
-    ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 1))], ids=str
+    ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 2))], ids=str
 )
 def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
     """More than 256 distinct rows, numbers or places in the rows."""
