@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 MOST_SAMPLE_ROWS = 64
 CLOSE = 1e-3
 """Rows whose two best classes lie closer than this are left out of the sample."""
-CLOUD_TOLERANCE = 0.05
+CLOUD_TOLERANCE = 1e-3
 """How far a converted high-cost model's probabilities may be off on the sample."""
 
 
