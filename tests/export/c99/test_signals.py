@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from inspect import isabstract
 from pathlib import Path
 from string import Template
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +35,7 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.signals.kinds import KINDS
 from gatewise_export.c99.signals.memory import Buffer, place_buffers
+from gatewise_export.c99.signals.signal_plan import _is_only_reader, plan_signals
 from gatewise_export.c99.signals.signal_writer import BOUND
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
@@ -267,6 +269,35 @@ def test_memory_is_shared_between_steps(tmp_path):
     pair = sig.SignalGraph([*blocks[:2], sig.Statistics(sig.Magnitude(both))])
     made = write_signals(pair, (1000, 6), "int16", tmp_path)
     assert 4 * 3000 < made.struct_bytes < 4 * 3100
+
+
+def test_a_step_does_not_work_in_an_input_that_its_block_reads_again():
+    class Both:
+        """A block of the channels and of their spectrum."""
+
+        def __init__(self, *inputs: sig.Step) -> None:
+            self.inputs = inputs
+
+    channels = sig.Channels("x")
+    spectrum = sig.Spectrum(channels, 100.0)
+    both = Both(channels, spectrum)
+    graph = SimpleNamespace(steps=(channels, spectrum, both), blocks=(both,))
+    assert not _is_only_reader(graph, spectrum, channels)
+    bands = sig.BandPowers(spectrum, (0.0, 20.0))
+    apart = sig.SignalGraph([bands, sig.Mean(channels)])  # each block reads the channels once
+    assert _is_only_reader(apart, spectrum, channels)
+    assert not _is_only_reader(apart, bands, spectrum)  # which is no part of the window
+
+
+def test_only_steps_that_write_over_the_channels_have_them_read_again():
+    x = acceleration()
+    blocks = [sig.Mean(x), sig.Quantiles(x), sig.Statistics(x), sig.Mean(sig.Magnitude(x))]
+    plan = plan_signals(sig.SignalGraph(blocks), np.zeros((64, 3), np.int16))
+    labels = {code.number: code.step.label for code in plan.codes}
+    overwritten = {labels[code.number]: code.overwritten for code in plan.codes}
+    assert {label for label, steps in overwritten.items() if steps} == {"quantiles(acc)"}
+    # the magnitude lies right behind the channels, which it reads
+    assert plan.offsets["RESULT_4"] == plan.offsets["RESULT_0"] + 3 * 64
 
 
 def test_every_built_in_step_is_among_the_cases():

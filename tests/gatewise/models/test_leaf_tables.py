@@ -9,6 +9,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves, width
 from gatewise.models.trees import TreeEnsemble
+from tests.support.trees import make_trees
 
 RNG = np.random.default_rng(0)
 FEW = np.float32([0.1, 0.25, 0.3, 1e-39])
@@ -68,6 +69,19 @@ def test_negative_zero_is_stored_as_zero():
     """It adds the same to sums that begin as 0, and is no number of its own."""
     tables = pack_leaves(np.float32([[0.0], [-0.0], [0.5]] * 9))
     assert not np.signbit(numbers_of(tables, 27, 1)).any()
+
+
+def test_trees_that_add_to_one_output_get_rows_beside_trees_that_add_to_all():
+    rng = np.random.default_rng(1)
+    trees = make_trees(rng, 12, 3, 4, form="mixed", marks=np.float32([0, 1]))
+    assert {-1, 0} < set(trees.output.tolist())
+    rows, output = leaf_rows(trees)
+    assert output is None
+    tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
+    values = trees.value[trees.feature < 0]
+    for row, of_leaf, place in zip(rows, values, trees.output[tree], strict=True):
+        wanted = of_leaf if place < 0 else of_leaf[0] * np.eye(4, dtype=np.float32)[place]
+        np.testing.assert_array_equal(row, wanted)
 
 
 def test_a_forest_grown_to_pure_leaves_takes_a_byte_per_leaf():
