@@ -256,6 +256,12 @@ def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
     assert n_floats < 7 + sum(buffer.size for buffer in buffers)
 
 
+def test_a_buffer_fills_a_gap_of_its_size():
+    steps = {"a": {0}, "b": {0, 1}, "c": {1}}
+    buffers = [Buffer(name, 8, frozenset(of_buffer)) for name, of_buffer in steps.items()]
+    assert place_buffers(buffers) == ({"a": 0, "b": 8, "c": 0}, 16)
+
+
 def test_memory_is_shared_between_steps(tmp_path):
     """A transform works in the channel, and its spectrum and the next channel share memory."""
     channels = [sig.Channels(f"x{i}", (i,)) for i in range(6)]
