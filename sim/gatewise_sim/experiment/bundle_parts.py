@@ -40,11 +40,14 @@ def stage_results(
         needed = costs.mask(inputs)
         answered = table.offload if name == "cloud" else ~table.offload & (table.exit == stage)
         share = float(weights[answered].sum() / weights.sum())
+        columns = _columns(manifest, np.flatnonzero(needed))
+        # A column may give some of its features to an earlier stage.
+        earlier = _columns(manifest, np.flatnonzero(acquired))
         results.append(
             StageResult(
                 name=name,
-                columns=len(_columns(manifest, np.flatnonzero(needed))),
-                acquires=tuple(_columns(manifest, np.flatnonzero(needed & ~acquired))),
+                columns=len(columns),
+                acquires=tuple(column for column in columns if column not in earlier),
                 price=float(costs.price(np.flatnonzero(needed & ~acquired), acquired)),
                 answers=round(share * n_instances),
                 share=share,
